@@ -1,0 +1,278 @@
+"""Accelerator types: how a name maps to chips, workers, a topology and a runtime version.
+
+Source of the table: `data/accelerators.yaml`. It suggests and counts; what it lacks may still exist, so a well-formed type
+that is not in it parses, with `is_listed` false.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import prod
+from typing import Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import nearest
+
+_WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9]\d{0,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation of TPUs. Sizes count `unit`; `config_type` is the API's AcceleratorConfig.Type."""
+
+    name: str
+    prefix: str
+    config_type: str
+    unit: str
+    cores_per_chip: int
+    per_worker: int
+    single: tuple[int, ...]
+    sizes: tuple[int, ...]
+    runtime_version: str
+    devices: str
+    dimensions: int
+    hbm_gib_per_chip: int
+    topologies: dict[int, str]
+    multiples_of: int | None
+    largest: int | None
+
+    def chips(self, size: int) -> int:
+        """Return how many chips the number in a type name stands for."""
+        return size // self.cores_per_chip
+
+    def size(self, chips: int) -> int:
+        """Return the number in the type name of so many chips."""
+        return chips * self.cores_per_chip
+
+    def has(self, size: int) -> bool:
+        """Tell whether the documentation lists such a size."""
+        if size in self.sizes:
+            return True
+        if not self.multiples_of or self.largest is None or size > self.largest:
+            return False
+        return size % self.multiples_of == 0 and _box(self.chips(size)) is not None
+
+    def topology(self, size: int) -> str | None:
+        """Return the default shape of a size, where it is known."""
+        return self.topologies.get(size) or (_box(self.chips(size)) if self.dimensions == 3 else None)
+
+    def type_of(self, size: int) -> str:
+        """Return the type name of a size."""
+        return f"{self.prefix}-{size}"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorType:
+    """What a type name says. `topology` is the default shape, nothing where it is not known."""
+
+    name: str
+    generation: Generation
+    size: int
+    topology: str | None
+
+    @property
+    def chips(self) -> int:
+        """The chips of the whole slice."""
+        return self.generation.chips(self.size)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers (virtual machines) of the slice."""
+        if self.size in self.generation.single:
+            return 1
+        return max(1, self.chips // self.generation.per_worker)
+
+    @property
+    def is_slice(self) -> bool:
+        """Tell whether it has more than one worker. Such nodes cannot be stopped [API field text of nodes.stop]."""
+        return self.workers > 1
+
+    @property
+    def is_listed(self) -> bool:
+        """Tell whether the documentation lists it. What is not listed may exist all the same: ask the zone."""
+        return self.generation.has(self.size)
+
+    @property
+    def runtime_version(self) -> str:
+        """The image that fits this accelerator when no framework asks for another."""
+        return self.generation.runtime_version
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The whole table."""
+
+    generations: dict[str, Generation]
+    zones: dict[str, dict[str, tuple[str, ...]]]
+    elsewhere: dict[str, dict[str, str]]
+    research_zone: str
+
+    def by_prefix(self, prefix: str) -> Generation | None:
+        """Return the generation whose type names begin so."""
+        return next((g for g in self.generations.values() if g.prefix == prefix), None)
+
+
+@cache
+def load() -> Catalogue:
+    """Return the table, read once."""
+    import yaml  # noqa: PLC0415  # 12 ms, and most commands never look a type up
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = resources.files("tpuctl.data").joinpath("accelerators.yaml").read_text("utf-8")
+    data = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader
+    return Catalogue(
+        {name: _generation(name, entry) for name, entry in data["generations"].items()},
+        {name: {size: tuple(where) for size, where in by.items()} for name, by in data["zones"].items()},
+        data["elsewhere"],
+        data["research_zone"],
+    )
+
+
+def parse(text: str) -> AcceleratorType:
+    """Return what a type name says.
+
+    Raises `InvalidInputError` for what cannot be a type, with the nearest name that can (`v5e-16` → `v5litepod-16`), and for
+    a generation that the table lacks.
+    """
+    match = _WELL_FORMED.fullmatch(text)
+    generation = load().by_prefix(match[1]) if match else None
+    if not match or not generation or int(match[2]) % generation.cores_per_chip:
+        raise _malformed(text)
+    size = int(match[2])
+    return AcceleratorType(text, generation, size, generation.topology(size))
+
+
+def find(text: str | None) -> AcceleratorType | None:
+    """Return what a type name says, or nothing where the table cannot tell."""
+    try:
+        return parse(text or "")
+    except InvalidInputError:
+        return None
+
+
+def check(text: str) -> str:
+    """Return the type name if the service may know it, be it listed here or not.
+
+    Raises `InvalidInputError` for a malformed name and for a near miss, with the name that was probably meant.
+    """
+    if find(text) is None and (not _WELL_FORMED.fullmatch(text) or _suggest(text) or _sold_elsewhere(text)):
+        raise _malformed(text)
+    return text
+
+
+def from_config(config_type: str, topology: str) -> AcceleratorType:
+    """Return the accelerator of `--type v4 --topology 2x2x2`; the type is a generation or the API's enum name.
+
+    Raises `InvalidInputError` naming the part that is wrong.
+    """
+    wanted = config_type.lower().replace("_", "-")
+    for generation in load().generations.values():
+        if wanted in {generation.name, generation.prefix, generation.config_type.lower().replace("_", "-")}:
+            break
+    else:
+        known = [generation.name for generation in load().generations.values()]
+        raise InvalidInputError(
+            f"`{config_type}` is not a TPU generation", hint=f"use one of {', '.join(known)}, or a type such as `v4-8`"
+        )
+    sides = topology.lower().split("x")
+    if len(sides) != generation.dimensions or not all(side.isdigit() and int(side) for side in sides):
+        example = next(iter(generation.topologies.values()))
+        raise InvalidInputError(
+            f"`{topology}` is not a topology of {generation.name}",
+            hint=f"{generation.name} has {generation.dimensions} dimensions, like `{example}`",
+        )
+    size = generation.size(prod(int(side) for side in sides))
+    return AcceleratorType(generation.type_of(size), generation, size, topology.lower())
+
+
+def zones_of(accelerator: AcceleratorType, *, single_tenant: bool = False) -> tuple[str, ...]:
+    """Return the zones where the documentation says that a type is offered."""
+    offered = load().zones.get(accelerator.generation.name, {})
+    zones = offered.get(str(accelerator.size), ()) + offered.get("all", ())
+    return zones + (offered.get("single_tenant", ()) if single_tenant else ())
+
+
+def _generation(name: str, entry: dict[str, Any]) -> Generation:
+    return Generation(
+        name=name,
+        prefix=entry["type_format"].removesuffix("-{n}"),
+        config_type=entry["config_type"],
+        unit=entry["unit"],
+        cores_per_chip=entry["cores_per_chip"],
+        per_worker=entry["per_worker"],
+        single=tuple(entry["single"]),
+        sizes=tuple(entry["sizes"]),
+        runtime_version=entry["runtime_version"],
+        devices=entry["devices"],
+        dimensions=entry["topology_dimensions"],
+        hbm_gib_per_chip=entry["hbm_gib_per_chip"],
+        topologies=entry["topologies"],
+        multiples_of=entry.get("multiples_of"),
+        largest=entry.get("largest"),
+    )
+
+
+def _box(chips: int) -> str | None:
+    """Return the most cubic box of so many chips whose sides are multiples of four, if there is one."""
+    if chips % 64:
+        return None
+    cubes = chips // 64
+    boxes = [
+        (a, b, cubes // (a * b))
+        for a in range(1, int(cubes ** (1 / 3)) + 2)
+        if cubes % a == 0
+        for b in range(a, int((cubes // a) ** 0.5) + 1)
+        if (cubes // a) % b == 0
+    ]
+    if not boxes:
+        return None
+    best = min(boxes, key=lambda sides: max(sides) - min(sides))
+    return "x".join(str(4 * side) for side in sorted(best))
+
+
+def _sold_elsewhere(text: str) -> dict[str, str] | None:
+    bare = re.sub(r"[^a-z0-9]", "", text.lower())
+    entries = load().elsewhere.items()
+    return next((e for prefix, e in entries if bare.startswith((prefix, e["name"].lower()))), None)
+
+
+def _malformed(text: str) -> InvalidInputError:
+    if where := _sold_elsewhere(text):
+        return InvalidInputError(
+            f"`{text}` ({where['name']}) is not served by the Cloud TPU API",
+            hint=f"it is rented through {where['through']}",
+        )
+    if suggestion := _suggest(text.strip().lower().replace("_", "-")):
+        return InvalidInputError(f"`{text}` is not an accelerator type", hint=f"did you mean `{suggestion}`?")
+    return InvalidInputError(
+        f"`{text}` is not an accelerator type",
+        hint="types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`",
+    )
+
+
+# How people write the generations whose type names do not begin with the generation's own name.
+_SPELLINGS = {
+    "v5e": "v5litepod",
+    "v5lite": "v5litepod",
+    "v5-lite": "v5litepod",
+    "v5-litepod": "v5litepod",
+    "v5-e": "v5litepod",
+}
+
+
+def _suggest(word: str) -> str | None:
+    table = load()
+    match = re.fullmatch(r"(?:tpu-?)?(v\d+[a-z-]*?)-?(\d+)?", word)
+    prefix = _SPELLINGS.get(match[1].strip("-"), match[1].strip("-").replace("-", "")) if match else ""
+    generation = table.by_prefix(prefix)
+    if match and generation:
+        if match[2] is None:
+            return generation.type_of(generation.sizes[0])
+        wanted = int(match[2])
+        size = wanted if generation.has(wanted) else min(generation.sizes, key=lambda size: (abs(size - wanted), -size))
+        return generation.type_of(size)
+    every = [generation.type_of(size) for generation in table.generations.values() for size in generation.sizes]
+    return nearest(word, every)

@@ -1,0 +1,1 @@
+"""What a command does when it is more than one call."""

@@ -1,0 +1,105 @@
+"""`tpuctl up` and `create`: from whatever is there to a node as wanted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.accelerators import find
+from tpuctl.actions.ensure import Outcome, ensure
+from tpuctl.errors import InvalidInputError
+from tpuctl.events import Event, EventKind
+from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, NodeState, Tier
+from tpuctl.names import nearest
+
+if TYPE_CHECKING:
+    from tpuctl.actions.cloud import Cloud, Context
+    from tpuctl.model import Operation
+    from tpuctl.names import NodeName
+    from tpuctl.readiness import Policy
+
+# States in which the service takes a change of labels or metadata [observed: others are refused].
+_PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
+
+
+def bring_up(context: Context, name: NodeName, spec: NodeSpec, policy: Policy) -> Outcome:
+    """Bring a node from whatever is there to usable.
+
+    Labels, tags, metadata and description that the user named and that differ are patched at the end.
+    """
+    outcome = ensure(context, name, policy, spec=with_key(context, spec))
+    if outcome.node is not None:
+        _patch(context, outcome.node, spec)
+    return outcome
+
+
+def create(context: Context, name: NodeName, spec: NodeSpec) -> Operation:
+    """Ask for a node, once; the spec goes to the journal first."""
+    context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
+    return context.cloud.create_node(name, with_key(context, spec))
+
+
+def with_key(context: Context, spec: NodeSpec) -> NodeSpec:
+    """Return the spec with our ssh key in its metadata, so that no later change is needed to get in."""
+    entry = context.workers.key_entry()
+    if entry is None:
+        return spec
+    present = spec.metadata.get("ssh-keys", "")
+    lines = [line for line in present.splitlines() if line and line != entry]
+    return replace(spec, metadata={**spec.metadata, "ssh-keys": "\n".join([*lines, entry])})
+
+
+def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
+    """Ask the zone for a type that the table does not list.
+
+    Raises `InvalidInputError` with the nearest type that the zone offers.
+    """
+    accelerator = find(spec.accelerator_type)
+    if spec.topology or (accelerator and accelerator.is_listed):
+        return
+    offered = cloud.accelerator_types(project, zone)
+    if offered and spec.accelerator_type not in offered:
+        near = nearest(spec.accelerator_type, offered)
+        raise InvalidInputError(
+            f"{zone} does not offer `{spec.accelerator_type}`",
+            hint=(f"did you mean `{near}`? " if near else "") + f"see `tpuctl types --zone {zone}`",
+        )
+
+
+def _patch(context: Context, node: Node, spec: NodeSpec) -> None:
+    changes = changes_to(node, spec)
+    if not changes:
+        return
+    what = ", ".join(changes)
+    if node.state not in _PATCHABLE:
+        text, kind = f"{what} differ and cannot be changed while it is {node.state}", EventKind.NOTE
+    else:
+        context.cloud.update_node(node.name, changes)
+        text, kind = f"{what} updated", EventKind.ACTION
+    context.tell(Event(kind, context.clock.now(), node.name, text, {"fields": list(changes)}))
+
+
+def changes_to(node: Node, spec: NodeSpec) -> dict[str, Any]:
+    """Return the labels, tags, metadata and description to set so that the node has what the user named.
+
+    What is there besides is kept.
+    """
+    changes: dict[str, Any] = {}
+    if any(node.labels.get(key) != value for key, value in spec.labels.items()):
+        changes["labels"] = {**node.labels, **spec.labels}
+    if any(node.metadata.get(key) != value for key, value in spec.metadata.items() if key != "ssh-keys"):
+        wanted = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
+        changes["metadata"] = {**node.metadata, **wanted}
+    tags = node.raw.get("tags") or []
+    if not set(spec.tags) <= set(tags):
+        changes["tags"] = [*tags, *(tag for tag in spec.tags if tag not in tags)]
+    if spec.description is not None and spec.description != (node.raw.get("description") or ""):
+        changes["description"] = spec.description
+    return changes
+
+
+def spec_of(node: Node) -> NodeSpec:
+    """Return what would make a node again, without the label of the request that made it."""
+    spec = NodeSpec.from_node(node)
+    tier = None if spec.tier is Tier.ON_DEMAND else spec.tier
+    return replace(spec, tier=tier, labels={k: v for k, v in spec.labels.items() if k != REQUEST_LABEL})

@@ -1,0 +1,108 @@
+"""`tpuctl reset`, `start`, `stop`: change a node that exists, and see it through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.bring_up import with_key
+from tpuctl.actions.ensure import Outcome, ensure
+from tpuctl.actions.pursuit import REBOOT_PAUSE, Pending
+from tpuctl.errors import ConflictError
+from tpuctl.events import Event, EventKind
+from tpuctl.model import Node, NodeSpec, NodeState
+from tpuctl.plan import ResetMode
+from tpuctl.readiness import Goal, Policy, Verb
+
+if TYPE_CHECKING:
+    from tpuctl.actions.cloud import Context
+
+
+def reset(context: Context, node: Node, mode: ResetMode, policy: Policy) -> Outcome:
+    """Make a node fresh in the way that `plan.reset_mode` chose, and wait until it is usable again."""
+    match mode:
+        case ResetMode.RESTART:
+            return _restart(context, node, replace(policy, may_start=True))
+        case ResetMode.REBOOT:
+            _tell(context, node, "rebooting every worker", verb="reboot")
+            context.workers.reboot(node)
+            context.clock.sleep(REBOOT_PAUSE)
+            return ensure(context, node.name, policy)
+        case ResetMode.RECREATE:
+            return _recreate(context, node, replace(policy, may_start=True, may_create=True))
+        case ResetMode.AUTO:
+            raise AssertionError("plan.reset_mode returns a definite mode")
+
+
+def start(context: Context, node: Node) -> Pending | None:
+    """Start a stopped node; nothing is done to one that runs already.
+
+    Raises `ConflictError` where it cannot be started, before any call.
+    """
+    name = node.name.node_id
+    if node.state in {NodeState.READY, NodeState.STARTING}:
+        return None
+    why_not = node.why_not_startable()
+    if node.state is not NodeState.STOPPED or why_not:
+        what = why_not or f"it is {node.state}"
+        hint = f"`tpuctl up {name}` brings it up from any state that allows it"
+        if why_not:
+            hint = f"make it anew: `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
+        raise ConflictError(f"`{name}` cannot be started: {what}", hint=hint)
+    _tell(context, node, "starting it", verb="start")
+    return Pending(Verb.START, context.cloud.start_node(node.name))
+
+
+def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
+    """Stop a node, keeping its disk; nothing is done to one that is stopped.
+
+    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    """
+    name = node.name.node_id
+    if node.state in {NodeState.STOPPED, NodeState.STOPPING}:
+        return None
+    why_not = node.why_not_stoppable()
+    if why_not and not anyway:
+        hint = f"`tpuctl down {name}` deletes it and ends the billing; `tpuctl reset {name} --mode reboot` reboots its workers"
+        raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
+    if node.state is not NodeState.READY and not anyway:
+        hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or send the request all the same: `--anyway`"
+        raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
+    if not node.tier.can_start_again:
+        text = f"it is a {node.tier} node: once stopped it cannot be started again"
+        context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))
+    _tell(context, node, "stopping it", verb="stop")
+    return Pending(Verb.STOP, context.cloud.stop_node(node.name))
+
+
+def _restart(context: Context, node: Node, policy: Policy) -> Outcome:
+    pending = None
+    if node.state is not NodeState.STOPPED:
+        context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id)
+        _tell(context, node, "stopping it, to start it again", verb="stop")
+        pending = Pending(Verb.STOP, context.cloud.stop_node(node.name))
+    return ensure(context, node.name, policy, pending=pending)
+
+
+def _recreate(context: Context, node: Node, policy: Policy) -> Outcome:
+    spec = with_key(context, NodeSpec.from_node(node))
+    now = context.clock.now()
+    context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
+    there = context.cloud.find_node(node.name)
+    if there is not None and there.id != node.id:
+        raise ConflictError(
+            f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
+            hint=f"look at it again: `tpuctl status {node.name.node_id}`",
+        )
+    _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
+    pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name))
+    return ensure(context, node.name, policy, spec=spec, pending=pending)
+
+
+def wait_for(context: Context, node: Node, goal: Goal, policy: Policy, pending: Pending | None) -> Outcome:
+    """Wait until a change that was requested has brought the node to its goal."""
+    return ensure(context, node.name, replace(policy, goal=goal), pending=pending)
+
+
+def _tell(context: Context, node: Node, text: str, **data: object) -> None:
+    context.tell(Event(EventKind.ACTION, context.clock.now(), node.name, text, data))

@@ -1,0 +1,129 @@
+"""`tpuctl down` and `delete`: end a node and its billing, and never claim that what could not be seen is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.ensure import ensure
+from tpuctl.actions.locate import Place, unreachable
+from tpuctl.actions.pursuit import Pending
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.events import Event, EventKind
+from tpuctl.model import Node, NodeSpec, QueuedResource
+from tpuctl.names import NodeName, NodeReference
+from tpuctl.readiness import Goal, Policy, Verb
+
+if TYPE_CHECKING:
+    from tpuctl.actions.cloud import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be ended: a node, the queued resource that owns it, or both."""
+
+    name: NodeName
+    node: Node | None
+    request: QueuedResource | None
+
+
+def find_target(context: Context, place: Place, reference: NodeReference) -> Target | None:
+    """Return what a name stands for, among nodes and queued resources; nothing where every zone says that it has none.
+
+    Raises `ConflictError` where it is in another zone than the one named, or in several, and `ServiceUnavailableError`
+    where a zone could not be asked.
+    """
+    project = reference.project or place.project
+    name = place.name(reference)
+    if name is not None:
+        node = context.cloud.find_node(name)
+        if node is not None:
+            return Target(name, node, _owner(context, node) if node.queued_resource else None)
+    nodes = context.cloud.list_nodes(project)
+    queued = context.cloud.list_queued_resources(project)
+    found = {node.name: Target(node.name, node, None) for node in nodes.nodes if node.name.node_id == reference.node_id}
+    for request in queued.queued_resources:
+        if request.owns(reference.node_id):
+            where = NodeName(project, request.zone, reference.node_id)
+            node = found[where].node if where in found else None
+            found[where] = Target(where, node, request)
+    if name is not None and name in found:
+        return found[name]
+    if found:
+        return _only(found, name, reference)
+    blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
+    if blind:
+        raise unreachable(reference.node_id, blind)
+    return None
+
+
+def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bool, wait: bool) -> None:
+    """Delete what was found, through the queued resource where one owns it, and wait until it is gone.
+
+    Raises `ConflictError` for a request for several nodes without `all_nodes`, or when the node is not the one that was
+    looked at.
+    """
+    request = target.request
+    if request and len(request.node_ids) > 1 and not all_nodes:
+        others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
+        raise ConflictError(
+            f"`{target.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
+            hint="add `--all-nodes` to delete them all",
+        )
+    _record(context, target)
+    if target.node is not None:
+        there = context.cloud.find_node(target.name)
+        if there is not None and there.id != target.node.id:
+            raise ConflictError(
+                f"`{target.name.node_id}` is not the node that was looked at: somebody has made it anew",
+                hint=f"look at it again: `tpuctl status {target.name.node_id}`",
+            )
+    if request:
+        _tell(context, target.name, f"deleting its queued resource `{request.queued_resource_id}`")
+        operation = context.cloud.delete_queued_resource(request.name, force=True)
+    else:
+        _tell(context, target.name, "deleting it")
+        operation = context.cloud.delete_node(target.name)
+    if wait:
+        ensure(context, target.name, replace(policy, goal=Goal.GONE), pending=Pending(Verb.DELETE, operation))
+
+
+def _record(context: Context, target: Target) -> None:
+    """Write what is about to be deleted to the journal."""
+    data = {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
+    context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
+
+
+def _owner(context: Context, node: Node) -> QueuedResource | None:
+    listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
+    owner = next((request for request in listing.queued_resources if request.owns(node.name.node_id)), None)
+    if owner is None and listing.unreachable:
+        raise unreachable(node.name.node_id, listing.unreachable)
+    return owner
+
+
+def _only(found: dict[NodeName, Target], wanted: NodeName | None, reference: NodeReference) -> Target:
+    places = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
+    if wanted is not None:
+        raise ConflictError(
+            f"`{reference.node_id}` is not in {wanted.zone}, but there is {places}",
+            hint=f"if that is the one: `tpuctl down {next(iter(found)).zone}/{reference.node_id}`",
+        )
+    if len(found) > 1:
+        raise ConflictError(
+            f"there are {len(found)} nodes `{reference.node_id}`: {places}",
+            hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
+        )
+    return next(iter(found.values()))
+
+
+def absent(reference: NodeReference, place: Place) -> NotFoundError:
+    """Return the error of a strict `delete` for what is not there."""
+    return NotFoundError(
+        f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
+        hint="`--ignore-not-found` makes this a success; `tpuctl list` shows what there is",
+    )
+
+
+def _tell(context: Context, name: NodeName, text: str) -> None:
+    context.tell(Event(EventKind.ACTION, context.clock.now(), name, text, {"verb": "delete"}))

@@ -1,0 +1,92 @@
+"""Where requests go, and who may receive a token. Nothing is sent from here."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from tpuctl.errors import InvalidInputError
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An origin that serves all APIs under their usual paths: `/v2/…`, `/compute/v1/…`, `/storage/v1/…`.
+
+    `prefix` is the path before these, without a slash at its end; `port` is always filled in.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Return the endpoint that a URL names; a bare `HOST:PORT` is https.
+
+        Raises `InvalidInputError` for plain http to anything but this machine, for userinfo, a query or a fragment.
+        """
+        parts, port = _split(text)
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise _wrong(text, "it is not an http or https URL with a host")
+        if "@" in parts.netloc:
+            raise _wrong(text, "it holds a user name or password")
+        if parts.query or parts.fragment:
+            raise _wrong(text, "it has a query or a fragment")
+        endpoint = cls(parts.scheme, parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.path.rstrip("/"))
+        if parts.scheme == "http" and not endpoint.is_loopback:
+            raise _wrong(text, "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)")
+        return endpoint
+
+    @property
+    def is_loopback(self) -> bool:
+        """Tell whether it is on this machine; no credentials are used there."""
+        return is_loopback(self.host)
+
+    def url(self, path: str = "") -> str:
+        """Return the URL of an API's base path, such as `compute/v1/`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}{self.prefix}/{path.lstrip('/')}"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a host name or address means this machine, without asking a name server."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def takes_token(url: str, named: Endpoint | None) -> bool:
+    """Tell whether a token may be sent to a URL: Google's own hosts, or the origin that the user named. Only by https."""
+    try:
+        parts, port = _split(url)
+    except InvalidInputError:
+        return False
+    if parts.scheme != "https" or not parts.hostname:
+        return False
+    # `*.p.googleapis.com` (Private Service Connect), regional and mTLS hosts are all below googleapis.com.
+    if parts.hostname.endswith(".googleapis.com") and (port or 443) == 443:
+        return True
+    origin = (parts.scheme, parts.hostname, port or 443)
+    return named is not None and not named.is_loopback and origin == (named.scheme, named.host, named.port)
+
+
+def _split(text: str) -> tuple[SplitResult, int | None]:
+    try:
+        parts = urlsplit(text.strip() if "://" in text else f"https://{text.strip()}")
+        return parts, parts.port
+    except ValueError as error:
+        raise _wrong(text, str(error)) from error
+
+
+def _wrong(text: str, why: str) -> InvalidInputError:
+    # What is wrong may be that it holds a password: then it is not repeated.
+    shown = "the endpoint" if "@" in text else f"the endpoint `{text}`"
+    return InvalidInputError(f"{shown} cannot be used: {why}", hint="write it like `https://HOST` or `http://localhost:PORT`")

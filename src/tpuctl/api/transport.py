@@ -1,0 +1,135 @@
+"""How requests travel: time-outs, proxy, authorities; and a source of http objects, one for each thread.
+
+The http objects themselves are in `connections.py`, which costs 95 ms to import and is loaded with the first of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from tpuctl.api.endpoint import Endpoint, is_loopback
+from tpuctl.errors import SettingError
+
+if TYPE_CHECKING:
+    from tpuctl.api.connections import Http
+
+# The metadata server is on the machine's own link; no proxy can reach it [google-auth source: compute_engine/_metadata].
+_NEVER_BY_PROXY = frozenset({"metadata.google.internal", "169.254.169.254"})
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An HTTP proxy that is asked to CONNECT. `bypass` holds hosts and domain suffixes that are reached directly."""
+
+    host: str
+    port: int
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    bypass: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, *, no_proxy: str = "") -> Proxy:
+        """Return the proxy of `HTTPS_PROXY`'s URL and `NO_PROXY`'s comma-separated list.
+
+        Raises `SettingError` for a kind of proxy that cannot be used, without repeating a password.
+        """
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+            port = parts.port
+        except ValueError as error:
+            raise SettingError(f"the proxy's URL cannot be read: {error}") from error
+        if parts.scheme != "http" or not parts.hostname:
+            raise SettingError(
+                f"a proxy of kind `{parts.scheme}` cannot be used", hint="set it like `http://HOST:PORT` (HTTP CONNECT)"
+            )
+        user, password = (unquote(part) if part else None for part in (parts.username, parts.password))
+        bypass = tuple(entry.strip().lower() for entry in no_proxy.split(",") if entry.strip())
+        return cls(parts.hostname, port or 80, user, password, bypass)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Proxy | None:
+        """Return the proxy that `HTTPS_PROXY` (or `ALL_PROXY`) names; lower-case names win, as in curl."""
+        names = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+        url = next((environ[name] for name in names if environ.get(name)), None)
+        no_proxy = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+        return cls.parse(url, no_proxy=no_proxy) if url else None
+
+    def applies_to(self, host: str) -> bool:
+        """Tell whether a host is reached through it. This machine and the metadata server never are."""
+        host = host.lower()
+        if is_loopback(host) or host in _NEVER_BY_PROXY:
+            return False
+        suffixes = (entry.removeprefix("*").lstrip(".") for entry in self.bypass)
+        return "*" not in self.bypass and not any(host == end or host.endswith(f".{end}") for end in suffixes)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that identify the user to the proxy."""
+        if self.user is None:
+            return {}
+        pair = f"{self.user}:{self.password or ''}".encode()
+        return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+    def __str__(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportOptions:
+    """How requests travel. `ca_file` holds the authorities to trust instead of the usual ones."""
+
+    connect_timeout: timedelta = timedelta(seconds=10)
+    read_timeout: timedelta = timedelta(seconds=60)
+    proxy: Proxy | None = None
+    ca_file: Path | None = None
+    quota_project: str | None = None
+
+
+class HttpFactory:
+    """A source of http objects: each thread gets one of its own, and keeps it."""
+
+    def __init__(
+        self,
+        options: TransportOptions,
+        *,
+        credentials: Callable[[], Any] | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        """`credentials` is called once, before the first request that needs a token; nothing means no token at all."""
+        self._options = options
+        self._credentials = credentials if endpoint is None or not endpoint.is_loopback else None
+        self._endpoint = endpoint
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._loaded: Any = None
+
+    def __call__(self) -> Any:  # httplib2 ships no types
+        """Return this thread's http object."""
+        if not hasattr(self._local, "http"):
+            self._local.http = self._make()
+        return self._local.http
+
+    def close(self) -> None:
+        """Close this thread's connections."""
+        if hasattr(self._local, "http"):
+            self._local.http.close()
+
+    def _make(self) -> Http:
+        from tpuctl.api.connections import AuthorizedHttp, Http  # noqa: PLC0415  # httplib2 costs 95 ms to import
+
+        if self._credentials is None:
+            return Http(self._options)
+        # One lock for all threads: a token that has expired is fetched once, not once by each of them.
+        return AuthorizedHttp(self._options, self._load, endpoint=self._endpoint, lock=self._lock)
+
+    def _load(self) -> Any:  # google-auth ships no types
+        if self._loaded is None and self._credentials is not None:
+            self._loaded = self._credentials()
+        return self._loaded

@@ -1,0 +1,283 @@
+"""The files of settings: find them, read them with their lines, change one line and leave the rest alone.
+
+What a key means and where it may stand is `settings`' business; this module knows YAML and the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import SettingError
+from tpuctl.names import nearest
+from tpuctl.settings import (
+    NEVER_IN_FILES,
+    SETTINGS,
+    ConfigEntry,
+    ConfigFile,
+    FileKind,
+    Value,
+    ValueKind,
+    check_entry,
+    check_shape,
+)
+from tpuctl.settings.values import as_items, as_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROJECT_FILE_NAME = "tpuctl.yaml"
+_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./@+=-]*(?::[A-Za-z0-9_./@+=-]+)*")
+_NULL = "tag:yaml.org,2002:null"
+# PyYAML's node; with the C loader its types do not say what marks hold.
+_Node = Any
+_SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp")}
+
+
+def find_project_file(start: Path, *, home: Path | None = None) -> Path | None:
+    """Return the nearest `tpuctl.yaml` in `start` or above it, as far as the home folder or the root; else nothing.
+
+    A folder that may not be read is passed by.
+    """
+    for folder in (start, *start.parents):
+        candidate = folder / PROJECT_FILE_NAME
+        try:
+            if candidate.is_file():
+                return candidate
+        except OSError:
+            continue
+        if folder == (home or _home()):
+            break
+    return None
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Return where the user's own settings are: `$XDG_CONFIG_HOME/tpuctl/config.yaml`, there or not."""
+    configured = environ.get("XDG_CONFIG_HOME", "")
+    # The XDG specification says that a relative path is to be ignored.
+    if configured.startswith("/"):
+        return Path(configured) / "tpuctl" / "config.yaml"
+    return Path(environ.get("HOME") or _home() or "/") / ".config" / "tpuctl" / "config.yaml"
+
+
+def load(path: Path) -> ConfigFile:
+    """Return what a file says, each key with its line; an absent file says nothing.
+
+    Raises `SettingError` with file and line: broken YAML, no mapping, an unknown or repeated key, a value of the wrong
+    form.
+    """
+    entries: dict[str, ConfigEntry] = {}
+    for key_node, value_node in _pairs(_compose(path, _read(path)), path):
+        key, place = str(key_node.value), _place(path, key_node)
+        if key in NEVER_IN_FILES:
+            raise SettingError(f"{place}: `{key}` is not read from a file", hint=NEVER_IN_FILES[key])
+        if key not in SETTINGS:
+            raise SettingError(f"{place}: unknown key `{key}`", hint=_did_you_mean(key))
+        if key in entries:
+            raise SettingError(f"{place}: `{key}` is there twice, first in line {entries[key].line}")
+        value = _value(value_node, key, path)
+        try:
+            check_shape(SETTINGS[key], value)
+        except ValueError as error:
+            raise SettingError(f"{place}: `{key}`: {error}") from None
+        entries[key] = ConfigEntry(value, key_node.start_mark.line + 1)
+    return ConfigFile(path, entries)
+
+
+def set_value(path: Path, key: str, value: str) -> None:
+    """Set one key and leave every other line and comment as it is. The file becomes 0600, written in one step.
+
+    `value` is written as on the command line: a list `a,b`, pairs `a=1,b=2`. Raises `SettingError` for an unknown key,
+    a value that cannot be read, or a file whose form does not allow the change.
+    """
+    if key in NEVER_IN_FILES:
+        raise SettingError(f"`{key}` is not a setting of a file", hint=NEVER_IN_FILES[key])
+    if key not in SETTINGS:
+        raise SettingError(f"unknown setting `{key}`", hint=_did_you_mean(key))
+    kind = FileKind.PROJECT if path.name == PROJECT_FILE_NAME else FileKind.USER
+    check_entry(kind, key, value, place=str(path))
+    wanted = _structured(key, value)
+    text = _read(path)
+    pair = _find(_compose(path, text), key, path)
+    if pair is None:
+        newline = "\r\n" if "\r\n" in text else "\n"
+        changed = text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {_render(wanted)}{newline}"
+    else:
+        changed = _with_value(text, pair, _render(wanted))
+    _replace_if_same(path, text, changed, {key: wanted})
+
+
+def unset(path: Path, key: str) -> bool:
+    """Remove a key with its lines; return whether it was there. Comments and other lines stay."""
+    text = _read(path)
+    pair = _find(_compose(path, text), key, path)
+    if pair is None:
+        return False
+    start = text.rfind("\n", 0, pair[0].start_mark.index) + 1
+    end = text.find("\n", _end(pair[1], text))
+    _replace_if_same(path, text, text[:start] + ("" if end < 0 else text[end + 1 :]), {key: None})
+    return True
+
+
+def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, Value | None]) -> None:
+    """Write the new text if it says what the old one said but for the change; a cleverly laid out file may not."""
+    expected = {**_plain(_compose(path, old), path), **change}
+    try:
+        same = _plain(_compose(path, new), path) == {key: value for key, value in expected.items() if value is not None}
+    except SettingError:
+        same = False
+    if not same:
+        keys = ", ".join(f"`{key}`" for key in change)
+        raise SettingError(f"{path} is laid out in a way that {keys} cannot be changed in", hint="edit it by hand")
+    _write(path, new)
+
+
+def _write(path: Path, text: str) -> None:
+    # A link (dotfiles kept elsewhere) stays a link.
+    target = path.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # mkstemp makes the file 0600.
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise SettingError(f"{path} is not UTF-8 text") from error
+    except OSError as error:
+        raise SettingError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _compose(path: Path, text: str) -> _Node:
+    """Return YAML's nodes, which know their lines; nothing is constructed, so nothing in the file can act."""
+    import yaml  # noqa: PLC0415  # most commands find no file to read
+
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        raise SettingError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise SettingError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _pairs(root: _Node, path: Path) -> list[tuple[_Node, _Node]]:
+    if root is None or root.tag == _NULL:
+        return []
+    if root.id != "mapping":
+        raise SettingError(
+            f"{_place(path, root)}: expected `key: value` lines", hint="an example line: `zone: us-central2-b`"
+        )
+    return list(root.value)
+
+
+def _find(root: _Node, key: str, path: Path) -> tuple[_Node, _Node] | None:
+    return next((pair for pair in _pairs(root, path) if pair[0].value == key), None)
+
+
+def _with_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
+    name, value = pair
+    begin, start, end = name.end_mark.index, value.start_mark.index, _end(value, text)
+    if text[begin:start].strip() == ":":
+        return f"{text[:begin]}: {rendered}{text[end:]}"
+    # A comment stands between key and value: the value stays below it, indented.
+    return f"{text[:start]}{'' if value.start_mark.column else ' '}{rendered}{text[end:]}"
+
+
+def _value(node: _Node, key: str, path: Path) -> Value:
+    if node.id == "sequence":
+        return tuple(_scalar(item, key, path) for item in node.value)
+    if node.id == "mapping":
+        texts: dict[str, str] = {}
+        for name, item in node.value:
+            if (inner := _scalar(name, key, path)) in texts:
+                raise SettingError(f"{_place(path, name)}: `{key}.{inner}` is there twice")
+            texts[inner] = "" if item.tag == _NULL else _scalar(item, f"{key}.{inner}", path)
+        return texts
+    return _scalar(node, key, path)
+
+
+def _scalar(node: _Node, key: str, path: Path) -> str:
+    if node.tag == _NULL:
+        raise SettingError(f"{_place(path, node)}: `{key}` has no value")
+    if node.id != "scalar" or node.tag not in _SCALARS:
+        raise SettingError(f"{_place(path, node)}: `{key}`: one plain value is expected here")
+    return str(node.value)
+
+
+def _plain(root: _Node, path: Path) -> dict[str, object]:
+    """Return a document's content for comparison, whatever it holds."""
+
+    def content(node: _Node) -> object:
+        if node.id == "sequence":
+            return tuple(content(item) for item in node.value)
+        if node.id == "mapping":
+            return {str(name.value): content(item) for name, item in node.value}
+        return str(node.value)
+
+    return {str(name.value): content(item) for name, item in _pairs(root, path)}
+
+
+def _end(node: _Node, text: str) -> int:
+    """Return where a value ends. PyYAML lets a block end where the next token begins, past comments and blank lines."""
+    if node.id != "scalar" and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last, text)
+    start, end = int(node.start_mark.index), int(node.end_mark.index)
+    return start + len(text[start:end].rstrip())
+
+
+def _structured(key: str, value: str) -> Value:
+    match SETTINGS[key].kind:
+        case ValueKind.LIST:
+            return as_items(SETTINGS[key], value)
+        case ValueKind.PAIRS:
+            return as_pairs(SETTINGS[key], value)
+        case _:
+            return value
+
+
+def _render(value: Value) -> str:
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() != "null"
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_render(item) for item in value) + "]"
+    return "{" + ", ".join(f"{_render(name)}: {_render(text)}" for name, text in value.items()) + "}"
+
+
+def _place(path: Path, node: _Node) -> str:
+    return f"{path} line {node.start_mark.line + 1}"
+
+
+def _did_you_mean(key: str) -> str:
+    guess = nearest(key.replace("-", "_"), SETTINGS)
+    return f"did you mean `{guess}`?" if guess else "run `tpuctl config show` to see every setting"
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None

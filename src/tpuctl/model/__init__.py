@@ -1,0 +1,25 @@
+"""The nouns: frozen values, read from and written to the API's JSON. No decision and no call is made here."""
+
+from tpuctl.model.node import Endpoint, Maintenance, Node, Symptom
+from tpuctl.model.operation import Operation, OperationError
+from tpuctl.model.queued import QueuedResource
+from tpuctl.model.spec import REQUEST_LABEL, DataDisk, Difference, NodeSpec
+from tpuctl.model.states import Health, NodeState, QueuedState, Tier
+
+__all__ = [
+    "REQUEST_LABEL",
+    "DataDisk",
+    "Difference",
+    "Endpoint",
+    "Health",
+    "Maintenance",
+    "Node",
+    "NodeSpec",
+    "NodeState",
+    "Operation",
+    "OperationError",
+    "QueuedResource",
+    "QueuedState",
+    "Symptom",
+    "Tier",
+]

@@ -1,0 +1,203 @@
+"""A node as the API reports it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.accelerators import AcceleratorType, find
+from tpuctl.clock import parse_timestamp
+from tpuctl.model.states import Health, NodeState, Tier
+from tpuctl.names import NodeName, short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where one worker can be reached. `external` is nothing for a node without external addresses."""
+
+    internal: str | None
+    external: str | None
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Endpoint:
+        """Read a NetworkEndpoint."""
+        return cls(data.get("ipAddress") or None, (data.get("accessConfig") or {}).get("externalIp") or None)
+
+    @property
+    def address(self) -> str | None:
+        """The address to reach it by from outside, else from inside."""
+        return self.external or self.internal
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """What the service noticed about a worker [API v2, Symptom]."""
+
+    kind: str
+    worker: str
+    details: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """An announced maintenance [API v2, UpcomingMaintenance]."""
+
+    kind: str
+    status: str
+    start: datetime | None
+    end: datetime | None
+    can_reschedule: bool
+
+
+@dataclass(frozen=True)
+class Node:
+    """A TPU node. `raw` is the API's own JSON, complete; `id` differs for each node that ever had the name."""
+
+    name: NodeName
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Node:
+        """Read a Node. Nothing but the name is required."""
+        parts = data["name"].split("/")
+        return cls(NodeName(parts[1], parts[3], parts[5]), data)
+
+    @property
+    def id(self) -> str:
+        """The service's number for this node, new with each creation."""
+        return str(self.raw.get("id") or "")
+
+    @property
+    def state(self) -> NodeState:
+        """The state; STATE_UNSPECIFIED where the API gives none."""
+        return NodeState(self.raw.get("state") or "STATE_UNSPECIFIED")
+
+    @property
+    def health(self) -> Health:
+        """The health; HEALTH_UNSPECIFIED where the API gives none, which says nothing about the node."""
+        return Health(self.raw.get("health") or "HEALTH_UNSPECIFIED")
+
+    @property
+    def health_description(self) -> str:
+        """Why the health is what it is, in the service's words."""
+        return self.raw.get("healthDescription") or ""
+
+    @property
+    def accelerator_type(self) -> str:
+        """The type name; made from type and topology where the API leaves it out."""
+        return self.raw.get("acceleratorType") or ""
+
+    @cached_property
+    def accelerator(self) -> AcceleratorType | None:
+        """What the type says, where the table knows it."""
+        return find(self.accelerator_type)
+
+    @property
+    def runtime_version(self) -> str:
+        """The image on the workers."""
+        return self.raw.get("runtimeVersion") or ""
+
+    @property
+    def created(self) -> datetime | None:
+        """When it was created."""
+        return parse_timestamp(self.raw.get("createTime"))
+
+    @cached_property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """One endpoint for each worker, in order. The API lists none while CREATING."""
+        listed = [Endpoint.from_api(entry) for entry in self.raw.get("networkEndpoints") or ()]
+        # With several network interfaces each worker is listed once for each of them [gcloud 528, tpu_vm/ssh.py].
+        interfaces = max(1, len(self.raw.get("networkConfigs") or ()))
+        return tuple(listed[: len(listed) // interfaces] if len(listed) % interfaces == 0 else listed)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers, from the type; from the endpoints where the type is not known."""
+        return self.accelerator.workers if self.accelerator else max(1, len(self.endpoints))
+
+    @property
+    def tier(self) -> Tier:
+        """How it is paid for."""
+        scheduling = self.raw.get("schedulingConfig") or {}
+        for tier in (Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED):
+            if scheduling.get(tier.value):
+                return tier
+        return Tier.ON_DEMAND
+
+    @property
+    def is_preempted(self) -> bool:
+        """Tell whether the service took it back."""
+        dead_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
+        return self.state is NodeState.PREEMPTED or dead_spot
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels."""
+        return self.raw.get("labels") or {}
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata that the workers see. It may hold secrets: never print it."""
+        return self.raw.get("metadata") or {}
+
+    @property
+    def queued_resource(self) -> str | None:
+        """The full name of the queued resource that owns it."""
+        return self.raw.get("queuedResource") or None
+
+    @property
+    def symptoms(self) -> tuple[Symptom, ...]:
+        """What the service noticed, oldest first as the API gives it."""
+        return tuple(
+            Symptom(
+                entry.get("symptomType", ""),
+                str(entry.get("workerId", "")),
+                entry.get("details", ""),
+                parse_timestamp(entry.get("createTime")),
+            )
+            for entry in self.raw.get("symptoms") or ()
+        )
+
+    @property
+    def upcoming_maintenance(self) -> Maintenance | None:
+        """The announced maintenance, if there is one."""
+        data = self.raw.get("upcomingMaintenance")
+        if not data:
+            return None
+        return Maintenance(
+            data.get("type", "UNKNOWN_TYPE"),
+            data.get("maintenanceStatus", "UNKNOWN"),
+            parse_timestamp(data.get("windowStartTime")),
+            parse_timestamp(data.get("windowEndTime")),
+            bool(data.get("canReschedule")),
+        )
+
+    def why_not_stoppable(self) -> str | None:
+        """Return why the service refuses to stop it, or nothing where it can be stopped.
+
+        Sources: API field text of nodes.stop (single nodes only); observed: stop of a queued resource's node is refused.
+        """
+        if self.workers > 1:
+            return f"it is a slice of {self.workers} workers, and the service stops single-worker nodes only"
+        if self.queued_resource:
+            return f"it belongs to the queued resource `{short(self.queued_resource)}`, whose nodes cannot be stopped"
+        return None
+
+    def why_not_startable(self) -> str | None:
+        """Return why the service refuses to start it once stopped, or nothing where it can be started.
+
+        Source: gcloud help (spot and preemptible nodes cannot be restarted).
+        """
+        if not self.tier.can_start_again:
+            return f"it is a {self.tier} node, and those cannot be started again once stopped"
+        return self.why_not_stoppable()
+
+    def why_not_restartable(self) -> str | None:
+        """Return why stop and start is not possible, or nothing where it is."""
+        return self.why_not_stoppable() or self.why_not_startable()

@@ -1,0 +1,62 @@
+"""A queued resource: a request for nodes that waits until there is room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.model.states import QueuedState
+from tpuctl.names import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class QueuedResource:
+    """A queued resource. `raw` is the API's own JSON, complete."""
+
+    name: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> QueuedResource:
+        """Read a QueuedResource."""
+        return cls(data["name"], data)
+
+    @property
+    def queued_resource_id(self) -> str:
+        """Its id within project and zone."""
+        return short(self.name)
+
+    @property
+    def zone(self) -> str:
+        """Its zone."""
+        return self.name.split("/")[3]
+
+    @property
+    def state(self) -> QueuedState:
+        """Its state."""
+        return QueuedState((self.raw.get("state") or {}).get("state") or "STATE_UNSPECIFIED")
+
+    @property
+    def initiator(self) -> str:
+        """Who brought it into its state: USER or SERVICE."""
+        return (self.raw.get("state") or {}).get("stateInitiator") or ""
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """The nodes that it asks for, whether they exist or not."""
+        found: list[str] = []
+        for spec in (self.raw.get("tpu") or {}).get("nodeSpec") or ():
+            several = spec.get("multisliceParams") or spec.get("multiNodeParams")
+            if several:
+                prefix = several.get("nodeIdPrefix") or self.queued_resource_id
+                found += [f"{prefix}-{index}" for index in range(int(several.get("nodeCount", 0)))]
+            else:
+                found.append(spec.get("nodeId") or self.queued_resource_id)
+        return tuple(found)
+
+    def owns(self, node_id: str) -> bool:
+        """Tell whether a node of that id is, or will be, its own."""
+        return node_id in self.node_ids

@@ -1,0 +1,212 @@
+"""What a node is wanted to be, as a user names it, and how it compares with a node that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tpuctl.accelerators import find
+from tpuctl.model.node import Node
+from tpuctl.model.states import Tier
+from tpuctl.names import short
+
+# The label by which a create whose answer was lost is found again. Never part of a comparison.
+REQUEST_LABEL = "tpuctl-request"
+
+
+@dataclass(frozen=True, slots=True)
+class DataDisk:
+    """A persistent disk to attach. `mode` is READ_WRITE or READ_ONLY."""
+
+    source: str
+    mode: str = "READ_WRITE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """What a node is wanted to be. What is nothing, or empty, is left to the service, and is not compared.
+
+    `accelerator_type` and `topology` together are asked for as type and topology; `tier` nothing means that the user did
+    not name one. `named` holds the fields that the user named, by flag or file: only these are compared.
+    """
+
+    accelerator_type: str
+    runtime_version: str
+    topology: str | None = None
+    tier: Tier | None = None
+    network: str | None = None
+    subnetwork: str | None = None
+    internal_ips: bool | None = None
+    queue_count: int | None = None
+    cidr_block: str | None = None
+    service_account: str | None = None
+    scopes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    data_disks: tuple[DataDisk, ...] = ()
+    shielded_secure_boot: bool | None = None
+    description: str | None = None
+    named: frozenset[str] = frozenset()
+
+    @property
+    def workers(self) -> int:
+        """The number of workers; one where the type is not known."""
+        accelerator = find(self.accelerator_type)
+        return accelerator.workers if accelerator else 1
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the Node to create."""
+        body: dict[str, Any] = {"runtimeVersion": self.runtime_version, **self._accelerator()}
+        network = _without_nothing(
+            network=self.network,
+            subnetwork=self.subnetwork,
+            # The field is off when absent [API v2, NetworkConfig]; every other client asks for external addresses.
+            enableExternalIps=not self.internal_ips,
+            queueCount=self.queue_count,
+        )
+        body["networkConfig"] = network
+        if self.tier in {Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED}:
+            body["schedulingConfig"] = {str(self.tier): True}
+        if self.service_account or self.scopes:
+            body["serviceAccount"] = _without_nothing(email=self.service_account, scope=list(self.scopes) or None)
+        if self.data_disks:
+            body["dataDisks"] = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in self.data_disks]
+        if self.shielded_secure_boot is not None:
+            body["shieldedInstanceConfig"] = {"enableSecureBoot": self.shielded_secure_boot}
+        body |= _without_nothing(
+            labels=dict(self.labels) or None,
+            tags=list(self.tags) or None,
+            metadata=dict(self.metadata) or None,
+            description=self.description,
+            cidrBlock=self.cidr_block,
+        )
+        return body
+
+    def differences(self, node: Node) -> tuple[Difference, ...]:
+        """Return where a node is not what the user named. Labels, tags, metadata and description never count."""
+        return tuple(
+            Difference(name, wanted, found)
+            for name, wanted, found in self._comparable(node)
+            if name in self.named and wanted != found
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it for the journal."""
+        data: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        data["data_disks"] = [[disk.source, disk.mode] for disk in self.data_disks]
+        return data | {
+            "named": sorted(self.named),
+            "tier": self.tier and str(self.tier),
+            "labels": dict(self.labels),
+            "metadata": dict(self.metadata),
+            "scopes": list(self.scopes),
+            "tags": list(self.tags),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
+        """Read what `to_json` returned; fields of another version of tpuctl are left out."""
+        known = {entry.name for entry in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
+        values["tier"] = Tier(data["tier"]) if data.get("tier") else None
+        values["named"] = frozenset(data.get("named", ()))
+        values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
+        return cls(**values)
+
+    @classmethod
+    def from_node(cls, node: Node) -> NodeSpec:
+        """Return the spec that would make this node again. Nothing in it counts as named by the user."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        secure = (node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
+        accelerator = node.accelerator
+        shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
+        return cls(
+            accelerator_type=node.accelerator_type,
+            topology=shape if accelerator is None or shape != accelerator.topology else None,
+            runtime_version=node.runtime_version,
+            tier=node.tier,
+            network=network.get("network"),
+            subnetwork=network.get("subnetwork"),
+            internal_ips=not network.get("enableExternalIps", False),
+            queue_count=network.get("queueCount"),
+            cidr_block=None,  # the service draws another one
+            service_account=account.get("email"),
+            scopes=tuple(account.get("scope") or ()),
+            labels={key: value for key, value in node.labels.items() if key != REQUEST_LABEL},
+            tags=tuple(node.raw.get("tags") or ()),
+            metadata=dict(node.metadata),
+            data_disks=tuple(
+                DataDisk(disk["sourceDisk"], disk.get("mode", "READ_WRITE")) for disk in node.raw.get("dataDisks") or ()
+            ),
+            shielded_secure_boot=secure,
+            description=node.raw.get("description"),
+        )
+
+    def _accelerator(self) -> dict[str, Any]:
+        accelerator = find(self.accelerator_type)
+        if self.topology and accelerator:
+            return {"acceleratorConfig": {"type": accelerator.generation.config_type, "topology": self.topology}}
+        return {"acceleratorType": self.accelerator_type}
+
+    def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
+        """Return name, wanted and found value of each field that can differ, in canonical form."""
+        network = node.raw.get("networkConfig") or {}
+        account = node.raw.get("serviceAccount") or {}
+        default = find(self.accelerator_type)
+        found_type = find(node.accelerator_type)
+        wanted_shape = self.topology or (default.topology if default else None)
+        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
+        return (
+            ("accelerator_type", self.accelerator_type, node.accelerator_type or self._type_of(node)),
+            ("topology", wanted_shape, found_shape),
+            ("runtime_version", short(self.runtime_version), short(node.runtime_version)),
+            ("tier", self.tier, node.tier),
+            ("network", short(self.network or "default"), short(network.get("network") or "default")),
+            ("subnetwork", short(self.subnetwork or ""), short(network.get("subnetwork") or "")),
+            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
+            ("queue_count", self.queue_count, network.get("queueCount")),
+            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
+            ("service_account", self.service_account, account.get("email")),
+            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
+            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
+            ("shielded_secure_boot", bool(self.shielded_secure_boot), _secure_boot(node)),
+        )
+
+    def _type_of(self, node: Node) -> str:
+        """Return the type of a node that reports only its acceleratorConfig."""
+        shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
+        return self.accelerator_type if shape == self.topology else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field in which a node is not what is wanted."""
+
+    field: str
+    wanted: Any
+    found: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: wanted {_shown(self.wanted)}, found {_shown(self.found)}"
+
+
+def _shown(value: Any) -> str:  # any field of a spec
+    if isinstance(value, tuple):
+        return f"`{', '.join(map(str, value))}`" if value else "none"
+    return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:
+    return tuple(sorted(f"{short(disk.source)} ({disk.mode})" for disk in disks))
+
+
+def _secure_boot(node: Node) -> bool:
+    return bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot"))
+
+
+def _without_nothing(**values: Any) -> dict[str, Any]:  # API JSON
+    return {key: value for key, value in values.items() if value is not None}

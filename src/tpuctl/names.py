@@ -1,0 +1,115 @@
+"""Names of things in the API: what is valid, how a user may write them, how they are spelled in full.
+
+A name is checked here before it enters a URL or an argv. Patterns for zones are loose on purpose: newer zones look like
+`us-central1-ai1a`, and only the service knows them all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# The API's own rule for a node id, as it words it when it refuses one [gcloud help, nodes.create].
+_NODE_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_ZONE = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
+# Domain-scoped projects (`example.com:project`) are old and still valid.
+_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{3,29}|\d+|[a-z][-a-z0-9]{0,29}")
+_FULL_NAME = re.compile(
+    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/nodes/(?P<node>[^/]+)"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NodeName:
+    """Where a node is: its project, its zone and its id within them."""
+
+    project: str
+    zone: str
+    node_id: str
+
+    def __str__(self) -> str:
+        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReference:
+    """A node as a user names it: its id, and the zone and project where the user gave them."""
+
+    node_id: str
+    zone: str | None = None
+    project: str | None = None
+
+
+def parse_reference(text: str) -> NodeReference:
+    """Return what `NODE`, `ZONE/NODE`, a full resource name or its URL names.
+
+    Raises `InvalidInputError` naming the part that is wrong.
+    """
+    if match := _FULL_NAME.fullmatch(text):
+        reference = NodeReference(match["node"], match["zone"], match["project"])
+    elif text.count("/") == 1:
+        zone, node_id = text.split("/")
+        reference = NodeReference(node_id, zone)
+    else:
+        reference = NodeReference(text)
+    check_node_id(reference.node_id)
+    if reference.zone is not None:
+        check_zone(reference.zone)
+    if reference.project is not None:
+        check_project(reference.project)
+    return reference
+
+
+def check_node_id(text: str) -> str:
+    """Return the node id, or raise `InvalidInputError` with the rule and a name that would do."""
+    if not _NODE_ID.fullmatch(text):
+        proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
+        proposal = proposal if _NODE_ID.fullmatch(proposal) else f"tpu-{proposal}".rstrip("-")[:63]
+        raise InvalidInputError(
+            f"`{text}` is not a node name",
+            hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
+            f"hyphen; did you mean `{proposal}`?",
+        )
+    return text
+
+
+def check_zone(text: str) -> str:
+    """Return the zone, or raise `InvalidInputError` when no zone can be called that."""
+    if not _ZONE.fullmatch(text):
+        raise InvalidInputError(f"`{text}` is not a zone", hint="zones look like `us-central2-b`; see `tpuctl types`")
+    if re.fullmatch(r"[a-z]+-[a-z]+\d+", text):
+        raise InvalidInputError(
+            f"`{text}` is a region, not a zone", hint=f"a zone ends with a letter, like `{text}-a`; see `tpuctl types`"
+        )
+    return text
+
+
+def check_project(text: str) -> str:
+    """Return the project id, or raise `InvalidInputError` when no project can be called that."""
+    if not _PROJECT.fullmatch(text):
+        raise InvalidInputError(
+            f"`{text}` is not a project id", hint="use the PROJECT_ID column of `gcloud projects list`, not the name"
+        )
+    return text
+
+
+def region_of(zone: str) -> str:
+    """Return the region that a zone is in: `europe-west4` of `europe-west4-a`."""
+    return zone.rsplit("-", 1)[0]
+
+
+def short(resource: str) -> str:
+    """Return the last segment of a resource name: `default` of `projects/p/global/networks/default`."""
+    return resource.rstrip("/").rsplit("/", 1)[-1]
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that the word was probably meant to be, if one is near."""
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)), None)

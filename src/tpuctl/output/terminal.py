@@ -1,0 +1,143 @@
+"""The one object that writes: data to stdout, all else to stderr, each as suits a person, a pipe or a program."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.output import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tpuctl.errors import TpuctlError
+    from tpuctl.output.tables import Cell
+
+
+class Format(StrEnum):
+    """How data is written to stdout. `table` is tabs without a header when stdout is not a terminal."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The three streams, whether each is a terminal, and how wide it is."""
+
+    stdin: TextIO
+    stdout: TextIO
+    stderr: TextIO
+    stdin_is_terminal: bool = False
+    stdout_is_terminal: bool = False
+    stderr_is_terminal: bool = False
+    width: int = 100
+
+    @classmethod
+    def of_process(cls) -> Streams:
+        """Return the streams that the process was started with."""
+        import shutil  # noqa: PLC0415  # not needed by --version and --help
+
+        return cls(
+            sys.stdin,
+            sys.stdout,
+            sys.stderr,
+            sys.stdin is not None and sys.stdin.isatty(),
+            sys.stdout.isatty(),
+            sys.stderr.isatty(),
+            shutil.get_terminal_size().columns,
+        )
+
+
+class Terminal:
+    """Where results, notes, questions and errors go."""
+
+    def __init__(self, streams: Streams, environ: Mapping[str, str], *, quiet: bool = False) -> None:
+        self.streams = streams
+        self.quiet = quiet
+        self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
+        no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
+        self.colors_out = streams.stdout_is_terminal and not no_color
+        self.colors_err = streams.stderr_is_terminal and not no_color
+
+    @property
+    def is_interactive(self) -> bool:
+        """Tell whether a person looks at stdout."""
+        return self.streams.stdout_is_terminal
+
+    def write(self, text: str) -> None:
+        """Write a line of data."""
+        self.streams.stdout.write(text + "\n")
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
+        if self.is_interactive:
+            lines = tables.columns(header, rows, width=self.streams.width, colored=self.colors_out)
+        else:
+            lines = tables.tabs(rows)
+        self.streams.stdout.writelines(line + "\n" for line in lines)
+
+    def data(self, value: Any, form: Format) -> None:  # JSON
+        """Write a value as JSON or YAML."""
+        if form is Format.YAML:
+            import yaml  # noqa: PLC0415  # 12 ms
+
+            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+            yaml.dump(value, self.streams.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
+            return
+        json.dump(value, self.streams.stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
+        self.streams.stdout.write("\n")
+
+    def names(self, names: Iterable[str]) -> None:
+        """Write one name on each line."""
+        self.streams.stdout.writelines(name + "\n" for name in names)
+
+    def note(self, text: str) -> None:
+        """Tell the user something that is not data."""
+        if not self.quiet:
+            self._tell(text)
+
+    def warn(self, text: str) -> None:
+        """Tell the user something that matters, also when quiet."""
+        self._tell(self._painted("warning: ", "33") + text)
+
+    def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
+        """Print an error: message and hint, or one JSON object on stderr where JSON was asked for."""
+        if form is Format.JSON:
+            body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
+            body |= {"hint": error.hint} if error.hint else {}
+            body |= {"id": error.error_id} if error.error_id else {}
+            self._tell(json.dumps({"error": body} | ({"sandbox": True} if sandbox else {}), ensure_ascii=False))
+            return
+        self._tell(self._painted("error: ", "1;31") + error.message)
+        for line in (error.hint or "").splitlines():
+            self._tell(self._painted("  hint: ", "36") + line)
+
+    def confirm(self, question: str, *, yes: bool) -> bool:
+        """Ask, and return whether the answer was yes.
+
+        Raises `InvalidInputError` naming `--yes` where nobody can be asked.
+        """
+        if yes:
+            return True
+        if not self._may_ask:
+            raise InvalidInputError(
+                f"{question} needs a confirmation, and nobody can be asked here",
+                hint="add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            )
+        self.streams.stderr.write(f"{question} [y/N] ")
+        self.streams.stderr.flush()
+        return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
+
+    def _tell(self, text: str) -> None:
+        self.streams.stderr.write(text + "\n")
+        self.streams.stderr.flush()
+
+    def _painted(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colors_err else text

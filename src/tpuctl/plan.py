@@ -1,0 +1,181 @@
+"""Tell what a command would do, without doing it: the steps, and the gcloud commands that would do the same. Pure.
+
+The steps are found by letting `readiness.decide` decide against what would be there after each step, so that a dry run cannot
+differ from the run.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, assert_never
+
+from tpuctl.accelerators import find
+from tpuctl.errors import ConflictError
+from tpuctl.model import Node, NodeSpec, NodeState, Tier
+from tpuctl.readiness import (
+    Answer,
+    Create,
+    Delete,
+    GiveUp,
+    Policy,
+    Reached,
+    Reboot,
+    Restart,
+    Seen,
+    Start,
+    Verb,
+    Wait,
+    decide,
+)
+
+if TYPE_CHECKING:
+    from tpuctl.names import NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan, and why."""
+
+    verb: Verb
+    name: NodeName
+    reason: str
+
+
+class ResetMode(StrEnum):
+    """How a node is made fresh."""
+
+    AUTO = "auto"
+    RESTART = "restart"
+    REBOOT = "reboot"
+    RECREATE = "recreate"
+
+
+def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
+    """Return how to reset a node. `auto` never destroys: it restarts where that is possible, else reboots.
+
+    Raises `ConflictError` where the wanted way is not possible, naming the others.
+    """
+    name = node.name.node_id
+    why_not = node.why_not_restartable()
+    if wanted is ResetMode.RECREATE:
+        return wanted
+    if wanted is ResetMode.RESTART and why_not:
+        hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew"
+        raise ConflictError(f"`{name}` cannot be restarted: {why_not}", hint=hint)
+    if node.state is NodeState.READY:
+        return ResetMode.REBOOT if wanted is ResetMode.REBOOT or why_not else ResetMode.RESTART
+    if node.state is NodeState.STOPPED and not why_not and wanted is not ResetMode.REBOOT:
+        return ResetMode.RESTART
+    hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew; `tpuctl up {name}` waits for what is going on"
+    raise ConflictError(f"`{name}` is {node.state}, and only a READY node can be reset in place", hint=hint)
+
+
+def steps(policy: Policy, seen: Seen) -> tuple[Step, ...]:
+    """Return what `up` would do to what was seen.
+
+    Raises the error that it would end with.
+    """
+    planned: list[Step] = []
+    while True:
+        decision = decide(policy, seen)
+        match decision:
+            case Reached():
+                return tuple(planned)
+            case GiveUp(error):
+                raise error
+            case Wait(_, reason):
+                planned.append(Step(Verb.WAIT, seen.name, reason))
+            case Create(reason):
+                planned.append(Step(Verb.CREATE, seen.name, reason))
+            case Delete(reason):
+                planned.append(Step(Verb.DELETE, seen.name, reason))
+            case Start(reason):
+                planned.append(Step(Verb.START, seen.name, reason))
+            case Restart(reason):
+                planned.append(Step(Verb.STOP, seen.name, reason))
+            case Reboot(reason):
+                planned.append(Step(Verb.REBOOT, seen.name, reason))
+            case _:
+                assert_never(decision)
+        seen = _afterwards(seen, planned[-1].verb)
+
+
+def _afterwards(seen: Seen, verb: Verb) -> Seen:
+    """Return what would be seen once a step has worked."""
+    state = seen.node.state if seen.node else None
+    if verb is Verb.DELETE or (verb is Verb.WAIT and state is NodeState.DELETING):
+        return replace(seen, node=None, differences=())
+    if verb is Verb.STOP or (verb is Verb.WAIT and state is NodeState.STOPPING):
+        return replace(seen, node=_in_state(seen, "STOPPED"), in_state=timedelta())
+    node = _in_state(seen, "READY")
+    return replace(seen, node=node, answers=(Answer.YES,) * node.workers, in_state=timedelta())
+
+
+def _in_state(seen: Seen, state: str) -> Node:
+    raw: dict[str, Any] = dict(seen.node.raw) if seen.node else {"name": str(seen.name)}
+    workers = Node(seen.name, raw).workers
+    return Node(seen.name, raw | {"state": state, "health": "HEALTHY", "networkEndpoints": [{}] * workers})
+
+
+def gcloud_commands(step: Step, spec: NodeSpec | None) -> tuple[str, ...]:
+    """Return the gcloud commands that do the same as a step, ready for a shell; none for a wait."""
+    where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project)
+    base = ("gcloud", "compute", "tpus", "tpu-vm")
+    match step.verb:
+        case Verb.CREATE:
+            return (shlex.join((*base, "create", *where, *_create_flags(spec))),) if spec else ()
+        case Verb.DELETE:
+            return (shlex.join((*base, "delete", *where, "--quiet")),)
+        case Verb.START | Verb.STOP:
+            return (shlex.join((*base, step.verb, *where)),)
+        case Verb.REBOOT:
+            return (shlex.join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
+        case Verb.WAIT | Verb.UPDATE:
+            return ()
+
+
+def _create_flags(spec: NodeSpec) -> list[str]:
+    accelerator = find(spec.accelerator_type)
+    if spec.topology and accelerator:
+        flags = [
+            f"--type={accelerator.generation.config_type.lower().replace('_', '-')}",
+            f"--topology={spec.topology}",
+        ]
+    else:
+        flags = [f"--accelerator-type={spec.accelerator_type}"]
+    flags.append(f"--version={spec.runtime_version}")
+    if spec.tier and spec.tier is not Tier.ON_DEMAND:
+        flags.append(f"--{spec.tier}")
+    flags += [
+        f"--{name}={value}"
+        for name, value in (
+            ("network", spec.network),
+            ("subnetwork", spec.subnetwork),
+            ("range", spec.cidr_block),
+            ("queue-count", spec.queue_count),
+            ("service-account", spec.service_account),
+            ("scopes", ",".join(spec.scopes)),
+            ("labels", _pairs(spec.labels)),
+            ("tags", ",".join(spec.tags)),
+            ("metadata", _pairs(spec.metadata)),
+            ("description", spec.description),
+        )
+        if value
+    ]
+    flags += ["--internal-ips"] if spec.internal_ips else []
+    flags += ["--shielded-secure-boot"] if spec.shielded_secure_boot else []
+    flags += [
+        f"--data-disk=source={disk.source},mode={disk.mode.lower().replace('_', '-')}" for disk in spec.data_disks
+    ]
+    return flags
+
+
+def _pairs(values: Any) -> str:  # a mapping of strings
+    """Return `KEY=VALUE,…`, with gcloud's other delimiter where a value holds a comma [gcloud topic escaping]."""
+    pairs = [f"{key}={value}" for key, value in values.items()]
+    if any("," in pair for pair in pairs):
+        return "^:::^" + ":::".join(pairs)
+    return ",".join(pairs)

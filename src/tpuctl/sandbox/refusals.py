@@ -1,0 +1,77 @@
+"""How the service words its refusals. Each text was seen verbatim where its docstring names a source."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox.calls import ApiError
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Json
+
+
+def bad_request(text: str) -> ApiError:
+    """Return a refusal of what is asked for (observed: skypilot source)."""
+    return ApiError(400, "INVALID_ARGUMENT", f"Cloud TPU received a bad request. {text} {error_id(text)}")
+
+
+def invalid_field(field: str, value: str) -> ApiError:
+    """Return the refusal of a field's value (observed: tensorflow/tpu#877)."""
+    text = f'Cloud TPU received an invalid argument. The field "{field}" cannot be "{value}".'
+    return ApiError(400, "INVALID_ARGUMENT", f"{text} {error_id(text)}")
+
+
+def invalid(text: str) -> ApiError:
+    """Return a refusal whose words are not known (unverified)."""
+    return ApiError(400, "INVALID_ARGUMENT", text)
+
+
+def failed_precondition(text: str) -> ApiError:
+    """Return a refusal because of the state that things are in."""
+    return ApiError(400, "FAILED_PRECONDITION", text)
+
+
+def not_found(name: str) -> ApiError:
+    """Return the answer about what does not exist (only the status was seen, the words are unverified)."""
+    return ApiError(404, "NOT_FOUND", f"Resource '{name}' was not found", _resource(name))
+
+
+def already_exists(name: str) -> ApiError:
+    """Return the answer to a second create (observed: skypilot#129)."""
+    return ApiError(409, "ALREADY_EXISTS", f"Resource '{name}' already exists", _resource(name))
+
+
+def unknown_location(project: str, zone: str) -> ApiError:
+    """Return the answer about a zone that does not exist or is closed to the project (observed)."""
+    reason: Json = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": "LOCATION_POLICY_VIOLATED",
+        "domain": "googleapis.com",
+        "metadata": {"consumer": f"projects/{project}", "location": zone, "service": "tpu.googleapis.com"},
+    }
+    return ApiError(403, "PERMISSION_DENIED", f"Permission denied on 'locations/{zone}' (or it may not exist).", reason)
+
+
+def quota(metric: str, zone: str, *, limit: int) -> ApiError:
+    """Return the refusal of a create beyond the quota (observed: marin#1612)."""
+    text = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}."
+    return ApiError(429, "RESOURCE_EXHAUSTED", text)
+
+
+def no_capacity(zone: str) -> str:
+    """Return the text of a stock-out, which comes as the error of an operation, code 8 (observed)."""
+    text = (
+        f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU Nodes are offered '
+        "(see https://cloud.google.com/tpu/docs/regions)"
+    )
+    return f"{text} {error_id(text)}"
+
+
+def error_id(text: str) -> str:
+    """Return an error identifier as the service appends it; the same text gives the same one."""
+    return f"[EID: 0x{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}]"
+
+
+def _resource(name: str) -> Json:
+    return {"@type": "type.googleapis.com/google.rpc.ResourceInfo", "resourceName": name}

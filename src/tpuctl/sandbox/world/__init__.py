@@ -1,0 +1,155 @@
+"""The sandbox's world: what exists, since when, and what time it is there. SQLite, shared by any number of processes.
+
+There is no daemon: nothing happens between two requests, states follow from stored times. It must know nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import Clock, SystemClock
+from tpuctl.errors import InvalidInputError
+from tpuctl.sandbox.world.clock import MovedClock, Rate, WorldClock
+from tpuctl.sandbox.world.database import connect, transaction, translated
+from tpuctl.sandbox.world.errors import (
+    NotAWorldError,
+    WorldCorruptError,
+    WorldError,
+    WorldLockedError,
+    WorldTooNewError,
+    WorldUnusableError,
+)
+from tpuctl.sandbox.world.records import NodeRecord, OperationRecord, QueuedRecord
+from tpuctl.sandbox.world.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = [
+    "NodeRecord",
+    "NotAWorldError",
+    "OperationRecord",
+    "QueuedRecord",
+    "Session",
+    "World",
+    "WorldClock",
+    "WorldCorruptError",
+    "WorldError",
+    "WorldLockedError",
+    "WorldTooNewError",
+    "WorldUnusableError",
+]
+
+DEFAULT_SPEED = 60.0  # a cloud minute is a second
+
+
+class World:
+    """An open world. May be shared by threads: each gets a connection of its own. `clock` is the world's time."""
+
+    def __init__(self, path: Path, clock: Clock | None) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._injected = clock
+        self.clock: Clock = SystemClock()
+
+    @classmethod
+    def open(cls, path: Path, *, clock: Clock | None = None, speed: float | None = None) -> World:
+        """Return the world in a file, made when there is none.
+
+        `speed` is world time per real time (60 unless given) and applies only when the world is made. With a clock, the world
+        follows that one at its own pace. Raises `WorldError` subclasses, and `InvalidInputError` for a speed that is not positive.
+        """
+        if speed is not None and not 0 < speed <= 1e6:
+            raise InvalidInputError(
+                f"`{speed:g}` cannot be the speed of the sandbox", hint="give a number above 0, such as 60"
+            )
+        world = cls(path.absolute(), clock)
+        world._settle(speed or DEFAULT_SPEED)
+        world.clock = MovedClock(world._rate, clock) if clock else WorldClock(world._rate)
+        return world
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Hold a consistent view. Raises `WorldError` subclasses."""
+        with translated(self.path), transaction(self._connection, immediate=False):
+            yield Session(self._connection, self.clock.now(), self.path)
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Hold the world for a change: all of it is kept at the end, nothing when an exception passes.
+
+        Raises `WorldError` subclasses; `WorldLockedError` when others hold it for 10 s.
+        """
+        with translated(self.path), transaction(self._connection, immediate=True):
+            yield Session(self._connection, self.clock.now(), self.path)
+
+    def advance(self, duration: timedelta) -> datetime:
+        """Move the world's time on, for all processes, and return the new time. Raises `InvalidInputError` when negative."""
+        if duration < timedelta():
+            raise InvalidInputError("the sandbox's time cannot go back", hint="give a duration such as 10m")
+        with self.write():
+            offset = self._rate().offset + duration
+            self._connection.execute(
+                "UPDATE meta SET value = ? WHERE key = 'offset'", (json.dumps(offset.total_seconds()),)
+            )
+        return self.clock.now()
+
+    @property
+    def speed(self) -> float:
+        """World time per real time; 1 with an injected clock."""
+        return 1.0 if self._injected else self._rate().speed
+
+    @property
+    def seed(self) -> int:
+        """The number from which all random draws come."""
+        return int(self._meta()["seed"])
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        with self._lock:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+            self._local = threading.local()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = connect(self.path)
+            with self._lock:
+                self._connections.append(connection)
+        return connection
+
+    def _settle(self, speed: float) -> None:
+        """Write down what is decided once, when the world is made."""
+        anchor = SystemClock().now().timestamp()
+        values = {"anchor": anchor, "offset": 0.0, "speed": speed, "seed": 0}
+        with translated(self.path):
+            if not self._connection.execute("SELECT 1 FROM meta WHERE key = 'seed'").fetchone():
+                rows = [(key, json.dumps(value)) for key, value in values.items()]
+                with transaction(self._connection, immediate=True):
+                    self._connection.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", rows)
+
+    def _meta(self) -> dict[str, float]:
+        text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
+        with translated(self.path):
+            return {key: json.loads(value) for key, value in self._connection.execute(text)}
+
+    def _rate(self) -> Rate:
+        meta = self._meta()
+        return Rate(datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"])

@@ -1,0 +1,190 @@
+"""What the world remembers: nodes, queued resources and operations, each with what is needed to tell its state at any time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox.lifecycle import Phase, Timeline, phase_at
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Json
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node. `document` is the API's v2 JSON without what depends on the time.
+
+    `number` is the API's numeric id, `first_address` the first of the consecutive addresses of its workers.
+    `keys_before` is the `ssh-keys` metadata that was replaced at `keys_changed`.
+    """
+
+    project: str
+    zone: str
+    node_id: str
+    number: str
+    incarnation: int
+    document: Json
+    timeline: Timeline
+    workers: int
+    first_address: int
+    queued_resource: str = ""
+    keys_before: str = ""
+    keys_changed: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """The full resource name."""
+        return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
+
+    def phase(self, now: datetime) -> Phase | None:
+        """Return the phase at a time; nothing when the node is not there."""
+        return phase_at(self.timeline, now)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRecord:
+    """A queued resource. `node_ids` are the nodes that it makes; `error` is why it fails, when its timeline says FAILED."""
+
+    project: str
+    zone: str
+    queued_resource_id: str
+    incarnation: int
+    document: Json
+    timeline: Timeline
+    node_ids: tuple[str, ...]
+    error: Json | None = None
+
+    @property
+    def name(self) -> str:
+        """The full resource name."""
+        return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queued_resource_id}"
+
+    def phase(self, now: datetime) -> Phase | None:
+        """Return the phase at a time; nothing when the request is not there."""
+        return phase_at(self.timeline, now)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """A long-running operation: it ends when its target reaches `goal`, or at `ended` with `error`.
+
+    `ended` may lie in the future; nothing means that no end is in sight. `snapshot` is the target as it was when the operation
+    began, for an answer after the target is gone.
+    """
+
+    name: str
+    project: str
+    zone: str
+    verb: str
+    target: str
+    incarnation: int
+    created: datetime
+    goal: str
+    version: str
+    snapshot: Json
+    ended: datetime | None = None
+    error: Json | None = None
+    request_id: str = ""
+    cancel_requested: bool = False
+
+    def is_done(self, now: datetime) -> bool:
+        """Tell whether it has ended by a time."""
+        return self.ended is not None and self.ended <= now
+
+
+def dump_timeline(timeline: Timeline) -> list[list[object]]:
+    """Return a timeline as JSON."""
+    return [[p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator] for p in timeline]
+
+
+def load_timeline(rows: list[list[object]]) -> Timeline:
+    """Return a timeline read from JSON."""
+    return tuple(Phase(moment(row[0]), *row[1:]) for row in rows)  # type: ignore[arg-type]  # the inverse of dump
+
+
+def moment(seconds: object) -> datetime:
+    """Return the time that a number of seconds since 1970 stands for."""
+    assert isinstance(seconds, int | float)  # noqa: S101  # written by ourselves; guides mypy
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def dump_node(record: NodeRecord) -> str:
+    """Return the part of a node record that has no column of its own."""
+    return json.dumps(
+        {
+            "incarnation": record.incarnation,
+            "document": record.document,
+            "timeline": dump_timeline(record.timeline),
+            "queued_resource": record.queued_resource,
+            "keys_before": record.keys_before,
+            "keys_changed": record.keys_changed.timestamp() if record.keys_changed else None,
+        }
+    )
+
+
+def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
+    """Return the node of a database row."""
+    project, zone, node_id, number, first_address, workers, text = row
+    rest = json.loads(text)
+    return NodeRecord(
+        project=project,
+        zone=zone,
+        node_id=node_id,
+        number=number,
+        incarnation=rest["incarnation"],
+        document=rest["document"],
+        timeline=load_timeline(rest["timeline"]),
+        workers=workers,
+        first_address=first_address,
+        queued_resource=rest["queued_resource"],
+        keys_before=rest["keys_before"],
+        keys_changed=moment(rest["keys_changed"]) if rest["keys_changed"] is not None else None,
+    )
+
+
+def dump_queued(record: QueuedRecord) -> str:
+    """Return the part of a queued resource that has no column of its own."""
+    return json.dumps(
+        {
+            "incarnation": record.incarnation,
+            "document": record.document,
+            "timeline": dump_timeline(record.timeline),
+            "node_ids": record.node_ids,
+            "error": record.error,
+        }
+    )
+
+
+def load_queued(row: tuple[str, str, str, str]) -> QueuedRecord:
+    """Return the queued resource of a database row."""
+    project, zone, queued_resource_id, text = row
+    rest = json.loads(text)
+    return QueuedRecord(
+        project,
+        zone,
+        queued_resource_id,
+        rest["incarnation"],
+        rest["document"],
+        load_timeline(rest["timeline"]),
+        tuple(rest["node_ids"]),
+        rest["error"],
+    )
+
+
+def dump_operation(record: OperationRecord) -> str:
+    """Return an operation as JSON."""
+    values = {field: getattr(record, field) for field in OperationRecord.__slots__}
+    for field in ("created", "ended"):
+        values[field] = values[field].timestamp() if values[field] else None
+    return json.dumps(values)
+
+
+def load_operation(text: str) -> OperationRecord:
+    """Return an operation read from JSON."""
+    values = json.loads(text)
+    values["created"] = moment(values["created"])
+    values["ended"] = moment(values["ended"]) if values["ended"] is not None else None
+    return OperationRecord(**values)

@@ -1,0 +1,234 @@
+"""One transaction's view of the world: records in, records out, at one time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.sandbox.lifecycle import end_of, phase_at
+from tpuctl.sandbox.world import records
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.world.records import NodeRecord, OperationRecord, QueuedRecord
+
+_NODE = "project, zone, node_id, number, first_address, workers, record"
+_QUEUED = "project, zone, queued_resource_id, record"
+_REQUESTS_KEPT = 20_000
+_OPERATIONS_KEPT = 50_000
+
+
+class Session:
+    """What a handler works with. `now` stays the same until the end of the transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, now: datetime, path: Path) -> None:
+        self._connection = connection
+        self.now = now
+        self.path = path
+
+    # The world itself
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return a setting of the world, or the default."""
+        row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
+        return json.loads(row[0]) if row else default
+
+    def settings(self) -> dict[str, object]:
+        """Return all settings of the world that differ from their defaults."""
+        rows = self._connection.execute("SELECT key, value FROM meta WHERE key LIKE 'setting.%'")
+        return {key.removeprefix("setting."): json.loads(value) for key, value in rows}
+
+    def set_setting(self, name: str, value: object) -> None:
+        """Keep a setting of the world; nothing (None) restores the default."""
+        self._write("DELETE FROM meta WHERE key = ?", f"setting.{name}")
+        if value is not None:
+            self._write("INSERT INTO meta VALUES (?, ?)", f"setting.{name}", json.dumps(value))
+
+    def next_incarnation(self, name: str) -> int:
+        """Count how often something of a name was made, this time included."""
+        text = (
+            "INSERT INTO incarnations VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET count = count + 1 RETURNING count"
+        )
+        row = self._row(text, name)
+        return int(row[0]) if row else 1
+
+    # Nodes
+
+    def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
+        """Return a node, also one that is still to come; nothing when it is gone."""
+        text = (
+            f"SELECT {_NODE} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? AND (gone IS NULL OR gone > ?)"  # noqa: S608  # a constant
+        )
+        row = self._row(text, project, zone, node_id, self.now.timestamp())
+        return records.load_node(row) if row else None
+
+    def nodes(
+        self, project: str | None = None, *, zone: str | None = None, after: tuple[str, str] = ("", ""), limit: int = -1
+    ) -> Iterator[NodeRecord]:
+        """Yield nodes by zone and name, those to come included; after a (zone, node id), at most `limit` (-1: all)."""
+        text = (
+            f"SELECT {_NODE} FROM nodes WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR zone = ?2)"  # noqa: S608  # a constant
+            " AND (zone, node_id) > (?3, ?4) AND (gone IS NULL OR gone > ?5) ORDER BY zone, node_id LIMIT ?6"
+        )
+        rows = self._connection.execute(text, (project, zone, *after, self.now.timestamp(), limit))
+        return map(records.load_node, rows)
+
+    def node_at(self, address: int) -> NodeRecord | None:
+        """Return the node that owns an address, given by its number in the pool."""
+        text = f"SELECT {_NODE} FROM nodes WHERE first_address <= ? AND (gone IS NULL OR gone > ?) ORDER BY first_address DESC LIMIT 1"  # noqa: S608, E501  # a constant
+        row = self._row(text, address, self.now.timestamp())
+        node = records.load_node(row) if row else None
+        return node if node and address < node.first_address + node.workers else None
+
+    def put_node(self, record: NodeRecord) -> None:
+        """Keep a node in place of what was there under its name."""
+        self._write(
+            "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(record.project, record.zone, record.node_id, record.number, record.first_address, record.workers),
+            *(_seconds(end_of(record.timeline)), records.dump_node(record)),
+        )
+
+    def free_addresses(self, count: int, *, pool: int) -> int:
+        """Return the first of `count` consecutive numbers below `pool` that no node holds; 0 when there are none."""
+        self._write("DELETE FROM nodes WHERE gone <= ?", self.now.timestamp())
+        row = self._row("SELECT max(first_address + workers) FROM nodes")
+        candidate = max((row[0] if row else None) or 1, self.setting("next_address", 1))
+        if candidate + count > pool:
+            candidate = 1
+            for first, workers in self._connection.execute(
+                "SELECT first_address, workers FROM nodes ORDER BY first_address"
+            ):
+                if candidate + count <= first:
+                    break
+                candidate = first + workers
+        if candidate + count > pool:
+            return 0
+        self.set_setting("next_address", candidate + count)
+        return int(candidate)
+
+    # Queued resources
+
+    def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
+        """Return a queued resource; nothing when it is gone."""
+        found = self.queued_resources(project, zone=zone, only=queued_resource_id)
+        return next(iter(found), None)
+
+    def queued_resources(
+        self, project: str | None = None, *, zone: str | None = None, only: str | None = None
+    ) -> list[QueuedRecord]:
+        """Return queued resources by zone and name."""
+        text = (
+            f"SELECT {_QUEUED} FROM queued WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR zone = ?2)"  # noqa: S608  # a constant
+            " AND (?3 IS NULL OR queued_resource_id = ?3) AND (gone IS NULL OR gone > ?4) ORDER BY zone, queued_resource_id"
+        )
+        rows = self._connection.execute(text, (project, zone, only, self.now.timestamp()))
+        return [records.load_queued(row) for row in rows]
+
+    def put_queued_resource(self, record: QueuedRecord) -> None:
+        """Keep a queued resource in place of what was there under its name."""
+        self._write(
+            "INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)",
+            *(record.project, record.zone, record.queued_resource_id),
+            *(_seconds(end_of(record.timeline)), records.dump_queued(record)),
+        )
+
+    # Operations
+
+    def operation(self, name: str) -> OperationRecord | None:
+        """Return an operation by its full name."""
+        row = self._row("SELECT record FROM operations WHERE name = ?", name)
+        return records.load_operation(row[0]) if row else None
+
+    def operation_of_request(self, request_id: str) -> OperationRecord | None:
+        """Return the operation that a request id has begun."""
+        row = self._row("SELECT record FROM operations WHERE request_id = ? AND request_id != ''", request_id)
+        return records.load_operation(row[0]) if row else None
+
+    def operations(
+        self, project: str, zone: str | None, *, after: int = 0, limit: int
+    ) -> list[tuple[int, OperationRecord]]:
+        """Return operations in the order in which they began, each with its serial number."""
+        text = "SELECT serial, record FROM operations WHERE project = ?1 AND (?2 IS NULL OR zone = ?2) AND serial > ?3 LIMIT ?4"
+        rows = self._connection.execute(text, (project, zone, after, limit))
+        return [(serial, records.load_operation(record)) for serial, record in rows]
+
+    def pending_operations(self, target: str) -> list[OperationRecord]:
+        """Return the operations on a resource that have not ended yet."""
+        text = "SELECT record FROM operations WHERE target = ? AND (ended IS NULL OR ended > ?) ORDER BY serial"
+        rows = self._connection.execute(text, (target, self.now.timestamp()))
+        return [records.load_operation(record) for (record,) in rows]
+
+    def put_operation(self, record: OperationRecord) -> None:
+        """Keep an operation; the oldest are forgotten when there are very many."""
+        text = (
+            "INSERT INTO operations (name, project, zone, target, request_id, ended, record) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET ended = excluded.ended, record = excluded.record"
+        )
+        ended = _seconds(record.ended)
+        target = (record.name, record.project, record.zone, record.target)
+        self._write(text, *target, record.request_id, ended, records.dump_operation(record))
+        self._write("DELETE FROM operations WHERE serial <= (SELECT max(serial) FROM operations) - ?", _OPERATIONS_KEPT)
+
+    def delete_operation(self, name: str) -> None:
+        """Forget an operation; what it does goes on."""
+        self._write("DELETE FROM operations WHERE name = ?", name)
+
+    # Faults, projects, the log of writes
+
+    def faults(self) -> list[tuple[int, Json]]:
+        """Return the faults with their ids, oldest first."""
+        return [
+            (i, json.loads(text)) for i, text in self._connection.execute("SELECT id, record FROM faults ORDER BY id")
+        ]
+
+    def put_fault(self, document: Json, *, fault_id: int | None = None) -> int:
+        """Keep a fault, new or in place of one, and return its id."""
+        row = self._row("INSERT OR REPLACE INTO faults VALUES (?, ?) RETURNING id", fault_id, json.dumps(document))
+        return int(row[0]) if row else 0
+
+    def delete_fault(self, fault_id: int) -> bool:
+        """Remove a fault; tell whether it was there."""
+        return self._connection.execute("DELETE FROM faults WHERE id = ?", (fault_id,)).rowcount > 0
+
+    def project(self, project: str) -> Json:
+        """Return what is kept about a project (its Compute Engine metadata); an empty object at first."""
+        row = self._row("SELECT record FROM projects WHERE project = ?", project)
+        return dict(json.loads(row[0])) if row else {}
+
+    def put_project(self, project: str, document: Json) -> None:
+        """Keep what is known about a project."""
+        self._write("INSERT OR REPLACE INTO projects VALUES (?, ?)", project, json.dumps(document))
+
+    def log_request(self, method: str, name: str) -> None:
+        """Note a call that changes something, for tests that count them. The oldest are forgotten."""
+        row = self._row(
+            "INSERT INTO requests (at, method, name) VALUES (?, ?, ?) RETURNING serial",
+            self.now.timestamp(),
+            method,
+            name,
+        )
+        self._write("DELETE FROM requests WHERE serial <= ?", (row[0] if row else 0) - _REQUESTS_KEPT)
+
+    def requests(self) -> list[tuple[datetime, str, str]]:
+        """Return the time, the method id and the resource name of the calls that changed something, oldest first."""
+        rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
+        return [(records.moment(at), method, name) for at, method, name in rows]
+
+    def is_there(self, record: NodeRecord | QueuedRecord) -> bool:
+        """Tell whether a record is visible now."""
+        return phase_at(record.timeline, self.now) is not None
+
+    def _row(self, text: str, *values: object) -> Any:
+        return self._connection.execute(text, values).fetchone()
+
+    def _write(self, text: str, *values: object) -> None:
+        self._connection.execute(text, values)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None

@@ -1,0 +1,290 @@
+"""Which value of a setting wins, and where it came from.
+
+Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active
+configuration, default. Flags and variables are checked when they are read, entries of files all at once, so that a
+broken line is found before it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from tpuctl.errors import SettingError
+from tpuctl.settings.table import SETTINGS, FileKind, SettingSpec, ValueKind
+from tpuctl.settings.values import (
+    Value,
+    as_boolean,
+    as_duration,
+    as_items,
+    as_number,
+    as_pairs,
+    as_path,
+    as_text,
+    check_value,
+)
+
+_T = TypeVar("_T")
+
+
+class SourceKind(StrEnum):
+    """What kind of place a value came from."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    CLOUDSDK = "cloudsdk environment"
+    PROJECT_FILE = "project file"
+    USER_FILE = "user file"
+    GCLOUD = "gcloud"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from: the kind, the exact place in words, and the file where it was one."""
+
+    kind: SourceKind
+    place: str
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        return self.place
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value as it was written, with where it came from."""
+
+    value: Value
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """A value in a file of settings. `line` counts from 1."""
+
+    value: Value
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file of settings as it was read; a file that is absent has no entries."""
+
+    path: Path
+    entries: Mapping[str, ConfigEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GcloudProperty:
+    """A property of gcloud's active configuration, and that configuration's name."""
+
+    value: str
+    configuration: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting that has a value. Accessors raise `SettingError` naming place and value when it cannot be read."""
+
+    values: Mapping[str, Setting]
+    looked_at: Mapping[FileKind, Path] = field(default_factory=dict)
+    configuration: str | None = None
+    home: Path | None = None
+
+    def __getitem__(self, key: str) -> Setting | None:
+        """Return the setting with its source, or nothing where it is set nowhere and has no default."""
+        return self.values.get(SETTINGS[key].key)
+
+    def __iter__(self) -> Iterator[tuple[SettingSpec, Setting | None]]:
+        """Return every known setting in the order of the table, with its value where it has one."""
+        return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
+
+    def text(self, key: str) -> str | None:
+        """Return a text, or nothing."""
+        return self._read(key, as_text)
+
+    def required(self, key: str) -> str:
+        """Return a text; raise `SettingError` saying how to set it where it is missing."""
+        text = self.text(key)
+        if text is None:
+            raise self.missing(key)
+        return text
+
+    def is_on(self, key: str) -> bool:
+        """Return whether a boolean setting is on; unset is off."""
+        return bool(self._read(key, lambda _, value: as_boolean(value)))
+
+    def number(self, key: str) -> int:
+        """Return a whole number; raise `SettingError` where it is missing."""
+        return self._present(key, lambda _, value: as_number(value))
+
+    def duration(self, key: str) -> timedelta:
+        """Return a duration; raise `SettingError` where it is missing."""
+        return self._present(key, lambda _, value: as_duration(value))
+
+    def items(self, key: str) -> tuple[str, ...]:
+        """Return the items of a list; unset has none."""
+        return self._read(key, as_items) or ()
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """Return the pairs of a mapping; unset has none."""
+        return self._read(key, as_pairs) or {}
+
+    def path(self, key: str) -> Path | None:
+        """Return a path; one in a file is relative to that file's folder, any other to the working directory."""
+
+        def read(spec: SettingSpec, value: Value) -> Path:
+            source = self.values[key].source
+            return as_path(spec, value, folder=source.path.parent if source.path else None, home=self.home)
+
+        return self._read(key, read)
+
+    def missing(self, key: str) -> SettingError:
+        """Return the error that says which setting is missing, where it was looked for, and what sets it."""
+        spec = SETTINGS[key]
+        word = key.replace("_", " ")
+        looked = ", ".join(self._places(spec))
+        return SettingError(f"no {word} is set; looked at {looked}", hint=_how_to_set(spec))
+
+    def _places(self, spec: SettingSpec) -> Iterator[str]:
+        yield from (place for place in (spec.flag, spec.environment, *spec.foreign) if place)
+        for kind in FileKind:
+            if kind in spec.files:
+                path = self.looked_at.get(kind)
+                absent = "tpuctl.yaml (none here or above)" if kind is FileKind.PROJECT else "the user file"
+                yield str(path) if path else absent
+        if spec.gcloud:
+            name = f"gcloud configuration `{self.configuration}`" if self.configuration else "gcloud's configuration"
+            yield f"{spec.gcloud} of {name}"
+
+    def _read(self, key: str, reader: Callable[[SettingSpec, Value], _T]) -> _T | None:
+        setting, spec = self[key], SETTINGS[key]
+        if setting is None:
+            return None
+        try:
+            return reader(spec, setting.value)
+        except ValueError as error:
+            raise _bad_value(spec, setting.value, setting.source.place, str(error)) from None
+
+    def _present(self, key: str, reader: Callable[[SettingSpec, Value], _T]) -> _T:
+        read = self._read(key, reader)
+        if read is None:
+            raise self.missing(key)
+        return read
+
+
+def resolve(
+    flags: Mapping[str, Value],
+    environ: Mapping[str, str],
+    project_file: ConfigFile | None,
+    user_file: ConfigFile | None,
+    gcloud: Mapping[str, GcloudProperty],
+) -> Settings:
+    """Return every setting with the value that wins. Raises `SettingError` for what a file may not say."""
+    files = {
+        kind: file for kind, file in ((FileKind.PROJECT, project_file), (FileKind.USER, user_file)) if file is not None
+    }
+    for kind, file in files.items():
+        for key, entry in file.entries.items():
+            check_entry(kind, key, entry.value, place=f"{file.path} line {entry.line}")
+    found: dict[str, Setting] = {}
+    for spec in SETTINGS.values():
+        if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
+            found[spec.key] = setting
+    _settle_quota_project(found)
+    return Settings(
+        found,
+        looked_at={kind: file.path for kind, file in files.items()},
+        configuration=next((prop.configuration for prop in gcloud.values()), None),
+        home=Path(environ["HOME"]) if environ.get("HOME") else None,
+    )
+
+
+def check_entry(kind: FileKind, key: str, value: Value, *, place: str) -> None:
+    """Return if the entry may be in that file and can be read; raise `SettingError` saying where it belongs."""
+    spec = SETTINGS[key]
+    if kind not in spec.files:
+        raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=_where_it_belongs(spec))
+    try:
+        check_value(spec, value)
+    except ValueError as error:
+        raise _bad_value(spec, value, place, str(error)) from None
+    if key != "sandbox":
+        return
+    # A user-wide sandbox would let `down` succeed while a real node bills; a stranger's repository must not leave it.
+    if as_boolean(value) and kind is FileKind.USER:
+        raise SettingError(
+            f"{place}: `sandbox: true` is never read from the user file",
+            hint="pass `--sandbox`, set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project",
+        )
+    if not as_boolean(value) and kind is FileKind.PROJECT:
+        raise SettingError(
+            f"{place}: `sandbox: false` is never read from a project file",
+            hint="set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real",
+        )
+
+
+def _candidates(
+    spec: SettingSpec,
+    flags: Mapping[str, Value],
+    environ: Mapping[str, str],
+    files: Mapping[FileKind, ConfigFile],
+    gcloud: Mapping[str, GcloudProperty],
+) -> Iterator[Setting]:
+    if spec.key in flags:
+        yield Setting(flags[spec.key], Source(SourceKind.FLAG, spec.flag or spec.key))
+    own = ((spec.environment, SourceKind.ENVIRONMENT),) if spec.environment else ()
+    for name, kind in (*own, *((name, SourceKind.CLOUDSDK) for name in spec.foreign)):
+        value = environ.get(name)
+        # An empty variable is an unset one, except that an empty boolean says no.
+        if value or (value is not None and spec.kind is ValueKind.BOOLEAN):
+            yield Setting(value, Source(kind, name))
+    for file_kind, file in files.items():
+        if entry := file.entries.get(spec.key):
+            shown = file.path.name if file_kind is FileKind.PROJECT else str(file.path)
+            yield Setting(entry.value, Source(SourceKind(file_kind.value), f"{shown} line {entry.line}", file.path))
+    if spec.gcloud and (prop := gcloud.get(spec.gcloud)):
+        yield Setting(prop.value, Source(SourceKind.GCLOUD, f"gcloud configuration `{prop.configuration}`"))
+    if spec.default is not None:
+        yield Setting(spec.default, Source(SourceKind.DEFAULT, "default"))
+
+
+def _settle_quota_project(found: dict[str, Setting]) -> None:
+    """Replace gcloud's words for `billing/quota_project` by what they mean [gcloud 528 source]."""
+    setting, project = found.get("quota_project"), found.get("project")
+    if setting is None or setting.value not in {"CURRENT_PROJECT", "CURRENT_PROJECT_WITH_FALLBACK", "LEGACY"}:
+        return
+    if setting.value == "LEGACY" or project is None:
+        del found["quota_project"]
+    else:
+        found["quota_project"] = replace(setting, value=project.value)
+
+
+def _bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
+    shown = f"`{spec.key}`" if spec.secret or not isinstance(value, str) else f"`{spec.key}` is `{value}`"
+    return SettingError(f"{place}: {shown}: {reason}")
+
+
+def _how_to_set(spec: SettingSpec) -> str:
+    example = spec.choices[0] if spec.choices else spec.key.rsplit("_", 1)[-1].upper()
+    ways = [f"pass `{spec.flag} {example}`"] if spec.flag else []
+    ways += [f"set `{name}`" for name in (spec.environment, *(() if spec.environment else spec.foreign)) if name]
+    if spec.files:
+        ways.append(f"run `tpuctl config set {spec.key} {example}`")
+    if spec.gcloud:
+        ways.append(f"run `gcloud config set {spec.gcloud} {example}`")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
+
+
+def _where_it_belongs(spec: SettingSpec) -> str:
+    places = [f"`{place}`" for place in (spec.flag, spec.environment or next(iter(spec.foreign), None)) if place]
+    if FileKind.USER in spec.files:
+        places.append("the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)")
+    if spec.gcloud:
+        places.append(f"`gcloud config set {spec.gcloud}`")
+    return "use " + ", ".join(places[:-1]) + f" or {places[-1]}"

@@ -1,0 +1,171 @@
+"""The table of settings: key, type, and every place where each may be set. `config show` and the docs read it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ValueKind(StrEnum):
+    """How the text of a setting is read."""
+
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    NUMBER = "number"
+    DURATION = "duration"
+    LIST = "list"
+    PAIRS = "pairs"
+    PATH = "path"
+
+
+class FileKind(StrEnum):
+    """The two files of settings. The project file may come from a stranger's repository."""
+
+    PROJECT = "project file"
+    USER = "user file"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSpec:
+    """One setting: what it is called and where its value may come from.
+
+    `environment` is tpuctl's own variable; `foreign` are variables of gcloud and Google's libraries, in order.
+    `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text.
+    """
+
+    key: str
+    kind: ValueKind
+    description: str
+    files: frozenset[FileKind] = frozenset(FileKind)
+    own_variable: bool = True
+    flag_name: str | None = None
+    foreign: tuple[str, ...] = ()
+    gcloud: str | None = None
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    separator: str = ","
+    secret: bool = False
+    may_be_empty: bool = False
+
+    @property
+    def flag(self) -> str | None:
+        """Return the flag of the command line, or nothing for what only the environment and gcloud set."""
+        if not self.own_variable:
+            return None
+        return self.flag_name or "--" + self.key.replace("_", "-")
+
+    @property
+    def environment(self) -> str | None:
+        """Return the name of tpuctl's own environment variable, if there is one."""
+        return f"TPUCTL_{self.key.upper()}" if self.own_variable else None
+
+
+_USER_ONLY = frozenset({FileKind.USER})
+_NO_FILE: frozenset[FileKind] = frozenset()
+
+
+def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secret: bool = False) -> SettingSpec:
+    """Return a setting that is gcloud's own: read from its variable (`CLOUDSDK_…`) and its configuration."""
+    variable = "CLOUDSDK_" + gcloud.replace("/", "_").upper()
+    return SettingSpec(
+        key, kind, description, files=_NO_FILE, own_variable=False, foreign=(variable,), gcloud=gcloud, secret=secret
+    )
+
+
+_SPECS: Final = (
+    SettingSpec(
+        "project",
+        ValueKind.TEXT,
+        "project id that owns the nodes",
+        foreign=("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
+        gcloud="core/project",
+    ),
+    SettingSpec(
+        "zone",
+        ValueKind.TEXT,
+        "zone of a node",
+        foreign=("CLOUDSDK_COMPUTE_ZONE",),
+        gcloud="compute/zone",
+    ),
+    SettingSpec("sandbox", ValueKind.BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
+    SettingSpec("endpoint", ValueKind.TEXT, "origin of another Cloud TPU API", files=_USER_ONLY),
+    SettingSpec(
+        "impersonate_service_account",
+        ValueKind.TEXT,
+        "service account that calls are made as",
+        files=_USER_ONLY,
+        foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
+        gcloud="auth/impersonate_service_account",
+    ),
+    SettingSpec("lease", ValueKind.TEXT, "where watchers keep their lease, a gs:// prefix", files=_USER_ONLY),
+    SettingSpec("user", ValueKind.TEXT, "login name on the workers"),
+    SettingSpec("ssh_key", ValueKind.PATH, "private key for ssh"),
+    SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
+    SettingSpec("version", ValueKind.TEXT, "runtime version of a new node"),
+    SettingSpec(
+        "tier",
+        ValueKind.TEXT,
+        "how capacity is bought for a new node",
+        choices=("on-demand", "spot", "preemptible", "reserved"),
+    ),
+    SettingSpec("network", ValueKind.TEXT, "network of a new node"),
+    SettingSpec("subnetwork", ValueKind.TEXT, "subnetwork of a new node"),
+    SettingSpec("internal_ips", ValueKind.BOOLEAN, "give workers no external address"),
+    SettingSpec("service_account", ValueKind.TEXT, "service account that the workers run as"),
+    SettingSpec("scopes", ValueKind.LIST, "OAuth scopes of the workers' service account"),
+    SettingSpec("labels", ValueKind.PAIRS, "labels of a new node"),
+    SettingSpec("tags", ValueKind.LIST, "network tags of a new node"),
+    SettingSpec("metadata", ValueKind.PAIRS, "metadata of a new node", secret=True),
+    SettingSpec("startup_script", ValueKind.PATH, "file that every worker runs when it starts"),
+    SettingSpec(
+        "data_disks",
+        ValueKind.LIST,
+        "disks to attach; in a variable separated by spaces",
+        flag_name="--data-disk",
+        separator=" ",
+    ),
+    SettingSpec("description", ValueKind.TEXT, "description of a new node", may_be_empty=True),
+    SettingSpec("timeout", ValueKind.DURATION, "how long a command waits", default="30m"),
+    SettingSpec(
+        "repair",
+        ValueKind.TEXT,
+        "how far repair may go",
+        default="restart",
+        choices=("none", "reboot", "restart", "recreate"),
+    ),
+    SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2"),
+    SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1"),
+    SettingSpec("journal", ValueKind.TEXT, "where specs are remembered: a folder, or gs://bucket/prefix"),
+    SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("json", "yaml", "name")),
+    SettingSpec(
+        "quota_project",
+        ValueKind.TEXT,
+        "project whose quota for API calls is used",
+        foreign=("CLOUDSDK_BILLING_QUOTA_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"),
+        gcloud="billing/quota_project",
+    ),
+    _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_type", "proxy/type", "kind of gcloud's proxy", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_address", "proxy/address", "host of gcloud's proxy", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_port", "proxy/port", "port of gcloud's proxy", kind=ValueKind.NUMBER),
+    _of_gcloud("proxy_username", "proxy/username", "login at gcloud's proxy", kind=ValueKind.TEXT),
+    _of_gcloud("proxy_password", "proxy/password", "password at gcloud's proxy", kind=ValueKind.TEXT, secret=True),
+    _of_gcloud("proxy_rdns", "proxy/rdns", "gcloud's proxy resolves names", kind=ValueKind.BOOLEAN),
+    _of_gcloud("ca_certs", "core/custom_ca_certs_file", "certificates that are trusted", kind=ValueKind.PATH),
+    _of_gcloud("access_token_file", "auth/access_token_file", "file that holds a token", kind=ValueKind.PATH),
+    _of_gcloud(
+        "disable_credentials", "auth/disable_credentials", "gcloud sends no credentials", kind=ValueKind.BOOLEAN
+    ),
+)
+
+SETTINGS: Final[Mapping[str, SettingSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})
+
+# Words that somebody will look for in a file, and why they are in none.
+NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
+    {"hooks": "a command that runs on this machine is given on the command line, never in a file"}
+)

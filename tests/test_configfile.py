@@ -1,0 +1,191 @@
+"""The files of settings: found, read with lines, refused with the place, and changed without touching the rest."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tpuctl import configfile
+from tpuctl.errors import SettingError
+from tpuctl.settings import ConfigEntry, ConfigFile
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "tpuctl.yaml"
+
+
+def test_the_nearest_project_file_is_found_upward_as_far_as_home(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    deep = home / "repo" / "src" / "deep"
+    deep.mkdir(parents=True)
+    (tmp_path / "tpuctl.yaml").write_text("")
+
+    assert configfile.find_project_file(deep, home=home) is None
+    (home / "repo" / "tpuctl.yaml").write_text("")
+    (deep / "tpuctl.yaml").mkdir()  # a folder of that name is none
+    assert configfile.find_project_file(deep, home=home) == home / "repo" / "tpuctl.yaml"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}, "/x/tpuctl/config.yaml"),
+        ({"XDG_CONFIG_HOME": "relative", "HOME": "/h"}, "/h/.config/tpuctl/config.yaml"),
+        ({"HOME": "/h"}, "/h/.config/tpuctl/config.yaml"),
+    ],
+)
+def test_the_user_file_is_where_xdg_says(environ: dict[str, str], expected: str) -> None:
+    assert configfile.user_file(environ) == Path(expected)
+
+
+def test_values_keep_their_text_and_their_line(file: Path) -> None:
+    file.write_text(
+        "# TPUs of the team\nzone: us-central2-b\nversion: 1.10\nsandbox: yes\nlabels:\n  on: off\ntags: [a, 7]\n"
+    )
+
+    assert configfile.load(file) == ConfigFile(
+        file,
+        {
+            "zone": ConfigEntry("us-central2-b", 2),
+            "version": ConfigEntry("1.10", 3),
+            "sandbox": ConfigEntry("yes", 4),
+            "labels": ConfigEntry({"on": "off"}, 5),
+            "tags": ConfigEntry(("a", "7"), 7),
+        },
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "\ufeff"])
+def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
+    assert configfile.load(file) == ConfigFile(file, {})
+    file.write_text(text)
+    assert configfile.load(file) == ConfigFile(file, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("a: b\n", " line 1: unknown key `a`", "run `tpuctl config show` to see every setting"),
+        ("\nzoen: x\n", " line 2: unknown key `zoen`", "did you mean `zone`?"),
+        ("internal-ips: true\n", " line 1: unknown key `internal-ips`", "did you mean `internal_ips`?"),
+        ("zone: a\nzone: b\n", " line 2: `zone` is there twice, first in line 1", None),
+        ("labels: {a: 1, a: 2}\n", " line 1: `labels.a` is there twice", None),
+        ("zone: [a]\n", " line 1: `zone`: this is a list; it must be one value", None),
+        ("tags: {a: b}\n", " line 1: `tags`: this is a mapping; it must be a list", None),
+        ("labels: a\n", " line 1: `labels`: it must be a mapping of keys to values", None),
+        ("zone:\n", " line 1: `zone` has no value", None),
+        ("tags:\n- [a]\n", " line 2: `tags`: one plain value is expected here", None),
+        ("zone: !!python/name:os.system\n", " line 1: `zone`: one plain value is expected here", None),
+        ("- zone\n", " line 1: expected `key: value` lines", "an example line: `zone: us-central2-b`"),
+        (
+            "hooks: rm -rf /\n",
+            " line 1: `hooks` is not read from a file",
+            "a command that runs on this machine is given on the command line, never in a file",
+        ),
+        (
+            "zone: a\nb: c: d\n",
+            " line 2 column 5: not valid YAML: mapping values are not allowed in this context",
+            None,
+        ),
+        ("zone: a\n---\nzone: b\n", " line 2 column 1: not valid YAML: but found another document", None),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(file: Path, text: str, message: str, hint: str | None) -> None:
+    file.write_text(text)
+
+    with pytest.raises(SettingError) as caught:
+        configfile.load(file)
+
+    assert (caught.value.message, caught.value.hint) == (f"{file}{message}", hint)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"zone: \xff\n", " is not UTF-8 text"), (b"zone: \x00\n", ": not valid YAML")]
+)
+def test_bytes_that_are_no_text(file: Path, content: bytes, message: str) -> None:
+    file.write_bytes(content)
+
+    with pytest.raises(SettingError) as caught:
+        configfile.load(file)
+
+    assert caught.value.message.startswith(f"{file}{message}")
+
+
+SETS = [
+    ("", "zone", "a-b1-c", "zone: a-b1-c\n"),
+    ("# top\nproject: p", "zone", "a-b1-c", "# top\nproject: p\nzone: a-b1-c\n"),
+    ("zone: old # why\n\n# end\n", "zone", "new", "zone: new # why\n\n# end\n"),
+    ("zone: 'o#ld'\r\nproject: p\r\n", "zone", "new", "zone: new\r\nproject: p\r\n"),
+    ("zone:\nproject: p\n", "zone", "new", "zone: new\nproject: p\n"),
+    ("{zone: old, project: p}\n", "zone", "new", "{zone: new, project: p}\n"),
+    (
+        "labels:\n  a: b # x\n# about zones\nzone: z\n",
+        "labels",
+        "c=d,e=",
+        'labels: {c: d, e: ""} # x\n# about zones\nzone: z\n',
+    ),
+    ("tags:\n- a\n- b\n\nzone: z\n", "tags", "c,d e", 'tags: [c, "d e"]\n\nzone: z\n'),
+    ("tags: # ours\n- a\nzone: z\n", "tags", "c", "tags: # ours\n [c]\nzone: z\n"),
+    ("description: |\n  long\n\n  text\n# end\n", "description", "a: b #c", 'description: "a: b #c"\n# end\n'),
+]
+
+
+@pytest.mark.parametrize(("before", "key", "value", "after"), SETS)
+def test_setting_a_value_leaves_every_other_line_as_it_was(
+    file: Path, before: str, key: str, value: str, after: str
+) -> None:
+    file.write_text(before, newline="")
+
+    configfile.set_value(file, key, value)
+
+    assert file.read_bytes().decode() == after
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in file.parent.iterdir()] == ["tpuctl.yaml"]
+
+
+def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
+    configfile.set_value(tmp_path / "new" / "config.yaml", "endpoint", "https://example.com/")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "new" / "config.yaml")
+    configfile.set_value(tmp_path / "link.yaml", "lease", "gs://b")
+
+    assert (tmp_path / "link.yaml").is_symlink()
+    assert (tmp_path / "new" / "config.yaml").read_text() == "endpoint: https://example.com/\nlease: gs://b\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "value", "message"),
+    [
+        ("", "zoen", "x", "unknown setting `zoen`"),
+        ("", "timeout", "soon", "{file}: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m"),
+        ("", "endpoint", "https://e", "{file}: `endpoint` is never read from a project file"),
+        ("{project: p}\n", "zone", "z", "{file} is laid out in a way that `zone` cannot be changed in"),
+        ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} is laid out in a way that `scopes` cannot be changed in"),
+        ("zone: a\nzone: b\n", "zone", "c", "{file} is laid out in a way that `zone` cannot be changed in"),
+    ],
+)
+def test_a_refused_change_changes_nothing(file: Path, before: str, key: str, value: str, message: str) -> None:
+    file.write_text(before)
+
+    with pytest.raises(SettingError) as caught:
+        configfile.set_value(file, key, value)
+
+    assert (caught.value.message, file.read_text()) == (message.format(file=file), before)
+
+
+@pytest.mark.parametrize(
+    ("before", "key", "after"),
+    [
+        ("# top\nzone: z # x\nproject: p\n", "zone", "# top\nproject: p\n"),
+        ("labels:\n  a: b\n  c: d\n# next\nzone: z\n", "labels", "# next\nzone: z\n"),
+        ("zoen: typo\nzone: z", "zoen", "zone: z"),
+        ("zone: z", "zone", ""),
+    ],
+)
+def test_unsetting_removes_the_lines_of_the_key_alone(file: Path, before: str, key: str, after: str) -> None:
+    file.write_text(before)
+
+    assert (configfile.unset(file, key), file.read_text()) == (True, after)
+    assert (configfile.unset(file, key), file.read_text()) == (False, after)
