@@ -133,6 +133,17 @@ SETS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "value", ["a: b", "# c", "'\"\\", "null", "~ \u2028[", "\x7f\x85\u2029", "\t é😀 ", "a\nb\n", "- x", "{}"]
+)
+def test_any_text_that_is_set_is_read_back(file: Path, value: str) -> None:
+    file.write_text("description: old # keep\n")
+
+    configfile.set_value(file, "description", value)
+
+    assert configfile.load(file) == ConfigFile(file, {"description": ConfigEntry(value, 1)})
+
+
 @pytest.mark.parametrize(("before", "key", "value", "after"), SETS)
 def test_setting_a_value_leaves_every_other_line_as_it_was(
     file: Path, before: str, key: str, value: str, after: str

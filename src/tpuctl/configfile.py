@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PROJECT_FILE_NAME = "tpuctl.yaml"
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./@+=-]*(?::[A-Za-z0-9_./@+=-]+)*")
+# JSON's escapes are YAML's too, but YAML folds these at a line's end, or does not print them.
+_ESCAPES = {0x7F: "\\x7f", 0x85: "\\N", 0x2028: "\\L", 0x2029: "\\P"}
 _NULL = "tag:yaml.org,2002:null"
 # PyYAML's node; with the C loader its types do not say what marks hold.
 _Node = Any
@@ -261,7 +263,7 @@ def _structured(key: str, value: str) -> Value:
 def _render(value: Value) -> str:
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() != "null"
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        return value if plain else json.dumps(value, ensure_ascii=False).translate(_ESCAPES)
     if isinstance(value, tuple):
         return "[" + ", ".join(_render(item) for item in value) + "]"
     return "{" + ", ".join(f"{_render(name)}: {_render(text)}" for name, text in value.items()) + "}"

@@ -32,6 +32,8 @@ from tpuctl.readiness import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.names import NodeName
 
 
@@ -120,8 +122,11 @@ def _in_state(seen: Seen, state: str) -> Node:
     return Node(seen.name, raw | {"state": state, "health": "HEALTHY", "networkEndpoints": [{}] * workers})
 
 
-def gcloud_commands(step: Step, spec: NodeSpec | None) -> tuple[str, ...]:
-    """Return the gcloud commands that do the same as a step, ready for a shell; none for a wait."""
+def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return the gcloud commands that do the same as a step, ready for a shell; none for a wait.
+
+    `changes` are the API fields that an update writes, whole; gcloud is told to clear first what it merges.
+    """
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project)
     base = ("gcloud", "compute", "tpus", "tpu-vm")
     match step.verb:
@@ -133,7 +138,9 @@ def gcloud_commands(step: Step, spec: NodeSpec | None) -> tuple[str, ...]:
             return (shlex.join((*base, step.verb, *where)),)
         case Verb.REBOOT:
             return (shlex.join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
-        case Verb.WAIT | Verb.UPDATE:
+        case Verb.UPDATE:
+            return (shlex.join((*base, "update", *where, *_update_flags(changes or {}))),)
+        case Verb.WAIT:
             return ()
 
 
@@ -170,6 +177,20 @@ def _create_flags(spec: NodeSpec) -> list[str]:
     flags += [
         f"--data-disk=source={disk.source},mode={disk.mode.lower().replace('_', '-')}" for disk in spec.data_disks
     ]
+    return flags
+
+
+def _update_flags(changes: Mapping[str, Any]) -> list[str]:
+    flags: list[str] = []
+    for field in ("labels", "metadata"):
+        if field in changes:
+            flags.append(f"--clear-{field}")
+            flags += [f"--update-{field}={_pairs(changes[field])}"] if changes[field] else []
+    if "tags" in changes:
+        flags.append("--clear-tags")
+        flags += [f"--add-tags={','.join(changes['tags'])}"] if changes["tags"] else []
+    if "description" in changes:
+        flags.append(f"--description={changes['description']}")
     return flags
 
 

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 _PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
-def bring_up(context: Context, name: NodeName, spec: NodeSpec, policy: Policy) -> Outcome:
-    """Bring a node from whatever is there to usable.
+def bring_up(context: Context, name: NodeName, spec: NodeSpec | None, policy: Policy, *, once: bool = False) -> Outcome:
+    """Bring a node from whatever is there to usable; with `once`, only take the next step towards it.
 
-    Labels, tags, metadata and description that the user named and that differ are patched at the end.
+    Without a spec the node must exist, and is taken as it is. Labels, tags, metadata and description that the user named
+    and that differ are patched at the end.
     """
-    outcome = ensure(context, name, policy, spec=with_key(context, spec))
-    if outcome.node is not None:
+    outcome = ensure(context, name, policy, spec=with_key(context, spec) if spec else None, once=once)
+    if outcome.node is not None and spec is not None and not once:
         _patch(context, outcome.node, spec)
     return outcome
 

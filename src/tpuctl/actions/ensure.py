@@ -40,11 +40,13 @@ def ensure(
     *,
     spec: NodeSpec | None = None,
     pending: Pending | None = None,
+    once: bool = False,
 ) -> Outcome:
     """Bring a node where the policy wants it, and return how that went.
 
     `spec` is what to create, and what a node that exists is compared with; `pending` is a change that the caller has
-    requested already. Raises the error that `readiness.decide` gives up with, and those of the cloud.
+    requested already; with `once` it returns after the first step, or at once where there is only to wait. Raises the
+    error that `readiness.decide` gives up with, and those of the cloud.
     """
     pursuit = Pursuit(context, name, policy, spec=spec, pending=pending)
     while True:
@@ -58,11 +60,15 @@ def ensure(
             case Reached(note):
                 return _reached(pursuit, policy, note)
             case Wait(delay, reason):
+                if once:
+                    return Outcome(seen.node, pursuit.took, 0)
                 pursuit.wait(delay, reason)
             case GiveUp(reason_to_stop):
                 raise reason_to_stop
             case Create() | Start() | Restart() | Reboot() | Delete():
                 _act(pursuit, decision)
+                if once:
+                    return Outcome(pursuit.look().node, pursuit.took, pursuit.seen.restarts)
             case _:
                 assert_never(decision)
 

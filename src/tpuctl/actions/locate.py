@@ -85,3 +85,11 @@ def unreachable(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:
         f"`{node_id}` was not found, but {named} could not be asked: it may be there",
         hint="try again later, or name the zone with `--zone`",
     )
+
+
+def incomplete(zones: Sequence[str]) -> ServiceUnavailableError:
+    """Return the error for a list in which some zones are missing."""
+    return ServiceUnavailableError(
+        f"the list is incomplete: {', '.join(zones)} could not be asked",
+        hint="there may be nodes there that are not shown; try again later",
+    )

@@ -11,6 +11,7 @@ import http.client
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import httplib2
@@ -64,7 +65,7 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         lower = {name.lower(): value for name, value in (headers or {}).items()}
         lower |= {"user-agent": _USER_AGENT, **self._extra}
         if method not in _SAFE_METHODS:
-            self.close()
+            self._hang_up()
         was_open = bool(self.connections)
         try:
             return self._once(uri, method, body, lower)
@@ -76,17 +77,24 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
     def _once(self, uri: str, method: str, body: str | bytes | None, headers: dict[str, str]) -> Answer:
         kind = self._types[uri.partition(":")[0]]
         try:
-            answer: Answer = super().request(
-                uri, method=method, body=body, headers=dict(headers), connection_type=kind
-            )
+            answer: Answer = super().request(uri, method=method, body=body, headers=dict(headers), connection_type=kind)
         except TransportError:
-            self.close()
+            self._hang_up()
             raise
         # Connecting and sending are watched by the connection; what is left is the answer that ends too early.
         except _BROKEN as error:
-            self.close()
-            raise AnswerLostError(_words(error)) from error
+            self._hang_up()
+            raise AnswerLostError(f"the answer ended too early: {_words(error)}") from error
         return answer
+
+    def _hang_up(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.connections.clear()
+
+    def _auth_from_challenge(self, *_: object) -> tuple[()]:
+        # httplib2 would parse WWW-Authenticate, and fail on what it does not know; tokens are renewed below.
+        return ()
 
 
 class AuthorizedHttp(Http):
@@ -117,7 +125,7 @@ class AuthorizedHttp(Http):
         """Send one request with a token; after a 401, which means that nothing was done, once more with a new one."""
         # A token must not leave for a host that nobody named.
         if not takes_token(uri, self._endpoint):
-            raise SettingError(f"no token is sent to `{uri.split('?')[0]}`", hint="check the endpoint")
+            raise SettingError(f"no token is sent to `{uri.partition('?')[0]}`", hint="check the endpoint")
         used = self._with_token(uri, method, headers)
         response, content = super().request(uri, method, body, used)
         if response.status != 401:
@@ -129,9 +137,7 @@ class AuthorizedHttp(Http):
     def close(self) -> None:
         """Close the connections, those to the token's source too."""
         super().close()
-        # httplib2.Http.__init__ may call this before the attribute is there.
-        if hasattr(self, "_auth"):
-            self._auth.close()
+        self._auth.close()
 
     def _with_token(self, uri: str, method: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
         given: MutableMapping[str, str] = dict(headers or {})
@@ -147,8 +153,6 @@ class AuthRequest:
     """
 
     def __init__(self, options: TransportOptions) -> None:
-        from dataclasses import replace  # noqa: PLC0415
-
         # The quota project is for the API alone; the source of tokens may not know it.
         self._http = Http(replace(options, quota_project=None))
 
@@ -158,16 +162,15 @@ class AuthRequest:
         method: str = "GET",
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,
         **_: object,
     ) -> _AuthResponse:
-        """Send a request of google-auth's. `timeout` is ignored: time-outs are those of the options."""
-        from google.auth.exceptions import TransportError as AuthTransportError  # noqa: PLC0415
+        """Send a request of google-auth's; a time-out that it asks for is ignored in favour of the options'."""
+        from google.auth.exceptions import TransportError as AuthTransportError  # noqa: PLC0415  # only with credentials
 
         try:
             return _AuthResponse(*self._http.request(url, method, body, headers))
         except TransportError as error:
-            raise AuthTransportError(error) from error
+            raise AuthTransportError(error) from error  # type: ignore[no-untyped-call]  # google-auth's signature has none
 
     def close(self) -> None:
         """Close the connections."""
@@ -205,8 +208,11 @@ class _Watched(http.client.HTTPConnection):
             connect()
         except ssl.SSLCertVerificationError as error:
             self.close()
-            raise UntrustedServerError(f"the certificate of {self._target} is not trusted: {error.verify_message}") from error
-        except (OSError, http.client.HTTPException) as error:
+            raise UntrustedServerError(
+                f"the certificate of {self._target} is not trusted: {error.verify_message}"
+            ) from error
+        # A host name that cannot be one is a UnicodeError of the resolver's.
+        except (OSError, UnicodeError, http.client.HTTPException) as error:
             self.close()
             via = f" through the proxy {self.options.proxy}" if self._target != self.host else ""
             raise NotSentError(f"{self._target} cannot be reached{via}: {_words(error)}") from error
@@ -245,7 +251,9 @@ class _TlsConnection(_Watched, httplib2.HTTPSConnectionWithTimeout):  # type: ig
         try:
             httplib2.HTTPSConnectionWithTimeout.__init__(self, *args, **kwargs)
         except OSError as error:
-            raise SettingError(f"the authorities in `{self.options.ca_file}` cannot be read: {_words(error)}") from error
+            raise SettingError(
+                f"the authorities in `{self.options.ca_file}` cannot be read: {_words(error)}"
+            ) from error
         self._prepare()
 
     def connect(self) -> None:

@@ -81,12 +81,17 @@ def takes_token(url: str, named: Endpoint | None) -> bool:
 def _split(text: str) -> tuple[SplitResult, int | None]:
     try:
         parts = urlsplit(text.strip() if "://" in text else f"https://{text.strip()}")
-        return parts, parts.port
+        port = parts.port
+        # What is no name for a name server would fail in the middle of a request.
+        (parts.hostname or "").encode("idna")
     except ValueError as error:
         raise _wrong(text, str(error)) from error
+    return parts, port
 
 
 def _wrong(text: str, why: str) -> InvalidInputError:
     # What is wrong may be that it holds a password: then it is not repeated.
     shown = "the endpoint" if "@" in text else f"the endpoint `{text}`"
-    return InvalidInputError(f"{shown} cannot be used: {why}", hint="write it like `https://HOST` or `http://localhost:PORT`")
+    return InvalidInputError(
+        f"{shown} cannot be used: {why}", hint="write it like `https://HOST` or `http://localhost:PORT`"
+    )

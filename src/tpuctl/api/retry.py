@@ -68,9 +68,7 @@ def decide(
     return GiveUp() if elapsed + delay > policy.deadline else Wait(delay)
 
 
-def retrying(
-    send: Callable[[], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random
-) -> T:
+def retrying(send: Callable[[], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:
     """Return what `send` returns, sending again as `decide` says; raises the last failure."""
     start = clock.monotonic()
     for attempt in itertools.count(1):
@@ -90,7 +88,8 @@ def retrying(
 
 def backoff(policy: RetryPolicy, attempt: int, random: Random) -> timedelta:
     """Return a wait between nothing and a bound that doubles with each attempt (full jitter)."""
-    return random.random() * min(policy.longest, policy.first * 2 ** (attempt - 1))
+    bound: timedelta = min(policy.longest, policy.first * 2 ** (attempt - 1))
+    return random.random() * bound
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
@@ -120,9 +119,7 @@ def _may_repeat(failure: TransportError | RefusedError, *, is_safe: bool) -> boo
             return is_safe and isinstance(failure, AnswerLostError)
 
 
-def _delay(
-    policy: RetryPolicy, failure: TransportError | RefusedError, *, attempt: int, random: Random
-) -> timedelta:
+def _delay(policy: RetryPolicy, failure: TransportError | RefusedError, *, attempt: int, random: Random) -> timedelta:
     jitter = backoff(policy, attempt, random)
     if not isinstance(failure, RefusedError):
         return jitter

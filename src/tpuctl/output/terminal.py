@@ -83,6 +83,15 @@ class Terminal:
             lines = tables.tabs(rows)
         self.streams.stdout.writelines(line + "\n" for line in lines)
 
+    def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Write label, text and style of what there is to say about one thing."""
+        cells = [(tables.Cell(label), tables.Cell(text, style=style)) for label, text, style in rows]
+        if self.is_interactive:
+            lines = list(tables.columns(("", ""), cells, width=None, colored=self.colors_out))[1:]
+        else:
+            lines = list(tables.tabs(cells))
+        self.streams.stdout.writelines(line + "\n" for line in lines)
+
     def data(self, value: Any, form: Format) -> None:  # JSON
         """Write a value as JSON or YAML."""
         if form is Format.YAML:

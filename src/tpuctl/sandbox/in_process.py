@@ -32,14 +32,14 @@ class SandboxHttp:
         self.redirect_codes = httplib2.Http().redirect_codes
         self.timeout: float | None = None
 
-    def request(
+    def request(  # noqa: PLR0917  # httplib2's signature, by position
         self,
         uri: str,
         method: str = "GET",
         body: bytes | str | None = None,
         headers: Mapping[str, str] | None = None,
-        redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # part of httplib2's signature
-        connection_type: object = None,  # noqa: ARG002  # part of httplib2's signature
+        redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # nothing here redirects
+        connection_type: object = None,  # noqa: ARG002  # nothing here connects
     ) -> tuple[httplib2.Response, bytes]:
         """Return the answer as httplib2 does; `ConnectionResetError` where the connection breaks."""
         parts = urlsplit(uri)

@@ -23,13 +23,16 @@ def decode(body: bytes) -> Any:
     if not text.strip():
         return None
     try:
-        return json.loads(text, strict=False, parse_constant=_refuse_constant)
+        value = json.loads(text, strict=False, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise _refusal(_words(error), text, error.pos) from error
     except RecursionError as error:
         raise ApiError(400, "INVALID_ARGUMENT", "Message too deep. Max recursion depth reached.") from error
     except ValueError as error:  # an integer of thousands of digits
         raise _refusal("Unable to parse number.", "", 0) from error
+    if "\\u" in text:
+        _refuse_surrogates(value)
+    return value
 
 
 def _words(error: json.JSONDecodeError) -> str:
@@ -65,6 +68,14 @@ def _refusal(reason: str, text: str, position: int) -> ApiError:
         start = max(0, position - _CONTEXT)
         message += f"\n{text[start : position + _CONTEXT]}\n{' ' * (position - start)}^"
     return ApiError(400, "INVALID_ARGUMENT", message)
+
+
+def _refuse_surrogates(value: Any) -> None:
+    # Half of a pair (`\ud800`) is a string to Python, but cannot be stored or sent.
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise _refusal("Invalid unicode code point.", "", 0) from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

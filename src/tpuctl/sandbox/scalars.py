@@ -35,8 +35,18 @@ _BAD_TIMESTAMP = "Illegal timestamp format; timestamps must end with 'Z' or have
 _BAD_DURATION = "Illegal duration format; duration must end with 's'"
 
 # Where a number is not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
-_STATES = "CREATING READY RESTARTING REIMAGING DELETING REPAIRING".split()
-_LATER_STATES = "STOPPED STOPPING STARTING PREEMPTED TERMINATED HIDING HIDDEN UNHIDING UNKNOWN".split()
+_STATES = ["CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING"]
+_LATER_STATES = [
+    "STOPPED",
+    "STOPPING",
+    "STARTING",
+    "PREEMPTED",
+    "TERMINATED",
+    "HIDING",
+    "HIDDEN",
+    "UNHIDING",
+    "UNKNOWN",
+]
 _NUMBERS: Mapping[tuple[str, str], Mapping[str, int]] = {
     ("AcceleratorConfig", "type"): {"V2": 2, "V3": 4, "V4": 7, "V5LITE_POD": 9, "V5P": 10, "V6E": 11},
     ("Node", "state"): {

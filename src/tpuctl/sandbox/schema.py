@@ -181,9 +181,10 @@ class _Reader:
         if names and self._document.service.api == "tpu" and not self._strict:
             numbers = enum_numbers(owner, name, names)
         enum_type = f"{self._document.service.package}.{owner}.{_enum_name(name, names)}"
+        if self._strict and not _is_json_type(spec, value):
+            self._invalid(path, f"({spec.get('type')}), {quoted(value)}")
+            return None
         try:
-            if self._strict and not _is_json_type(spec, value):
-                raise ScalarError(f"({spec.get('type')}), {quoted(value)}")
             return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
         except ScalarError as error:
             self._invalid(path, str(error))

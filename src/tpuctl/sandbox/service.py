@@ -56,12 +56,12 @@ def dated(world: World, response: Response) -> Response:
     return Response(response.status, response.body, {"date": date, **response.headers})
 
 
-def error_of(status: int) -> ApiError:
-    """Return the error that Google's APIs answer with a status, in their own general words."""
+def error_of(status: int, message: str = "") -> ApiError:
+    """Return the error that Google's APIs answer with a status, by default in their own general words."""
     if status == 401:
         return _unauthenticated()
-    name, message = _STATUSES.get(status) or _STATUSES[500 if status >= 500 else 400]
-    return ApiError(status, name, message)
+    name, general = _STATUSES.get(status) or _STATUSES[500 if status >= 500 else 400]
+    return ApiError(status, name, message or general)
 
 
 def _answer(world: World, request: Request) -> Response | Dropped:
@@ -96,7 +96,7 @@ def _faulty_answer(world: World, call: Call, http_method: str, *, fault: CallFau
             return _carry_out(world, call, http_method)
         case CallFaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
-            return error_of(fault.status).response(wait)
+            return error_of(fault.status, fault.message).response(wait)
         case CallFaultKind.UNAUTHENTICATED:
             raise _unauthenticated()
         case _:

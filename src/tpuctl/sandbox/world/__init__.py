@@ -64,8 +64,9 @@ class World:
     def open(cls, path: Path, *, clock: Clock | None = None, speed: float | None = None) -> World:
         """Return the world in a file, made when there is none.
 
-        `speed` is world time per real time (60 unless given) and applies only when the world is made. With a clock, the world
-        follows that one at its own pace. Raises `WorldError` subclasses, and `InvalidInputError` for a speed that is not positive.
+        `speed` is world time per real time (60 unless given) and applies only when the world is made. With a clock, the
+        world follows that one at its own pace. Raises `WorldError` subclasses, and `InvalidInputError` for a speed that is
+        not positive.
         """
         if speed is not None and not 0 < speed <= 1e6:
             raise InvalidInputError(
@@ -106,11 +107,6 @@ class World:
     def speed(self) -> float:
         """World time per real time; 1 with an injected clock."""
         return 1.0 if self._injected else self._rate().speed
-
-    @property
-    def seed(self) -> int:
-        """The number from which all random draws come."""
-        return int(self._meta()["seed"])
 
     def close(self) -> None:
         """Close the connections of all threads."""

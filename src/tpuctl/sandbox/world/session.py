@@ -38,6 +38,12 @@ class Session:
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
         return json.loads(row[0]) if row else default
 
+    @property
+    def seed(self) -> int:
+        """The number from which all random draws come."""
+        row = self._row("SELECT value FROM meta WHERE key = 'seed'")
+        return int(json.loads(row[0])) if row else 0
+
     def settings(self) -> dict[str, object]:
         """Return all settings of the world that differ from their defaults."""
         rows = self._connection.execute("SELECT key, value FROM meta WHERE key LIKE 'setting.%'")

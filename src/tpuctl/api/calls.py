@@ -1,0 +1,142 @@
+"""One call of the TPU API: built by Google's library, sent by our http object, read into a noun.
+
+The library's own `execute` is not used: it would log refusals to stderr, and raise `TypeError` for a 403 whose body is a
+JSON list. Its batch interface is never used: it ignores the endpoint and talks to the real service.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tpuctl.api.endpoint import Endpoint
+from tpuctl.api.errors import credential_failure, excerpt, parse_refusal, translated
+from tpuctl.api.failures import AnswerLostError, GarbledAnswerError, NotSentError, RefusedError, TransportError
+from tpuctl.api.retry import RetryPolicy, retrying
+
+if TYPE_CHECKING:
+    from tpuctl.clock import Clock
+
+T = TypeVar("T")
+Json = Mapping[str, Any]
+
+# What a missing or ill-shaped field raises in `from_api`.
+_ILL_SHAPED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPreview:
+    """A request as it would be sent. `body` is nothing where the method has none."""
+
+    method: str
+    url: str
+    body: Json | None
+
+
+class Caller:
+    """Sends calls for any thread. `server_time` is that of the last answer, by the service's clock."""
+
+    def __init__(
+        self,
+        http_factory: Callable[[], Any],
+        clock: Clock,
+        *,
+        endpoint: str | None = None,
+        random: Random | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self.http_factory = http_factory
+        self.clock = clock
+        self.random = random or Random()  # noqa: S311  # jitter, not a secret
+        self.policy = policy or RetryPolicy()
+        self.server_time: datetime | None = None
+        self._endpoint = Endpoint.parse(endpoint).url() if endpoint else None
+        self._service: Any = None
+        self._lock = threading.Lock()
+
+    def locations(self) -> Any:  # googleapiclient makes its classes at run time
+        """Return the library's `projects.locations`, on which requests are built."""
+        with self._lock:
+            if self._service is None:
+                self._service = self._build()
+            return self._service.projects().locations()
+
+    def call(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
+        """Return what `read` makes of the answer; sends again as `retry.decide` says. Raises tpuctl's exceptions."""
+        with translated():
+            return self.attempt(request, read, is_safe=is_safe)
+
+    def attempt(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
+        """Do as `call` does, but raise the failures of `api/`, which say what is certain."""
+        return retrying(
+            lambda: self._send(request, read),
+            is_safe=is_safe,
+            policy=self.policy,
+            clock=self.clock,
+            random=self.random,
+        )
+
+    def _send(self, request: Any, read: Callable[[Json], T]) -> T:
+        response, content = self._exchange(request)
+        self._note_time(response.get("date"))
+        if not 200 <= response.status < 300:
+            raise RefusedError(parse_refusal(response.status, response, content, now=self.clock.now()))
+        try:
+            data = json.loads(content)
+            if isinstance(data, dict):
+                return read(data)
+        except (*_ILL_SHAPED, RecursionError) as error:
+            raise GarbledAnswerError(f"the answer cannot be read: it begins with {excerpt(content)}") from error
+        raise GarbledAnswerError(f"the answer is not a JSON object: it begins with {excerpt(content)}")
+
+    def _exchange(self, request: Any) -> tuple[Any, bytes]:
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # loaded with the library that is in use here
+        from httplib2 import HttpLib2Error  # noqa: PLC0415  # as above
+
+        try:
+            response, content = self.http_factory().request(
+                request.uri, method=request.method, body=request.body, headers=dict(request.headers)
+            )
+        except TransportError:
+            raise
+        except GoogleAuthError as error:
+            raise credential_failure(error) from error
+        except ConnectionRefusedError as error:
+            raise NotSentError(f"the service cannot be reached: {error}") from error
+        # An http object that is not ours: what it raises does not tell whether the request was carried out.
+        except (OSError, http.client.HTTPException, HttpLib2Error) as error:
+            raise AnswerLostError(f"the service gave no answer: {error}") from error
+        return response, content
+
+    def _note_time(self, date: str | None) -> None:
+        try:
+            moment = parsedate_to_datetime(date or "")
+        except ValueError:
+            return
+        self.server_time = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def _build(self) -> Any:
+        from googleapiclient.discovery import build  # noqa: PLC0415  # 190 ms, not needed for help
+
+        options = {"api_endpoint": self._endpoint} if self._endpoint else None
+        # With an http object of ours the library looks for no credentials of its own.
+        return build(
+            "tpu",
+            "v2",
+            http=self.http_factory(),
+            static_discovery=True,
+            cache_discovery=False,
+            client_options=options,
+        )
+
+
+def preview(request: Any) -> RequestPreview:
+    """Return a request for showing, without sending it."""
+    return RequestPreview(request.method, request.uri, json.loads(request.body) if request.body else None)

@@ -1,0 +1,271 @@
+"""The one place that turns failures of HTTP, of operations and of credentials into tpuctl's exceptions.
+
+Message texts are read by `diagnosis` alone; where it knows nothing, the status decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final
+
+from tpuctl.api.failures import (
+    GarbledAnswerError,
+    NotSentError,
+    Refusal,
+    RefusedError,
+    TransportError,
+    UntrustedServerError,
+)
+from tpuctl.api.retry import parse_retry_after
+from tpuctl.diagnosis import Verdict, Where, classify
+from tpuctl.errors import (
+    AccessError,
+    AlreadyExistsError,
+    BrokenNodeError,
+    CheckFailedError,
+    ConflictError,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    RemoteCommandError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.model import OperationError
+
+_BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
+    {
+        entry.kind: entry
+        for entry in (
+            TpuctlError,
+            AccessError,
+            AlreadyExistsError,
+            BrokenNodeError,
+            CheckFailedError,
+            ConflictError,
+            InvalidRequestError,
+            NoCapacityError,
+            NotFoundError,
+            QuotaError,
+            RemoteCommandError,
+            ServiceUnavailableError,
+            TimedOutError,
+        )
+    }
+)
+
+_BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
+    {
+        400: (InvalidRequestError, "check the values that were given; `--dry-run` shows the request"),
+        401: (AccessError, "run `gcloud auth application-default login`, then try again"),
+        403: (AccessError, "run `tpuctl doctor` to see which permission is missing"),
+        404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
+        407: (AccessError, "the proxy wants a user name and password: set them in `HTTPS_PROXY`"),
+        408: (ServiceUnavailableError, "try again"),
+        409: (ConflictError, "look with `tpuctl status NODE`, then try again"),
+        412: (ConflictError, "look with `tpuctl status NODE`, then try again"),
+        429: (QuotaError, "wait a minute and try again; `tpuctl doctor` shows the quota"),
+    }
+)
+
+# google.rpc.Code, in the order of its numbers; an operation carries the number, HTTP answers carry the word.
+_STATUSES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+_BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
+    {
+        "INVALID_ARGUMENT": InvalidRequestError,
+        "OUT_OF_RANGE": InvalidRequestError,
+        "UNIMPLEMENTED": InvalidRequestError,
+        "NOT_FOUND": NotFoundError,
+        "ALREADY_EXISTS": AlreadyExistsError,
+        "PERMISSION_DENIED": AccessError,
+        "UNAUTHENTICATED": AccessError,
+        # Code 8 in an operation is a full zone; quota is refused on the call itself [observed: skypilot, stock-outs].
+        "RESOURCE_EXHAUSTED": NoCapacityError,
+        "FAILED_PRECONDITION": ConflictError,
+        "ABORTED": ConflictError,
+        "INTERNAL": ServiceUnavailableError,
+        "UNAVAILABLE": ServiceUnavailableError,
+        "UNKNOWN": ServiceUnavailableError,
+        "DEADLINE_EXCEEDED": ServiceUnavailableError,
+    }
+)
+_RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
+_LONGEST: Final = 700
+_EXCERPT: Final = 120
+
+
+def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now: datetime) -> Refusal:
+    """Return what an HTTP answer other than success says; `status` stays empty where it is not in Google's format."""
+    wait = parse_retry_after(headers.get("retry-after"), now)
+    error = _error_body(content)
+    if error is None:
+        return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
+    details = [detail for detail in error.get("details") or () if isinstance(detail, dict)]
+    reason = next((str(detail["reason"]) for detail in details if detail.get("reason")), "")
+    localized = next(
+        (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
+    )
+    status = str(error.get("status") or _legacy_reason(error) or "UNKNOWN")
+    refusal = Refusal(
+        code=code,
+        message=_one_line(str(error.get("message") or localized)),
+        status=status,
+        reason=reason,
+        retry_after=wait,
+    )
+    return _with_rate_limit(refusal)
+
+
+def translate(failure: TransportError | RefusedError) -> TpuctlError:
+    """Return the exception for a request that failed for good."""
+    match failure:
+        case RefusedError(refusal=refusal):
+            return _refused(refusal)
+        case UntrustedServerError():
+            hint = "a proxy that inspects TLS needs its authority named: set `custom_ca_certs_file`, or bypass it by `NO_PROXY`"
+            return ServiceUnavailableError(str(failure), hint=hint)
+        case GarbledAnswerError():
+            return ServiceUnavailableError(str(failure), hint="check the endpoint and the proxy, then try again")
+        case NotSentError():
+            return ServiceUnavailableError(str(failure), hint="check the network, the proxy and the endpoint")
+        case _:
+            return ServiceUnavailableError(str(failure), hint="try again; nothing was changed")
+
+
+def operation_error(error: OperationError, *, where: Where = Where.OPERATION) -> TpuctlError:
+    """Return the exception for an operation, or a queued resource, that failed."""
+    status = _STATUSES[error.code] if 0 <= error.code < len(_STATUSES) else "UNKNOWN"
+    message = _one_line(error.message)
+    verdict = classify(f"{status}: {message}", where=where, reason=error.reason or None)
+    if verdict is not None:
+        return _from_verdict(verdict, message)
+    return _BY_STATUS.get(status, TpuctlError)(message or f"the operation failed with {status}")
+
+
+def credential_failure(error: Exception) -> TpuctlError | TransportError:
+    """Return what a google-auth exception means: a `TransportError` where the network is to blame, so that it is retried.
+
+    A refresh that failed because of the network says nothing about the credentials.
+    """
+    from google.auth import exceptions  # noqa: PLC0415  # only with credentials; 20 ms
+
+    for cause in _causes(error):
+        if isinstance(cause, UntrustedServerError):
+            return cause
+        if isinstance(cause, TransportError | exceptions.TransportError) or getattr(cause, "retryable", False):
+            return NotSentError(f"no access token could be fetched: {_one_line(str(error))}")
+    message = _one_line(str(error.args[0]) if error.args else str(error))
+    verdict = classify(message, where=Where.API)
+    if verdict is not None and verdict.kind == AccessError.kind:
+        return _from_verdict(verdict, message)
+    hint = "run `gcloud auth application-default login`; in CI set `GOOGLE_APPLICATION_CREDENTIALS`"
+    return AccessError(f"the credentials cannot be used: {message}", hint=hint)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the failures of `api/` into tpuctl's exceptions."""
+    try:
+        yield
+    except (TransportError, RefusedError) as failure:
+        raise translate(failure) from failure
+
+
+def excerpt(content: bytes) -> str:
+    """Return the first characters of an answer that is not the API's, on one line."""
+    text = " ".join(content[: 4 * _EXCERPT].decode("utf-8", "replace").split())[:_EXCERPT]
+    return f"`{text}`" if text else "no content"
+
+
+def _refused(refusal: Refusal) -> TpuctlError:
+    verdict = _verdict(refusal) if refusal.is_from_api else None
+    if verdict is not None:
+        return _from_verdict(verdict, refusal.message)
+    if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:
+        hint = "check the endpoint and the proxy, then try again"
+        return ServiceUnavailableError(f"the answer is not the API's: {refusal.message}", hint=hint)
+    if refusal.status in {"ALREADY_EXISTS", "FAILED_PRECONDITION"}:
+        return _BY_STATUS[refusal.status](refusal.message, hint="look with `tpuctl status NODE`")
+    unavailable = (ServiceUnavailableError, "the service has a fault of its own; try again in a few minutes")
+    kind, hint = _BY_CODE.get(refusal.code, unavailable if refusal.is_fault else (TpuctlError, ""))
+    return kind(f"{refusal.status or refusal.code}: {refusal.message}", hint=hint or None)
+
+
+def _verdict(refusal: Refusal) -> Verdict | None:
+    return classify(str(refusal), where=Where.API, reason=refusal.reason or None)
+
+
+def _from_verdict(verdict: Verdict, words: str) -> TpuctlError:
+    message = f"{verdict.meaning}: {words}" if words else verdict.meaning
+    kind = _BY_KIND.get(verdict.kind, TpuctlError)
+    return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
+
+
+def _with_rate_limit(refusal: Refusal) -> Refusal:
+    if refusal.code != 429:
+        return refusal
+    verdict = _verdict(refusal)
+    is_rate_limit = verdict is not None and verdict.id in _RATE_LIMITS
+    return Refusal(
+        code=refusal.code,
+        message=refusal.message,
+        status=refusal.status,
+        reason=refusal.reason,
+        retry_after=refusal.retry_after,
+        is_rate_limit=is_rate_limit,
+    )
+
+
+def _error_body(content: bytes) -> Mapping[str, Any] | None:
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    # Some front ends wrap the object in a list of one.
+    if isinstance(data, list) and len(data) == 1:
+        data = data[0]
+    error = data.get("error") if isinstance(data, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def _legacy_reason(error: Mapping[str, Any]) -> str:
+    """Return the word that Compute Engine's and Cloud Storage's older format has in place of a status."""
+    entries = error.get("errors")
+    first = entries[0] if isinstance(entries, list) and entries else None
+    return str(first.get("reason") or "") if isinstance(first, dict) else ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or next((arg for arg in seen.args if isinstance(arg, BaseException)), None)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

@@ -1,0 +1,141 @@
+"""Lists that are complete, or say what is missing: all pages, all zones, and the zones that could not be asked."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tpuctl.api.errors import translate
+from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.errors import TpuctlError
+from tpuctl.names import short
+
+if TYPE_CHECKING:
+    from tpuctl.api.calls import Caller
+
+T = TypeVar("T")
+
+_THREADS = 8
+# How a service says that it does not take `-` for a zone; it is then asked zone by zone.
+_NO_WILDCARD = frozenset({400, 403, 404, 501})
+# A zone that this project is not offered [observed: Google's own zone listings in `gcloud compute tpus`].
+_NOT_OFFERED = "LOCATION_POLICY_VIOLATED"
+
+_Failure = TransportError | RefusedError | TpuctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """What was listed, and the ids of zones that could not be asked: those are not empty, they are unknown."""
+
+    items: tuple[T, ...]
+    unreachable: tuple[str, ...] = ()
+
+
+def all_pages(
+    caller: Caller, build: Callable[[str | None], Any], key: str, read: Callable[[Mapping[str, Any]], T]
+) -> Listing[T]:
+    """Return the items of all pages. Raises the failures of `api/`; a page token that comes again is one of them."""
+    items: list[T] = []
+    unreachable: dict[str, None] = {}
+    seen: set[str] = set()
+    token: str | None = None
+
+    def read_page(data: Mapping[str, Any]) -> tuple[list[T], list[str], str | None]:
+        entries = [read(entry) for entry in data.get(key) or ()]
+        return entries, [short(zone) for zone in data.get("unreachable") or ()], data.get("nextPageToken") or None
+
+    while True:
+        page, zones, token = caller.attempt(build(token), read_page)
+        items += page
+        unreachable |= dict.fromkeys(zones)
+        if token is None:
+            return Listing(tuple(items), tuple(unreachable))
+        if token in seen:
+            raise GarbledAnswerError("the service repeats a page of its list, so that the list has no end")
+        seen.add(token)
+
+
+def list_everywhere(
+    caller: Caller,
+    one_zone: Callable[[str], Listing[T]],
+    *,
+    zones: Sequence[str],
+    locations: Callable[[], Sequence[str]],
+) -> Listing[T]:
+    """Return what is in the zones, or in all of them where none are named. Raises tpuctl's exceptions.
+
+    One call with `-` asks all zones where the service takes it; else each of `locations` is asked.
+    """
+    if zones:
+        return fan_out(caller, one_zone, zones)
+    try:
+        return one_zone("-")
+    except TransportError as failure:
+        raise translate(failure) from failure
+    except RefusedError as failure:
+        if failure.refusal.code not in _NO_WILDCARD:
+            raise translate(failure) from failure
+    return fan_out(caller, one_zone, locations())
+
+
+def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequence[str]) -> Listing[T]:
+    """Return what is in the zones, asked side by side, in their order.
+
+    A zone that is not offered to the project is left out, one that fails otherwise is unreachable. Where no zone
+    answers, the failure is raised: that is no empty list.
+    """
+    answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
+    listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
+    failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
+    missing = {zone: failure for zone, failure in failed.items() if not _is_not_offered(failure)}
+    if failed and not listed:
+        failure = next(iter(missing.values()), None) or next(iter(failed.values()))
+        if isinstance(failure, TpuctlError):
+            raise failure
+        raise translate(failure) from failure
+    items = [item for zone in answers if zone in listed for item in listed[zone].items]
+    unreachable = [zone for listing in listed.values() for zone in listing.unreachable]
+    return Listing(tuple(items), tuple(dict.fromkeys([*unreachable, *missing])))
+
+
+def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]) -> dict[str, Listing[T] | _Failure]:
+    answers: dict[str, Listing[T] | _Failure | BaseException] = {}
+    waiting = deque(zones)
+
+    def work() -> None:
+        while waiting:
+            try:
+                zone = waiting.popleft()
+            except IndexError:
+                break
+            try:
+                answers[zone] = one_zone(zone)
+            except BaseException as failure:  # noqa: BLE001  # handed to the thread that asked, which raises what is a bug
+                answers[zone] = failure
+        if close := getattr(caller.http_factory(), "close", None):
+            close()
+
+    # Not a pool: its threads would keep an interrupted process alive until the last of them has its answer.
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_THREADS, len(zones)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {zone: _checked(answers[zone]) for zone in zones}
+
+
+def _checked(answer: Listing[T] | _Failure | BaseException) -> Listing[T] | _Failure:
+    if isinstance(answer, Listing | TransportError | RefusedError | TpuctlError):
+        return answer
+    raise answer
+
+
+def _is_not_offered(failure: _Failure) -> bool:
+    if not isinstance(failure, RefusedError):
+        return False
+    refusal = failure.refusal
+    return refusal.is_not_found or (refusal.code == 403 and refusal.reason == _NOT_OFFERED)

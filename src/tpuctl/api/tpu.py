@@ -1,0 +1,294 @@
+"""The Cloud TPU API, v2, in tpuctl's nouns. Safe to use from several threads.
+
+Every method raises tpuctl's exceptions: `AccessError`, `QuotaError`, `NoCapacityError`, `InvalidRequestError`,
+`ConflictError`, `NotFoundError`, `ServiceUnavailableError`; a change also `OutcomeUnknownError`, when it was sent and
+nobody knows what became of it. Requests that fail for a moment are sent again where that is harmless.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+from tpuctl.api.calls import Caller, RequestPreview, preview
+from tpuctl.api.creation import create_once
+from tpuctl.api.errors import operation_error, translate, translated
+from tpuctl.api.failures import RefusedError, TransportError
+from tpuctl.api.listing import Listing, all_pages, list_everywhere
+from tpuctl.api.node_changes import NodeChanges, node_of
+from tpuctl.api.outcome import Change, Effect, carry_out
+from tpuctl.api.requests import Requests
+from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
+from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, Operation, OperationError, QueuedResource, QueuedState
+from tpuctl.names import NodeName, short
+
+if TYPE_CHECKING:
+    from tpuctl.api.retry import RetryPolicy
+    from tpuctl.clock import Clock
+
+__all__ = ["NodeListing", "QueuedListing", "RequestPreview", "TpuClient"]
+
+T = TypeVar("T")
+
+# What the API calls the absence of guest attributes, as `diagnosis` knows it.
+_NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeListing:
+    """Nodes, and the ids of zones that could not be asked: what is there is unknown."""
+
+    nodes: tuple[Node, ...]
+    unreachable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedListing:
+    """Queued resources, and the ids of zones that could not be asked."""
+
+    queued_resources: tuple[QueuedResource, ...]
+    unreachable: tuple[str, ...] = ()
+
+
+class TpuClient:
+    """Calls the TPU API through http objects that `http_factory` returns, one for each thread.
+
+    `endpoint` is a URL that serves the API in place of Google's. Waits go through `clock`.
+    """
+
+    def __init__(
+        self,
+        http_factory: Callable[[], Any],
+        clock: Clock,
+        *,
+        endpoint: str | None = None,
+        random: Random | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy)
+        self._requests = Requests(self._caller)
+        self._changes = NodeChanges(self._caller, self._requests, self._look)
+
+    @property
+    def server_time(self) -> datetime | None:
+        """The service's time, from the `Date` of its last answer; nothing before the first."""
+        return self._caller.server_time
+
+    def get_node(self, name: NodeName) -> Node:
+        """Return a node, or raise `NodeNotFoundError`."""
+        node = self.find_node(name)
+        if node is None:
+            raise NodeNotFoundError(name.node_id, name.zone)
+        return node
+
+    def find_node(self, name: NodeName) -> Node | None:
+        """Return a node; nothing only where the API itself says that it is absent, never for another failure."""
+        with translated():
+            return self._look(name)
+
+    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
+        """Return the nodes of the zones, or of all zones. Raises where no zone answered at all.
+
+        Source for the wildcard: used against the real service by several programs, and by `gcloud … list --zone=-`.
+        """
+        listing = self._list(self._requests.list_nodes, "nodes", Node.from_api, project, zones)
+        return NodeListing(listing.items, listing.unreachable)
+
+    def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
+        """Create a node, at most once; see `creation.create_once`."""
+        label, body = self._creation(spec)
+        request = self._requests.create_node(name, body)
+        return create_once(
+            self._caller,
+            name,
+            label,
+            send=lambda: self._caller.attempt(request, Operation.from_api, is_safe=False),
+            find=lambda: self._look(name),
+        )
+
+    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
+        """Delete a node. What is gone already gives an operation that is done.
+
+        With `expected_id`, a delete whose answer was lost is not repeated on a newer node of the same name.
+        """
+        return self._changes.delete(name, expected_id=expected_id)
+
+    def start_node(self, name: NodeName) -> Operation:
+        """Start a stopped node."""
+        return self._changes.start(name)
+
+    def stop_node(self, name: NodeName) -> Operation:
+        """Stop a node, keeping its disk."""
+        return self._changes.stop(name)
+
+    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
+        """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
+        return self._changes.update(name, changes)
+
+    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
+        """Set the metadata to what `change` makes of it, which is called again when somebody else was quicker."""
+        return self._changes.change_metadata(name, change)
+
+    def preview_create(self, name: NodeName, spec: NodeSpec) -> RequestPreview:
+        """Return the request of `create_node` without sending it; its request label is made anew for each."""
+        return preview(self._requests.create_node(name, self._creation(spec)[1]))
+
+    def preview_delete(self, name: NodeName) -> RequestPreview:
+        """Return the request of `delete_node` without sending it."""
+        return preview(self._requests.delete_node(name))
+
+    def preview_start(self, name: NodeName) -> RequestPreview:
+        """Return the request of `start_node` without sending it."""
+        return preview(self._requests.start_node(name))
+
+    def preview_stop(self, name: NodeName) -> RequestPreview:
+        """Return the request of `stop_node` without sending it."""
+        return preview(self._requests.stop_node(name))
+
+    def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> RequestPreview:
+        """Return the request of `update_node` without sending it."""
+        return preview(self._requests.patch_node(name, changes))
+
+    def get_operation(self, name: str) -> Operation:
+        """Return an operation by its full name."""
+        _check(name, "operations")
+        return self._caller.call(self._requests.get_operation(name), Operation.from_api)
+
+    def operation_error(self, error: OperationError) -> TpuctlError:
+        """Return the exception for an operation that failed."""
+        return operation_error(error)
+
+    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
+        """Return the queued resources of the zones, or of all zones.
+
+        Source for the wildcard: unverified; where it is refused each zone is asked.
+        """
+        build = self._requests.list_queued_resources
+        listing = self._list(build, "queuedResources", QueuedResource.from_api, project, zones)
+        return QueuedListing(listing.items, listing.unreachable)
+
+    def get_queued_resource(self, name: str) -> QueuedResource:
+        """Return a queued resource by its full name, or raise `NotFoundError`."""
+        _check(name, "queuedResources")
+        return self._caller.call(self._requests.get_queued_resource(name), QueuedResource.from_api)
+
+    def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
+        """Delete a queued resource; `force` deletes its nodes first. What is gone already gives an operation that is done.
+
+        Without `force` the service takes it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
+        """
+        _check(name, "queuedResources")
+        # One id for all sendings: the service carries a repeated request out once [API field text of requestId].
+        request_id = str(UUID(int=self._caller.random.getrandbits(128), version=4))
+        request = self._requests.delete_queued_resource(name, force=force, request_id=request_id)
+
+        def send() -> Operation:
+            try:
+                return self._caller.attempt(request, Operation.from_api, is_safe=False)
+            except RefusedError as error:
+                if error.refusal.is_not_found:
+                    return Operation(None, done=True)
+                raise
+
+        def look() -> Effect:
+            try:
+                found = self._caller.attempt(self._requests.get_queued_resource(name), QueuedResource.from_api)
+            except RefusedError as error:
+                if error.refusal.is_not_found:
+                    return Effect.DONE
+                raise
+            return Effect.DONE if found.state is QueuedState.DELETING else Effect.NOT_YET
+
+        return carry_out(self._caller, Change("delete", short(name), send, look))
+
+    def locations(self, project: str) -> tuple[str, ...]:
+        """Return the zones that the API knows for a project."""
+        with translated():
+            listing = all_pages(
+                self._caller,
+                lambda token: self._requests.list_locations(project, token),
+                "locations",
+                lambda entry: str(entry.get("locationId") or short(entry["name"])),
+            )
+        return listing.items
+
+    def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
+        """Return the accelerator types that a zone offers to a project."""
+        return self._catalogue(self._requests.list_accelerator_types, "acceleratorTypes", "type", project, zone)
+
+    def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
+        """Return the runtime versions that a zone offers to a project."""
+        return self._catalogue(self._requests.list_runtime_versions, "runtimeVersions", "version", project, zone)
+
+    def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
+        """Return what each worker published, as `namespace/key` → value; of one worker, or of all in their order.
+
+        Empty where nothing was published, or the node is absent: the service answers `{}`, 404 or a 400 then.
+        """
+        try:
+            return self._caller.attempt(self._requests.guest_attributes(name, worker), _guest_attributes)
+        except (RefusedError, TransportError) as failure:
+            error = translate(failure)
+            is_absent = isinstance(failure, RefusedError) and failure.refusal.is_not_found
+            if is_absent or error.error_id == _NO_GUEST_ATTRIBUTES:
+                return ()
+            raise error from failure
+
+    def _look(self, name: NodeName) -> Node | None:
+        """Return a node, or nothing where it is absent. Raises the failures of `api/`."""
+        try:
+            with node_of(name):
+                return self._caller.attempt(self._requests.get_node(name), Node.from_api)
+        except NodeNotFoundError:
+            return None
+
+    def _creation(self, spec: NodeSpec) -> tuple[str, dict[str, Any]]:
+        label = UUID(int=self._caller.random.getrandbits(128), version=4).hex
+        body = spec.to_api()
+        body["labels"] = {**(body.get("labels") or {}), REQUEST_LABEL: label}
+        return label, body
+
+    def _list(
+        self,
+        build: Callable[[str, str, str | None], Any],
+        key: str,
+        read: Callable[[Mapping[str, Any]], T],
+        project: str,
+        zones: Sequence[str],
+    ) -> Listing[T]:
+        return list_everywhere(
+            self._caller,
+            lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), key, read),
+            zones=zones,
+            locations=lambda: self.locations(project),
+        )
+
+    def _catalogue(
+        self, build: Callable[[str, str, str | None], Any], key: str, word: str, project: str, zone: str
+    ) -> tuple[str, ...]:
+        with translated():
+            listing = all_pages(
+                self._caller,
+                lambda token: build(project, zone, token),
+                key,
+                lambda entry: str(entry.get(word) or short(entry["name"])),
+            )
+        return listing.items
+
+
+def _guest_attributes(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
+    # An entry without queryValue is a worker that published nothing [gcloud 528 crashes on it].
+    workers = [(entry.get("queryValue") or {}).get("items") or () for entry in data.get("guestAttributes") or ()]
+    return tuple(
+        {f"{item['namespace']}/{item['key']}": str(item.get("value", "")) for item in items} for items in workers
+    )
+
+
+def _check(name: str, collection: str) -> None:
+    if not re.fullmatch(rf"projects/[^/]+/locations/[^/]+/{collection}/[^/]+", name):
+        raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")

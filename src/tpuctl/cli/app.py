@@ -1,0 +1,275 @@
+"""What a command works with, made when it is first asked for. The only place that chooses the real cloud or the sandbox."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.cli.places import journal_folder, sandbox_world, state_folder
+from tpuctl.clock import SystemClock
+from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.names import check_project, check_zone, parse_reference
+from tpuctl.output.terminal import Format, Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from tpuctl.actions.cloud import Context
+    from tpuctl.actions.locate import Place
+    from tpuctl.api.tpu import TpuClient
+    from tpuctl.cli.main import Invocation
+    from tpuctl.clock import Clock
+    from tpuctl.journal import Journal
+    from tpuctl.model import Node
+    from tpuctl.names import NodeReference
+    from tpuctl.output.progress import Progress
+    from tpuctl.remote.workers import SshWorkers
+    from tpuctl.sandbox.world import World
+    from tpuctl.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """What goes on in the cloud if this process ends now, and what to type then."""
+
+    what: str
+    resume: str
+    undo: str | None = None
+
+
+class App:
+    """One run of the program. Everything in it is made lazily: `tpuctl --help` makes nothing."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self._flags: dict[str, Any] = {}
+        self._in_flight: InFlight | None = None
+
+    def take(self, options: dict[str, Any]) -> None:
+        """Take the shared options that were given; those of the command win over those before it."""
+        self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
+
+    @cached_property
+    def terminal(self) -> Terminal:
+        """Where everything is written."""
+        return Terminal(self.invocation.streams, self.invocation.environ, quiet=bool(self._flags.get("quiet")))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Every setting, with its source. Raises `SettingError` for a broken file."""
+        return self.settings_with({})
+
+    def settings_with(self, flags: dict[str, Any]) -> Settings:
+        """Return the settings where a command's own flags count too."""
+        from tpuctl import configfile, gcloud, settings  # noqa: PLC0415  # not needed by --help
+
+        environ = self.invocation.environ
+        home = Path(environ["HOME"]) if environ.get("HOME") else None
+        project_file = configfile.find_project_file(self.invocation.folder, home=home)
+        shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
+        if "sandbox" in shared:
+            shared["sandbox"] = "true" if shared["sandbox"] else "false"
+        if zones := self._zone_flags():
+            shared["zone"] = zones[0]
+        return settings.resolve(
+            {**shared, **flags},
+            environ,
+            configfile.load(project_file) if project_file else None,
+            configfile.load(configfile.user_file(environ)),
+            gcloud.properties(environ),
+        )
+
+    @cached_property
+    def is_sandbox(self) -> bool:
+        """Tell whether the cloud is the embedded sandbox."""
+        return self.settings.is_on("sandbox")
+
+    @cached_property
+    def format(self) -> Format:
+        """The format of what is shown."""
+        return Format(self.settings.text("output") or "table")
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The clock of the cloud that is talked to: the sandbox has its own."""
+        if self.is_sandbox:
+            return self.world.clock
+        return self.invocation.clock or SystemClock()
+
+    def now(self) -> datetime:
+        """Return the time that ages are counted to: the server's, where it told us."""
+        return (None if self.is_sandbox else self.client.server_time) or self.clock.now()
+
+    @property
+    def sandbox_path(self) -> Path:
+        """The file that holds the sandbox's world."""
+        return sandbox_world(self.invocation.environ)
+
+    @cached_property
+    def world(self) -> World:
+        """The sandbox's world, made when there is none."""
+        from tpuctl.sandbox.world import World  # noqa: PLC0415  # only for the sandbox
+
+        path = self.sandbox_path
+        self._say_that_nothing_is_real(is_new=not path.exists())
+        return World.open(path, clock=self.invocation.clock, speed=self._sandbox_speed())
+
+    @cached_property
+    def client(self) -> TpuClient:
+        """The client of the cloud: the sandbox in process, another endpoint, or Google's."""
+        from tpuctl.cli.connect import connect  # noqa: PLC0415  # imports the client
+
+        return connect(self)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """What was done on this machine."""
+        from tpuctl.journal import Journal  # noqa: PLC0415  # not needed by --help
+
+        return Journal(journal_folder(self.invocation.environ, sandbox=self.is_sandbox))
+
+    @cached_property
+    def workers(self) -> SshWorkers:
+        """The workers of nodes, by ssh."""
+        from tpuctl.cli.connect import workers  # noqa: PLC0415  # imports the ssh side
+
+        return workers(self)
+
+    @cached_property
+    def project(self) -> str:
+        """The project; `sandbox` in the sandbox when none is named."""
+        setting = self.settings["project"]
+        if self.is_sandbox and (setting is None or setting.source.kind == "gcloud"):
+            return "sandbox"
+        return check_project(self.settings.required("project"))
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones that were given by flag; `list` looks only there."""
+        return tuple(check_zone(zone) for zone in self._zone_flags())
+
+    @cached_property
+    def place(self) -> Place:
+        """Where nodes are looked for by name."""
+        from tpuctl.actions.locate import Place  # noqa: PLC0415  # not needed by --help
+
+        if len(self._zone_flags()) > 1:
+            raise InvalidInputError(
+                "several zones were given", hint="this command works in one zone: give one `--zone`"
+            )
+        setting = self.settings["zone"]
+        zone = check_zone(self.settings.required("zone")) if setting else None
+        if setting and setting.source.kind in {"gcloud", "cloudsdk environment"}:
+            return Place(self.project, default_zone=zone)
+        return Place(self.project, zone)
+
+    def find(self, text: str) -> Node:
+        """Return the one node that a name stands for."""
+        from tpuctl.actions.locate import locate  # noqa: PLC0415  # not needed by --help
+
+        return locate(self.client, self.place, self.reference(text))
+
+    def reference(self, text: str) -> NodeReference:
+        """Return what the user's words for a node say."""
+        return parse_reference(text)
+
+    @contextmanager
+    def progress(self, *, events: str | None = None) -> Iterator[Progress]:
+        """Show events while something goes on."""
+        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+
+        if events is None or events == "-":
+            with Progress(self.terminal, self.clock, events=sys.stdout if events else None) as progress:
+                yield progress
+            return
+        try:
+            stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115  # closed below
+        except OSError as error:
+            raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
+        with stream, Progress(self.terminal, self.clock, events=stream) as progress:
+            yield progress
+
+    def context(self, progress: Progress) -> Context:
+        """Return what actions work with."""
+        from tpuctl.actions.cloud import Context  # noqa: PLC0415  # only for long work
+
+        return Context(self.client, self.clock, self.journal, self.workers, progress)
+
+    @contextmanager
+    def going_on(self, what: str, *, resume: str, undo: str | None = None) -> Iterator[None]:
+        """Remember what goes on in the cloud, to say so when we are interrupted."""
+        before, self._in_flight = self._in_flight, InFlight(what, resume, undo)
+        yield
+        self._in_flight = before
+
+    def interrupted(self, how: str) -> None:
+        """Say what goes on in the cloud, and how to go on or undo."""
+        if self._in_flight is None:
+            self.terminal.note(how)
+            return
+        lines = [f"{how}: {self._in_flight.what}; nothing was undone", f"  go on: {self._in_flight.resume}"]
+        lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
+        self.terminal.warn("\n".join(lines))
+
+    def show_error(self, error: TpuctlError) -> None:
+        """Print an error in the format that was asked for."""
+        try:
+            form, sandbox = self.format, self.is_sandbox
+        except (SettingError, ValueError):
+            form, sandbox = Format.TABLE, False
+        self.terminal.error(error, form=form, sandbox=sandbox)
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+        world = self.__dict__.get("world")
+        if world is not None:
+            world.close()
+
+    def log_in_as(self, login: str) -> None:
+        """Use another login name on the workers."""
+        self._flags["user"] = login
+        self.__dict__.pop("settings", None)
+
+    def command_line(self) -> str:
+        """Return the command as it was typed, to be typed again."""
+        import shlex  # noqa: PLC0415  # only for messages
+
+        return shlex.join(("tpuctl", *self.invocation.arguments))
+
+    @property
+    def is_verbose(self) -> bool:
+        """Tell whether each request is shown."""
+        return bool(self._flags.get("verbose"))
+
+    @property
+    def state_folder(self) -> Path:
+        """The folder of everything that is remembered."""
+        folder = state_folder(self.invocation.environ)
+        return folder / "sandbox" if self.is_sandbox else folder
+
+    def _zone_flags(self) -> tuple[str, ...]:
+        given: tuple[str, ...] = self._flags.get("zone", ())
+        return tuple(zone for text in given for zone in text.split(",") if zone)
+
+    def _sandbox_speed(self) -> float | None:
+        text = self.invocation.environ.get("TPUCTL_SANDBOX_SPEED")
+        if not text:
+            return None
+        try:
+            speed = float(text)
+        except ValueError:
+            speed = 0.0
+        if not 0 < speed <= 1e6:
+            raise SettingError(
+                f"`TPUCTL_SANDBOX_SPEED` is `{text}`", hint="it is a number such as 60: a cloud minute takes a second"
+            )
+        return speed
+
+    def _say_that_nothing_is_real(self, *, is_new: bool) -> None:
+        if self.terminal.streams.stderr_is_terminal or is_new:
+            self.terminal.note("sandbox: nothing here is real, and nothing is billed")

@@ -1,0 +1,55 @@
+"""What `start` and `stop` have in common: change several nodes at once, then wait for all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tpuctl.actions.ensure import ensure
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.policy import deadline
+from tpuctl.cli.results import show_states
+from tpuctl.plan import Step
+from tpuctl.readiness import Goal, Policy, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.actions.cloud import Context
+    from tpuctl.actions.pursuit import Pending
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+
+
+class Change(Protocol):
+    """An action on a node that returns what it requested, or nothing where there was nothing to do."""
+
+    def __call__(self, context: Context, node: Node) -> Pending | None:
+        """Request the change."""
+
+
+def change_nodes(
+    app: App,
+    texts: tuple[str, ...],
+    change: Change,
+    *,
+    verb: Verb,
+    goal: Goal,
+    timeout: timedelta | str | None,
+    wait: bool,
+    events: str | None,
+    dry_run: bool,
+) -> None:
+    """Request a change of each node, then wait for all of them, then show what the API reports."""
+    found = [app.find(text) for text in texts]
+    if dry_run:
+        show_plan(app, tuple(Step(verb, node.name, "asked for") for node in found), spec=None, node=None)
+        return
+    names = " ".join(texts)
+    going_on = f"{verb} of {names} was requested and goes on"
+    resume = f"tpuctl wait {names} --for {goal}"
+    with app.progress(events=events) as progress, app.going_on(going_on, resume=resume):
+        context = app.context(progress)
+        requested = [(node, change(context, node)) for node in found]
+        policy = Policy(goal=goal, may_start=True, timeout=deadline(app, timeout))
+        outcomes = [ensure(context, node.name, policy, pending=pending, once=not wait) for node, pending in requested]
+    show_states(app, [outcome.node for outcome in outcomes if outcome.node])

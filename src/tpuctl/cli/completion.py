@@ -1,0 +1,34 @@
+"""`tpuctl completion`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.options import cli_command
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+_VARIABLE = "_TPUCTL_COMPLETE"
+
+
+@cli_command("completion", short_help="Print the completion script of a shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(app: App, *, shell: str) -> None:
+    """Print the script that makes a shell complete commands, options and node names.
+
+    \b
+    Examples:
+      tpuctl completion bash > ~/.local/share/bash-completion/completions/tpuctl
+      tpuctl completion zsh > ~/.zfunc/_tpuctl
+      tpuctl completion fish > ~/.config/fish/completions/tpuctl.fish
+    """
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  # only here
+
+    made = get_completion_class(shell)
+    tree = click.get_current_context().find_root().command
+    if made is None:
+        raise AssertionError(f"click knows no completion for {shell}")
+    app.terminal.write(made(tree, {}, "tpuctl", _VARIABLE).source().rstrip())

@@ -1,0 +1,129 @@
+"""How the app's client and its ssh are put together from the settings."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl import gcloud
+from tpuctl.api.endpoint import Endpoint
+from tpuctl.api.tpu import TpuClient
+from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
+from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.remote.keys import login_name
+from tpuctl.remote.workers import SshSettings, SshWorkers
+from tpuctl.settings import SourceKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+
+
+def connect(app: App) -> TpuClient:
+    """Return the client of the sandbox, of another endpoint, or of Google's service. Nothing is sent."""
+    if app.is_sandbox:
+        endpoint = app.settings["endpoint"]
+        if endpoint and endpoint.source.kind is SourceKind.FLAG:
+            raise InvalidInputError("`--endpoint` and the sandbox exclude each other", hint="leave one of them out")
+        from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # only for the sandbox
+
+        world = app.world
+        return TpuClient(_traced(app, lambda: SandboxHttp(world)), app.clock)
+    text = app.settings.text("endpoint")
+    named = Endpoint.parse(text) if text else None
+    options = TransportOptions(
+        proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=app.settings.text("quota_project")
+    )
+    factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
+    return TpuClient(_traced(app, factory), app.clock, endpoint=text)
+
+
+def workers(app: App) -> SshWorkers:
+    """Return the workers by ssh; in the sandbox with a key of its own, so that the user's `~/.ssh` is left alone."""
+    environ = app.invocation.environ
+    home = app.state_folder if app.is_sandbox else Path(environ.get("HOME") or Path.home())
+    proxy: Callable[[Node, int], str | None] = lambda node, worker: None  # noqa: E731, ARG005  # the direct way
+    if app.is_sandbox:
+        from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
+
+        world = app.world
+
+        def proxy(node: Node, worker: int) -> str | None:
+            return proxy_command(world.path, node.endpoints[worker].address or "")
+
+    # The sandbox's sshd logs in nobody but the user who runs it.
+    login = login_name({}) if app.is_sandbox else app.settings.text("user") or login_name(environ)
+    return SshWorkers(
+        SshSettings(
+            login=login,
+            home=home,
+            key=app.settings.path("ssh_key"),
+            known_hosts=app.state_folder / "known_hosts",
+            guest_attributes=app.client.guest_attributes,
+            proxy_command=proxy,
+        )
+    )
+
+
+def _credentials(app: App, options: TransportOptions) -> Any:  # google-auth's credentials
+    from tpuctl import credentials  # noqa: PLC0415  # google-auth costs 100 ms
+    from tpuctl.api.connections import AuthRequest  # noqa: PLC0415  # as above
+
+    environ = app.invocation.environ
+    return credentials.load(
+        environ,
+        adc=gcloud.adc_path(environ),
+        gcloud_token=lambda: gcloud.access_token(environ),
+        impersonate=app.settings.text("impersonate_service_account"),
+        quota_project=app.settings.text("quota_project"),
+        request=AuthRequest(options),
+    )
+
+
+def _proxy(app: App) -> Proxy | None:
+    """Return the proxy of the environment, else that of gcloud's configuration."""
+    environ = app.invocation.environ
+    if found := Proxy.from_environment(environ):
+        return found
+    settings = app.settings
+    host = settings.text("proxy_address")
+    if host is None:
+        return None
+    kind = settings.text("proxy_type") or "http"
+    if not kind.startswith("http"):
+        raise SettingError(
+            f"gcloud's proxy is of kind `{kind}`, which cannot be used",
+            hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
+        )
+    port = settings.number("proxy_port") if settings["proxy_port"] else 8080
+    return Proxy(host, port, settings.text("proxy_username"), settings.text("proxy_password"))
+
+
+def _traced(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the factory, whose http objects show each request on stderr when the user asked for that."""
+    if not app.is_verbose:
+        return factory
+    return lambda: _Traced(factory(), app.terminal.note)
+
+
+class _Traced:
+    """An http object that tells of each request: method, URL, status and time. Never headers or bodies: they hold secrets."""
+
+    def __init__(self, http: Any, tell: Callable[[str], None]) -> None:  # an httplib2.Http
+        self._http, self._tell = http, tell
+
+    def request(self, uri: str, method: str = "GET", **options: Any) -> Any:  # httplib2's signature
+        started = time.perf_counter()
+        outcome = "no answer"
+        try:
+            response, content = self._http.request(uri, method=method, **options)
+            outcome = str(response.status)
+        finally:
+            self._tell(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
+        return response, content
+
+    def __getattr__(self, name: str) -> Any:  # whatever httplib2 has
+        return getattr(self._http, name)

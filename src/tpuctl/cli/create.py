@@ -1,0 +1,91 @@
+"""`tpuctl create`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.actions.bring_up import check_type, create
+from tpuctl.actions.ensure import ensure
+from tpuctl.actions.pursuit import Pending
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.options import (
+    anyway_option,
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    node_argument,
+    timeout_option,
+)
+from tpuctl.cli.policy import deadline
+from tpuctl.cli.results import show_node
+from tpuctl.cli.spec import build_spec, spec_options, take_spec
+from tpuctl.errors import AlreadyExistsError, InvalidInputError
+from tpuctl.names import NodeName
+from tpuctl.plan import Step
+from tpuctl.readiness import Goal, Policy, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+
+@cli_command("create", short_help="Create a node; fails if it exists.")
+@node_argument
+@spec_options
+@timeout_option
+@no_wait_option
+@anyway_option
+@events_option
+@dry_run_option
+def command(  # click's options
+    app: App,
+    *,
+    node: str,
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    anyway: bool,
+    events: str | None,
+    dry_run: bool,
+    **options: Any,  # click's options
+) -> None:
+    """Create a node and wait until it is READY. Fails if the name is taken, be it by a dead record.
+
+    \b
+    Examples:
+      tpuctl create trainer --type v4-8 --zone us-central2-b
+      tpuctl create trainer --type v6e-8 --spot --no-wait
+    """
+    spec = build_spec(app, take_spec(options), anyway=anyway)
+    if spec is None:
+        raise InvalidInputError("which accelerator type?", hint="name one: `--type v4-8`; see `tpuctl types`")
+    name = _name(app, node)
+    if not anyway:
+        check_type(app.client, name.project, name.zone, spec)
+    if dry_run:
+        show_plan(app, (Step(Verb.CREATE, name, "asked for"),), spec=spec, node=None)
+        return
+    resume, undo = f"tpuctl wait {name.zone}/{name.node_id} --for ready", f"tpuctl down {name.zone}/{name.node_id}"
+    going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
+    with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
+        context = app.context(progress)
+        pending = Pending(Verb.CREATE, create(context, name, spec))
+        policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
+        outcome = ensure(context, name, policy, pending=pending, once=no_wait)
+    if outcome.node is not None:
+        show_node(app, outcome.node)
+
+
+def _name(app: App, text: str) -> NodeName:
+    """Return where to create. Raises where the zone is missing or the name is taken there."""
+    reference, place = app.reference(text), app.place
+    zone = reference.zone or place.zone or place.default_zone
+    if zone is None:
+        raise app.settings.missing("zone")
+    name = NodeName(reference.project or place.project, zone, reference.node_id)
+    found = app.client.find_node(name)
+    if found is not None:
+        hint = f"`tpuctl up {text}` takes it from there; `tpuctl delete {text}` removes it"
+        raise AlreadyExistsError(f"there is a node `{name.node_id}` in {zone} already; it is {found.state}", hint=hint)
+    return name

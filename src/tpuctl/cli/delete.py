@@ -1,0 +1,64 @@
+"""`tpuctl delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.actions.tear_down import absent
+from tpuctl.cli.ending import end_nodes
+from tpuctl.cli.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    nodes_argument,
+    timeout_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+
+@cli_command("delete", short_help="Delete nodes; fails if they do not exist.")
+@nodes_argument
+@click.option("--ignore-not-found", is_flag=True, help="Succeed when there is no such node.")
+@click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
+@timeout_option
+@no_wait_option
+@events_option
+@dry_run_option
+@yes_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    ignore_not_found: bool,
+    all_nodes: bool,
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    events: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Delete nodes with their boot disks and wait until they are gone. Ends with exit code 3 when one does not exist.
+
+    \b
+    Examples:
+      tpuctl delete trainer
+      tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
+    """
+    targets, missing = end_nodes(
+        app, nodes, all_nodes=all_nodes, timeout=timeout, wait=not no_wait, events=events, dry_run=dry_run, yes=yes
+    )
+    for reference in missing:
+        error = absent(reference, app.place)
+        if not ignore_not_found:
+            raise error
+        app.terminal.note(error.message)
+    if not dry_run:
+        app.terminal.names(target.name.node_id for target in targets)

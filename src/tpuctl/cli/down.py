@@ -1,0 +1,60 @@
+"""`tpuctl down`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.ending import end_nodes
+from tpuctl.cli.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    nodes_argument,
+    timeout_option,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+
+@cli_command("down", short_help="End a node and its billing; fine if it is gone already.")
+@nodes_argument
+@click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
+@timeout_option
+@no_wait_option
+@events_option
+@dry_run_option
+@yes_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    all_nodes: bool,
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    events: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """End nodes and their billing: delete them, the queued resources that own them, and dead records of that name.
+
+    Says "already gone" only after looking in all zones, among nodes and queued resources.
+
+    \b
+    Examples:
+      tpuctl down trainer
+      tpuctl down trainer-0 trainer-1 --yes
+    """
+    targets, missing = end_nodes(
+        app, nodes, all_nodes=all_nodes, timeout=timeout, wait=not no_wait, events=events, dry_run=dry_run, yes=yes
+    )
+    for reference in missing:
+        app.terminal.note(f"{reference.node_id}: already gone")
+    if not dry_run:
+        app.terminal.names([*(target.name.node_id for target in targets), *(entry.node_id for entry in missing)])

@@ -1,0 +1,93 @@
+"""How `--dry-run` shows a plan: the steps, the requests, and the gcloud commands that do the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.model import NodeSpec
+from tpuctl.output.terminal import Format
+from tpuctl.plan import Step, gcloud_commands
+from tpuctl.readiness import Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.api.tpu import RequestPreview
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+
+# Metadata may hold secrets, and a dry run is what people paste into tickets.
+_HIDDEN = "(not shown)"
+
+
+def show_plan(
+    app: App,
+    steps: tuple[Step, ...],
+    *,
+    spec: NodeSpec | None,
+    node: Node | None,
+    changes: Mapping[str, Any] | None = None,
+) -> None:
+    """Show what a command would do. Nothing is sent."""
+    spec = spec or (NodeSpec.from_node(node) if node else None)
+    if spec:
+        spec = replace(spec, metadata=dict.fromkeys(spec.metadata, _HIDDEN))
+    planned = [_described(app, step, spec, changes or {}) for step in steps]
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data(planned, app.format)
+        return
+    if not planned:
+        app.terminal.write("nothing to do")
+    for number, entry in enumerate(planned, start=1):
+        app.terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
+        if request := entry.get("request"):
+            app.terminal.write(f"   {request['method']} {request['url']}")
+            if request.get("body"):
+                app.terminal.write("   " + json.dumps(request["body"], ensure_ascii=False))
+        for line in entry.get("gcloud", ()):
+            app.terminal.write(f"   $ {line}")
+    app.terminal.note("dry run: nothing was changed")
+
+
+def _described(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "step": str(step.verb),
+        "node": step.name.node_id,
+        "zone": step.name.zone,
+        "project": step.name.project,
+        "reason": step.reason,
+    }
+    preview = _preview(app, step, spec, changes)
+    if preview:
+        entry["request"] = {"method": preview.method, "url": preview.url}
+        if preview.body is not None:
+            entry["request"]["body"] = preview.body
+    if commands := gcloud_commands(step, spec, changes):
+        entry["gcloud"] = list(commands)
+    return entry
+
+
+def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
+    client = app.client
+    match step.verb:
+        case Verb.CREATE:
+            return client.preview_create(step.name, spec) if spec else None
+        case Verb.DELETE:
+            return client.preview_delete(step.name)
+        case Verb.START:
+            return client.preview_start(step.name)
+        case Verb.STOP:
+            return client.preview_stop(step.name)
+        case Verb.UPDATE:
+            return client.preview_update(step.name, _without_metadata_values(changes))
+        case Verb.REBOOT | Verb.WAIT:
+            return None
+
+
+def _without_metadata_values(changes: Mapping[str, Any]) -> dict[str, Any]:
+    shown = dict(changes)
+    if "metadata" in shown:
+        shown["metadata"] = dict.fromkeys(shown["metadata"], _HIDDEN)
+    return shown

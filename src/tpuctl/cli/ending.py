@@ -1,0 +1,71 @@
+"""What `down` and `delete` have in common: find everything first, ask once, then delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.tear_down import Target, find_target, tear_down
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.policy import deadline
+from tpuctl.errors import TpuctlError
+from tpuctl.plan import Step
+from tpuctl.readiness import Goal, Policy, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+    from tpuctl.names import NodeReference
+
+
+class NotConfirmedError(TpuctlError):
+    """The answer was no. Nothing was done."""
+
+    kind = "not_confirmed"
+
+
+def end_nodes(
+    app: App,
+    texts: tuple[str, ...],
+    *,
+    all_nodes: bool,
+    timeout: timedelta | str | None,
+    wait: bool,
+    events: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> tuple[list[Target], list[NodeReference]]:
+    """Delete what the names stand for. Returns what was deleted, and the names that stand for nothing in any zone.
+
+    Nothing is deleted unless every name was looked up without a failure and the answer was yes.
+    """
+    with app.progress(events=events) as progress:
+        context = app.context(progress)
+        found = {text: find_target(context, app.place, app.reference(text)) for text in texts}
+        targets = [target for target in found.values() if target]
+        missing = [app.reference(text) for text, target in found.items() if target is None]
+    if dry_run:
+        for target in targets:
+            show_plan(app, (Step(Verb.DELETE, target.name, _what(target)),), spec=None, node=target.node)
+        return targets, missing
+    question = "delete " + ", ".join(
+        f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets
+    )
+    if targets and not app.terminal.confirm(f"{question}, with its boot disk?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+    policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
+    for target in targets:
+        where = f"{target.name.zone}/{target.name.node_id}"
+        going_on = f"the deletion of `{where}` goes on"
+        with app.going_on(going_on, resume=f"tpuctl wait {where} --for gone"), app.progress(events=events) as progress:
+            tear_down(app.context(progress), target, policy, all_nodes=all_nodes, wait=wait)
+    return targets, missing
+
+
+def _what(target: Target) -> str:
+    """Return in words what is deleted."""
+    node = f"the {target.node.accelerator_type} node ({target.node.state})" if target.node else ""
+    if target.request is None:
+        return node
+    request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"
+    return f"{request} with {node}" if node else f"{request} of"

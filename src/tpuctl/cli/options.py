@@ -1,0 +1,137 @@
+"""Options that commands share, and the decorator that hands a command its `App`."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from functools import partial, update_wrapper
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.tree import FOREIGN_OPTIONS
+from tpuctl.clock import parse_duration
+from tpuctl.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.cli.app import App
+
+FORMATS = ("table", "json", "yaml", "name")
+
+
+class Duration(click.ParamType[timedelta | str]):
+    """A duration: 90s, 30m, 2h; or the word `forever`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | str:
+        """Return the duration, or `forever` as it is."""
+        if not isinstance(value, str) or value == "forever":
+            return value  # type: ignore[no-any-return]  # converted before, or the word
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Command(click.Command):
+    """A command that knows the options of other tools."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and name our option where another tool's was given."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.split("=")[0]
+            ours = FOREIGN_OPTIONS.get(name)
+            if ours is None:
+                known = [option for param in self.params for option in param.opts if option.startswith("--")]
+                near = nearest(name, known)
+                raise click.NoSuchOption(name, possibilities=[near] if near else None, ctx=ctx) from None
+            raise click.UsageError(f"No such option: {name}. tpuctl says: {ours}", ctx) from None
+
+
+# The group and each command take these, so that they may stand before or after the command's name.
+GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
+    partial(click.Option, ["--project"], metavar="ID", help="Project that owns the nodes."),
+    partial(click.Option, ["--zone"], metavar="ZONE", multiple=True, help="Zone; several for list: --zone a,b."),
+    partial(click.Option, ["--sandbox/--no-sandbox"], default=None, help="Use the local sandbox instead of the cloud."),
+    partial(click.Option, ["--endpoint"], metavar="URL", help="Another origin that serves the API."),
+    partial(
+        click.Option,
+        ["--impersonate-service-account"],
+        metavar="EMAIL",
+        help="Make all calls as this service account.",
+    ),
+    partial(click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used.", hidden=True),
+    partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
+    partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
+    partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Show each request on stderr."),
+)
+_GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
+
+
+def take_globals(ctx: click.Context, options: dict[str, Any]) -> App:
+    """Hand the shared options to the app, and take them out of the command's own."""
+    from tpuctl.cli.app import App  # noqa: PLC0415  # not needed by --help
+
+    app = ctx.find_object(App)
+    if app is None:
+        raise AssertionError("main puts the app into the context")
+    app.take({name: options.pop(name, None) for name in _GLOBAL_NAMES if name})
+    return app
+
+
+def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:  # click's
+    """Make a command of a function whose first parameter is the `App`, with the shared options last.
+
+    What the function returns, if anything, is the exit code.
+    """
+    skipped = attributes.pop("without", ())
+
+    def decorate(function: Callable[..., int | None]) -> Command:
+        def callback(**options: Any) -> int | None:  # click's own signature
+            app = take_globals(click.get_current_context(), options)
+            return function(app, **options)
+
+        update_wrapper(callback, function)
+        made = click.command(name, cls=Command, **attributes)(callback)
+        made.params += [option() for option in GLOBAL_OPTIONS if option().name not in skipped]
+        return made
+
+    return decorate
+
+
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    """Complete a node's name from the journal of past commands; no request is made."""
+    from tpuctl.cli.places import journal_folders  # noqa: PLC0415  # only for completion
+    from tpuctl.journal import Journal  # noqa: PLC0415  # as above
+
+    found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)
+nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print steps, requests and gcloud commands; change nothing."
+)
+timeout_option = click.option(
+    "--timeout", type=Duration(), metavar="TIME", help="Deadline such as 90s, 30m, 2h, forever. [default: 30m]"
+)
+events_option = click.option(
+    "--events", metavar="FILE", help="Write each event as a JSON line to FILE, or - for stdout."
+)
+anyway_option = click.option(
+    "--anyway", is_flag=True, help="Send the request although tpuctl expects the service to refuse it."
+)
+
+
+def no_wait_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add `--no-wait`, under gcloud's name too."""
+    return click.option("--no-wait", "--async", "no_wait", is_flag=True, help="Return once the request is accepted.")(
+        function
+    )

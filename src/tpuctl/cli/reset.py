@@ -1,0 +1,84 @@
+"""`tpuctl reset`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.actions.reset import reset
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.ending import NotConfirmedError
+from tpuctl.cli.options import cli_command, dry_run_option, events_option, node_argument, timeout_option, yes_option
+from tpuctl.cli.policy import deadline, reachable_goal
+from tpuctl.cli.results import show_node
+from tpuctl.plan import ResetMode, Step, reset_mode
+from tpuctl.readiness import Policy, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+_VERBS = {
+    ResetMode.RESTART: (Verb.STOP, Verb.START),
+    ResetMode.REBOOT: (Verb.REBOOT,),
+    ResetMode.RECREATE: (Verb.DELETE, Verb.CREATE),
+}
+_QUESTIONS = {
+    ResetMode.RESTART: "restart `{}` (what runs on it ends, its disk stays; starting needs free capacity)?",
+    ResetMode.REBOOT: "reboot every worker of `{}` (what runs on it ends, its disk stays)?",
+    ResetMode.RECREATE: "delete `{}` and its boot disk, and make it anew?",
+}
+
+
+@cli_command("reset", short_help="Make a node fresh without losing its disk.")
+@node_argument
+@click.option(
+    "--mode",
+    type=click.Choice([str(mode) for mode in ResetMode]),
+    default="auto",
+    show_default=True,
+    help="How to do it.",
+)
+@click.option("--for", "goal", type=click.Choice(["ready", "healthy", "ssh"]), help="What to wait for. [default: ssh]")
+@timeout_option
+@events_option
+@dry_run_option
+@yes_option
+def command(
+    app: App,
+    *,
+    node: str,
+    mode: str,
+    goal: str | None,
+    timeout: timedelta | str | None,
+    events: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Make a node fresh, and wait until it is usable again.
+
+    auto restarts it (stop, start) where that is possible, else reboots its workers over ssh; neither loses the disk. Only
+    recreate destroys, and only when you name it. For reboot the workers must answer ssh.
+
+    \b
+    Examples:
+      tpuctl reset trainer
+      tpuctl reset trainer --mode recreate --yes
+    """
+    found = app.find(node)
+    chosen = reset_mode(found, ResetMode(mode))
+    if dry_run:
+        steps = tuple(Step(verb, found.name, "asked for") for verb in _VERBS[chosen])
+        show_plan(app, steps, spec=None, node=found)
+        return
+    if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
+        raise NotConfirmedError("nothing was done")
+    policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
+    where = f"{found.name.zone}/{found.name.node_id}"
+    going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
+    with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):
+        outcome = reset(app.context(progress), found, chosen, policy)
+    if outcome.node is not None:
+        show_node(app, outcome.node)

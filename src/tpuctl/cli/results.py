@@ -1,0 +1,33 @@
+"""How commands show nodes, in every format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.output import nodes as shown
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+
+
+def show_node(app: App, node: Node) -> None:
+    """Show a node that a command changed: name and state, or the whole node as JSON."""
+    show_states(app, [node])
+
+
+def show_states(app: App, nodes: Sequence[Node]) -> None:
+    """Show the nodes that a command changed; one node as an object, several as an array."""
+    if app.format in {Format.JSON, Format.YAML}:
+        values = [shown.to_json(node, sandbox=app.is_sandbox) for node in nodes]
+        app.terminal.data(values[0] if len(values) == 1 else values, app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names(node.name.node_id for node in nodes)
+    elif not app.terminal.is_interactive:
+        app.terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
+    else:
+        app.terminal.table(shown.HEADER, shown.rows(nodes, app.now()))

@@ -1,0 +1,112 @@
+"""`tpuctl ssh`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.options import cli_command, node_argument
+from tpuctl.errors import ConflictError, InvalidInputError
+from tpuctl.model import NodeState
+from tpuctl.remote.keys import with_key
+from tpuctl.remote.known_hosts import remember_host_keys
+from tpuctl.remote.ssh import execute, run
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+    from tpuctl.remote.ssh import Connection
+
+# The other states in which ssh may well work, and is worth the try [gcloud 528, tpu_vm/ssh.py].
+_WORTH_A_TRY = frozenset({NodeState.READY, NodeState.REPAIRING, NodeState.RESTARTING, NodeState.UNHIDING})
+
+
+@cli_command("ssh", short_help="Open a shell on a worker, or run a command on it.", without=("output",))
+@node_argument
+@click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@click.option("--worker", type=click.IntRange(min=0), default=0, show_default=True, help="Which worker.")
+@click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
+@click.option("--user", metavar="LOGIN", help="Log in as somebody else; USER@NODE does the same.")
+@click.option("-o", "ssh_options", metavar="KEY=VALUE", multiple=True, help="An option of ssh itself.")
+@click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port, as ssh does.")
+@click.option("-t", "tty", is_flag=True, help="Give the command a terminal.")
+def command(
+    app: App,
+    *,
+    node: str,
+    remote_command: tuple[str, ...],
+    worker: int,
+    line: str | None,
+    user: str | None,
+    ssh_options: tuple[str, ...],
+    local: tuple[str, ...],
+    tty: bool,
+) -> int:
+    """Open a shell on a worker, or run a command on it and end with the command's exit code.
+
+    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are.
+
+    \b
+    Examples:
+      tpuctl ssh trainer
+      tpuctl ssh trainer --worker 3 -- 'ls -l $HOME'
+      tpuctl ssh trainer -L 6006:localhost:6006
+    """
+    login, _, name = node.rpartition("@")
+    if user or login:
+        app.log_in_as(user or login)
+    words = _command(remote_command, line)
+    found = app.find(name)
+    _check(found, worker)
+    _let_in(app, found)
+    connection = _connection(app, found, worker)
+    options = (*(f"-o{option}" for option in ssh_options), *(f"-L{forward}" for forward in local))
+    streams = app.terminal.streams
+    streams.stdout.flush()
+    if not words and streams.stdin is sys.stdin:
+        app.close()
+        execute(connection, options=options)
+    return run(connection, words, tty=tty, options=options)
+
+
+def _command(words: tuple[str, ...], line: str | None) -> tuple[str, ...]:
+    if line is None:
+        if words and words[0].startswith("-"):
+            raise InvalidInputError(
+                f"`{words[0]}` after `--` is not a command", hint="ssh's own options go before `--`: `-L`, `-o`, `-t`"
+            )
+        return words
+    if words:
+        raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
+    return (line,)
+
+
+def _check(node: Node, worker: int) -> None:
+    """Say what is wrong with the node instead of letting ssh time out."""
+    name = node.name.node_id
+    if node.state not in _WORTH_A_TRY and node.state.is_known:
+        remedy = f"`tpuctl up {name}` brings it up" if node.state is not NodeState.CREATING else f"`tpuctl wait {name}`"
+        raise ConflictError(f"`{name}` is {node.state}: ssh cannot reach it", hint=remedy)
+    if worker >= node.workers:
+        last = node.workers - 1
+        has = f"has workers 0 to {last}" if last else "has one worker, number 0"
+        raise InvalidInputError(f"`{name}` has no worker {worker}", hint=f"it {has}")
+
+
+def _let_in(app: App, node: Node) -> None:
+    """Put our key into the node's metadata where it is missing: the node was made elsewhere."""
+    entry = app.workers.key_entry()
+    if entry is not None and with_key(node.metadata.get("ssh-keys", ""), entry) != node.metadata.get("ssh-keys", ""):
+        app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
+        app.client.change_metadata(
+            node.name, lambda metadata: {**metadata, "ssh-keys": with_key(metadata.get("ssh-keys", ""), entry)}
+        )
+
+
+def _connection(app: App, node: Node, worker: int) -> Connection:
+    app.workers.learn_host_keys(node)
+    connection = app.workers.connection(node, worker)
+    remember_host_keys([connection])
+    return connection

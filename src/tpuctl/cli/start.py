@@ -1,0 +1,57 @@
+"""`tpuctl start`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.reset import start
+from tpuctl.cli.change import change_nodes
+from tpuctl.cli.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    nodes_argument,
+    timeout_option,
+)
+from tpuctl.readiness import Goal, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+
+@cli_command("start", short_help="Start stopped nodes.")
+@nodes_argument
+@timeout_option
+@no_wait_option
+@events_option
+@dry_run_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    events: str | None,
+    dry_run: bool,
+) -> None:
+    """Start stopped nodes and wait until they are READY. Capacity is not guaranteed: a start can fail for want of it.
+
+    \b
+    Examples:
+      tpuctl start trainer
+      tpuctl start trainer-0 trainer-1 --no-wait
+    """
+    change_nodes(
+        app,
+        nodes,
+        start,
+        verb=Verb.START,
+        goal=Goal.READY,
+        timeout=timeout,
+        wait=not no_wait,
+        events=events,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,35 @@
+"""`tpuctl status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.cli.options import cli_command, nodes_argument
+from tpuctl.cli.results import show_states
+from tpuctl.output import nodes as shown
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("status", short_help="Show one node in full.")
+@nodes_argument
+def command(app: App, *, nodes: tuple[str, ...]) -> None:
+    """Show everything that matters about nodes: state, health, workers, addresses, what the service noticed.
+
+    \b
+    Examples:
+      tpuctl status trainer
+      tpuctl status us-central2-b/trainer -o yaml
+      test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
+    """
+    found = [app.find(node) for node in nodes]
+    if app.format is not Format.TABLE:
+        show_states(app, found)
+        return
+    terminal, now = app.terminal, app.now()
+    for index, node in enumerate(found):
+        if index:
+            terminal.write("")
+        terminal.details(shown.details(node, now))

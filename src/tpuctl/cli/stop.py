@@ -1,0 +1,61 @@
+"""`tpuctl stop`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.reset import stop
+from tpuctl.cli.change import change_nodes
+from tpuctl.cli.options import (
+    anyway_option,
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    nodes_argument,
+    timeout_option,
+)
+from tpuctl.readiness import Goal, Verb
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.cli.app import App
+
+
+@cli_command("stop", short_help="Stop nodes, keeping their disks.")
+@nodes_argument
+@timeout_option
+@no_wait_option
+@anyway_option
+@events_option
+@dry_run_option
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    anyway: bool,
+    events: str | None,
+    dry_run: bool,
+) -> None:
+    """Stop nodes, keeping their disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
+
+    \b
+    Examples:
+      tpuctl stop trainer
+      tpuctl stop trainer-0 trainer-1 --no-wait
+    """
+    change_nodes(
+        app,
+        nodes,
+        partial(stop, anyway=anyway),
+        verb=Verb.STOP,
+        goal=Goal.STOPPED,
+        timeout=timeout,
+        wait=not no_wait,
+        events=events,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,87 @@
+"""Which node a command that may create is about: where it is, where it would be, and what it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.accelerators import find, zones_of
+from tpuctl.actions.locate import search
+from tpuctl.clock import format_duration
+from tpuctl.errors import InvalidInputError, NotFoundError, SettingError
+from tpuctl.model import Tier
+from tpuctl.names import NodeName
+from tpuctl.readiness import Goal
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node, NodeSpec
+
+
+def where_to_create(app: App, text: str, spec: NodeSpec | None) -> tuple[NodeName, Node | None]:
+    """Return where a node is, or where it is to be made, and the node if there is one.
+
+    A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere.
+    """
+    reference, place = app.reference(text), app.place
+    name = place.name(reference)
+    if name is not None:
+        return name, app.client.find_node(name)
+    found = search(app.client, place, reference)
+    if found is not None:
+        return found.name, found
+    zone = place.default_zone or _remembered_zone(app, reference.node_id)
+    if zone is None:
+        raise _no_zone(app, spec)
+    return NodeName(reference.project or place.project, zone, reference.node_id), None
+
+
+def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
+    """Return the spec that the node had when tpuctl last made or deleted it, after asking.
+
+    Raises `InvalidInputError` where none is remembered, or the answer is no.
+    """
+    remembered = app.journal.last_spec(name)
+    if remembered is None:
+        raise InvalidInputError(
+            f"there is no node `{name.node_id}` in {name.zone} yet: which accelerator type should it have?",
+            hint=f"name one: `tpuctl up {name.node_id} --type v4-8`; see `tpuctl types --zone {name.zone}`",
+        )
+    spec = remembered.spec
+    age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
+    what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
+    if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} as it was ({what})?", yes=yes):
+        raise InvalidInputError("nothing was done", hint="name what you want: `--type TYPE`")
+    return spec
+
+
+def _remembered_zone(app: App, node_id: str) -> str | None:
+    """Return the zone where past commands had a node of that name, if it was one zone only."""
+    zones = {name.zone for name in app.journal.names() if name.node_id == node_id and name.project == app.project}
+    return zones.pop() if len(zones) == 1 else None
+
+
+def _no_zone(app: App, spec: NodeSpec | None) -> SettingError:
+    error = app.settings.missing("zone")
+    accelerator = find(spec.accelerator_type) if spec else None
+    zones = zones_of(accelerator) if accelerator else ()
+    if zones:
+        hint = f"{spec.accelerator_type if spec else ''} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+        return SettingError(error.message, hint=hint)
+    return error
+
+
+def name_to_watch(app: App, text: str, *, goal: Goal) -> NodeName | None:
+    """Return the full name of a node to wait for; nothing when it is to be gone and is in no zone."""
+    reference, place = app.reference(text), app.place
+    name = place.name(reference)
+    if name is not None:
+        return name
+    found = search(app.client, place, reference)
+    if found is not None:
+        return found.name
+    if goal is Goal.GONE:
+        return None
+    raise NotFoundError(
+        f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
+        hint="run `tpuctl list` to see what there is",
+    )

@@ -1,0 +1,150 @@
+"""The command tree: which commands there are, and where. A command's file is imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl import __version__
+from tpuctl.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# name: (module below tpuctl.cli, what `tpuctl --help` says)
+_COMMANDS = {
+    "up": ("up", "Bring a node up, from whatever is there, and wait until it is usable."),
+    "down": ("down", "End a node and its billing; fine if it is gone already."),
+    "list": ("list_nodes", "List the nodes of all zones."),
+    "status": ("status", "Show one node in full."),
+    "ssh": ("ssh", "Open a shell on a worker, or run a command on it."),
+    "reset": ("reset", "Make a node fresh without losing its disk."),
+    "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
+    "create": ("create", "Create a node; fails if it exists."),
+    "delete": ("delete", "Delete nodes; fails if they do not exist."),
+    "start": ("start", "Start stopped nodes."),
+    "stop": ("stop", "Stop nodes, keeping their disks."),
+    "update": ("update", "Change a node's labels, tags, metadata or description."),
+    "types": ("types", "List the accelerator types that zones offer."),
+    "versions": ("versions", "List the runtime versions that a zone offers."),
+    "config": ("config", "Show and change settings."),
+    "sandbox": ("sandbox", "Try tpuctl without an account, a network or a bill."),
+    "completion": ("completion", "Print the completion script of a shell."),
+    "version": ("version", "Print the version."),
+}
+_ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh"}
+# Words of other tools, and ours for them.
+_ELSEWHERE = {
+    "pause": "stop",
+    "resume": "start",
+    "restart": "reset --mode restart",
+    "reboot": "reset --mode reboot",
+    "recreate": "reset --mode recreate",
+    "show": "status",
+    "get": "status",
+    "destroy": "down",
+    "remove": "delete",
+    "launch": "up",
+    "connect": "ssh",
+    "accelerator-types": "types",
+    "info": "status",
+}
+FOREIGN_OPTIONS = {
+    "--format": "-o json|yaml|name",
+    "--json": "-o json",
+    "--filter": "`tpuctl list -o json` and jq",
+    "--force": "--yes",
+    "--quiet-confirm": "--yes",
+    "--region": "--zone",
+    "--tpu": "the node's name as an argument",
+    "--name": "the node's name as an argument",
+    "--tpu-name": "the node's name as an argument",
+    "--accelerator": "--type",
+    "--runtime": "--version",
+    "--image": "--version",
+    "--verbosity": "-v",
+}
+
+
+class Tree(click.Group):
+    """A group whose commands are imported one at a time, and which knows the words of other tools."""
+
+    def __init__(
+        self,
+        commands: Mapping[str, tuple[str, str]],
+        *args: Any,  # click's own signature
+        aliases: Mapping[str, str] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        **kwargs: Any,  # click's own signature
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._table, self._aliases, self._elsewhere = commands, aliases or {}, elsewhere or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
+        """Return the commands, in the order of the table."""
+        return list(self._table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as above
+        """Import and return a command, by its name or an alias."""
+        entry = self._table.get(self._aliases.get(cmd_name, cmd_name))
+        if entry is None:
+            return None
+        command = import_module(f"tpuctl.cli.{entry[0]}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"tpuctl.cli.{entry[0]} has no command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        word = args[0]
+        if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
+            name, command, rest = super().resolve_command(ctx, args)
+            # A short name such as `ls` stands for the command; messages use the real one.
+            return (command.name if command else name), command, rest
+        ours = self._elsewhere.get(word) or nearest(word, [*self._table, *self._aliases])
+        meant = f" Did you mean '{ctx.command_path} {ours}'?" if ours else ""
+        raise click.UsageError(f"No such command '{word}'.{meant}", ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
+        """Write the table of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+
+
+def root() -> Tree:
+    """Return the whole tree."""
+    from tpuctl.cli.options import GLOBAL_OPTIONS, take_globals  # noqa: PLC0415  # it imports this module
+
+    @click.pass_context
+    def callback(ctx: click.Context, /, **options: Any) -> None:  # click's own signature
+        take_globals(ctx, options)
+
+    tree = Tree(
+        _COMMANDS,
+        name="tpuctl",
+        aliases=_ALIASES,
+        elsewhere=_ELSEWHERE,
+        help=_HELP,
+        epilog="Exit codes: 0 done, 2 usage, 3 not found, 4 not allowed, 5 timed out, 6 no capacity, 7 quota, 8 conflict, "
+        "9 check failed, 10 broken, 11 remote command failed.",
+        params=[option() for option in GLOBAL_OPTIONS],
+        callback=callback,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    return click.version_option(__version__, "-V", "--version", message="tpuctl %(version)s")(tree)
+
+
+_HELP = """Bring a Google Cloud TPU from nothing to usable, and keep it there.
+
+\b
+  tpuctl up trainer --type v4-8 --zone us-central2-b
+  tpuctl ssh trainer
+  tpuctl down trainer
+
+Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NODE, or a full resource name.
+"""

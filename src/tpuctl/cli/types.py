@@ -1,0 +1,65 @@
+"""`tpuctl types`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.accelerators import find
+from tpuctl.actions.catalogue import offered
+from tpuctl.actions.locate import incomplete
+from tpuctl.cli.options import cli_command
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("types", short_help="List the accelerator types that zones offer.")
+@click.argument("accelerator_type", metavar="[TYPE]", required=False)
+def command(app: App, *, accelerator_type: str | None) -> None:
+    """List the accelerator types that zones offer, as the API tells it now; with TYPE the zones that offer it.
+
+    \b
+    Examples:
+      tpuctl types --zone us-central2-b
+      tpuctl types v5litepod-16
+    """
+    catalogue = offered(app.client.accelerator_types, app.client.locations, app.project, app.zones)
+    entries = [
+        (zone, name)
+        for zone, names in catalogue.by_zone.items()
+        for name in sorted(names, key=_order)
+        if accelerator_type in (None, name)
+    ]
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([_described(zone, name) for zone, name in entries], app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names(dict.fromkeys(name for _, name in entries))
+    else:
+        rows = [
+            tuple(Cell("" if value is None else str(value)) for value in _described(*entry).values())
+            for entry in entries
+        ]
+        app.terminal.table(("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION"), rows)
+    if catalogue.unreachable:
+        raise incomplete(catalogue.unreachable)
+
+
+def _described(zone: str, name: str) -> dict[str, str | int | None]:
+    known = find(name)
+    return {
+        "acceleratorType": name,
+        "zone": zone,
+        "chips": known.chips if known else None,
+        "workers": known.workers if known else None,
+        "topology": known.topology if known else None,
+        "runtimeVersion": known.runtime_version if known else None,
+    }
+
+
+def _order(name: str) -> tuple[str, int]:
+    prefix, _, size = name.rpartition("-")
+    return prefix, int(size) if size.isdigit() else 0

@@ -1,0 +1,84 @@
+"""`tpuctl up`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.actions.bring_up import bring_up, check_type
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.options import (
+    anyway_option,
+    cli_command,
+    dry_run_option,
+    events_option,
+    no_wait_option,
+    node_argument,
+    timeout_option,
+    yes_option,
+)
+from tpuctl.cli.policy import ready_policy
+from tpuctl.cli.results import show_node
+from tpuctl.cli.spec import build_spec, spec_options, take_spec
+from tpuctl.cli.target import remembered_spec, where_to_create
+from tpuctl.plan import steps
+from tpuctl.readiness import Repair, Seen
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("up", short_help="Bring a node up and wait until it is usable.")
+@node_argument
+@spec_options
+@click.option("--for", "goal", type=click.Choice(["ready", "healthy", "ssh"]), help="What usable means. [default: ssh]")
+@click.option("--replace", is_flag=True, help="Delete and make anew a node that differs.")
+@click.option(
+    "--repair", type=click.Choice([str(step) for step in Repair]), help="How far a repair may go. [default: restart]"
+)
+@click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts before giving up. [default: 2]")
+@click.option("--max-recreates", type=click.IntRange(min=0), help="Recreations before giving up. [default: 1]")
+@timeout_option
+@no_wait_option
+@anyway_option
+@events_option
+@dry_run_option
+@yes_option
+def command(
+    app: App, *, node: str, dry_run: bool, no_wait: bool, anyway: bool, yes: bool, **options: Any
+) -> None:  # click's options
+    """Bring a node up, from whatever is there, and wait until it is usable.
+
+    Creates it when there is none, starts it when it is stopped, makes it again when it was preempted, restarts it when it
+    comes up broken. Run it again at any time: it goes on from what it finds.
+
+    \b
+    Examples:
+      tpuctl up trainer --type v4-8 --zone us-central2-b
+      tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
+      tpuctl up trainer          (as it was before)
+    """
+    spec = build_spec(app, take_spec(options), anyway=anyway)
+    events, replace = options.pop("events"), options["replace"]
+    policy = ready_policy(app, forced=yes, **options)
+    name, found = where_to_create(app, node, spec)
+    if spec is None and found is None:
+        spec = remembered_spec(app, name, yes=yes or dry_run)
+    if found is None and spec is not None and not anyway:
+        check_type(app.client, name.project, name.zone, spec)
+    differences = spec.differences(found) if spec and found else ()
+    if dry_run:
+        show_plan(app, steps(policy, Seen(name=name, node=found, differences=differences)), spec=spec, node=found)
+        return
+    if replace and differences:
+        what = "; ".join(map(str, differences))
+        if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):
+            app.terminal.note("nothing was done")
+            return
+    going_on = f"`{name.node_id}` in {name.zone} exists or is being made, and bills as soon as it runs"
+    undo = f"tpuctl down {name.zone}/{name.node_id}"
+    with app.progress(events=events) as progress, app.going_on(going_on, resume=app.command_line(), undo=undo):
+        outcome = bring_up(app.context(progress), name, spec, policy, once=no_wait)
+    if outcome.node is not None:
+        show_node(app, outcome.node)

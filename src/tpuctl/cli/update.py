@@ -1,0 +1,75 @@
+"""`tpuctl update`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.options import cli_command, dry_run_option, node_argument
+from tpuctl.cli.results import show_node
+from tpuctl.cli.spec import items, metadata_from_files, pairs
+from tpuctl.errors import InvalidInputError
+from tpuctl.plan import Step
+from tpuctl.readiness import Verb
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+    from tpuctl.model import Node
+
+
+@cli_command("update", short_help="Change a node's labels, tags, metadata or description.")
+@node_argument
+@click.option("--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; others stay.")
+@click.option("--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove.")
+@click.option("--tags", "--add-tags", metavar="TAG,...", multiple=True, help="Network tags to add.")
+@click.option("--remove-tags", metavar="TAG,...", multiple=True, help="Network tags to remove.")
+@click.option(
+    "--metadata", "--update-metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata to set; others stay."
+)
+@click.option("--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files.")
+@click.option("--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove.")
+@click.option("--description", metavar="TEXT", help="Description.")
+@dry_run_option
+def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # click's options
+    """Change the labels, network tags, metadata or description of a node. What is not named stays as it is.
+
+    \b
+    Examples:
+      tpuctl update trainer --labels team=vision,run=7
+      tpuctl update trainer --remove-labels run --description "free to use"
+    """
+    found = app.find(node)
+    changes = _changes(app, found, options)
+    if not any(value not in (None, ()) for value in options.values()):
+        raise InvalidInputError("nothing to change was named", hint="see `tpuctl update --help`")
+    if dry_run:
+        steps = (Step(Verb.UPDATE, found.name, ", ".join(changes)),) if changes else ()
+        show_plan(app, steps, spec=None, node=found, changes=changes)
+        return
+    if changes:
+        app.client.update_node(found.name, changes)
+    show_node(app, app.client.find_node(found.name) or found)
+
+
+def _changes(app: App, node: Node, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the API fields to write: only those that would be other than they are."""
+    metadata = {
+        **pairs("--metadata", options["metadata"]),
+        **metadata_from_files(app, options["metadata_from_file"]),
+    }
+    tags = [tag for tag in node.raw.get("tags") or () if tag not in items(options["remove_tags"])]
+    wanted: dict[str, Any] = {
+        "labels": _merged(node.labels, pairs("--labels", options["labels"]), items(options["remove_labels"])),
+        "tags": [*tags, *(tag for tag in items(options["tags"]) if tag not in tags)],
+        "metadata": _merged(node.metadata, metadata, items(options["remove_metadata"])),
+        "description": options["description"]
+        if options["description"] is not None
+        else node.raw.get("description", ""),
+    }
+    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
+
+
+def _merged(present: Any, added: dict[str, str], removed: tuple[str, ...]) -> dict[str, str]:  # a mapping
+    return {key: value for key, value in {**present, **added}.items() if key not in removed}

@@ -1,0 +1,28 @@
+"""`tpuctl version`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl import __version__
+from tpuctl.cli.options import cli_command
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("version", short_help="Print the version.")
+def command(app: App) -> None:
+    """Print the version of tpuctl; with -o json also those of what it is built on."""
+    if app.format in {Format.JSON, Format.YAML}:
+        import platform  # noqa: PLC0415  # only here
+        from importlib.metadata import version  # noqa: PLC0415  # 20 ms
+
+        parts = ("google-api-python-client", "google-auth", "click", "rich", "pyyaml")
+        app.terminal.data(
+            {"tpuctl": __version__, "python": platform.python_version(), **{part: version(part) for part in parts}},
+            app.format,
+        )
+        return
+    app.terminal.write(f"tpuctl {__version__}")

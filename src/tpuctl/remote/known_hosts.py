@@ -1,0 +1,66 @@
+"""tpuctl's own known_hosts file: host keys that the API vouches for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import TpuctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tpuctl.remote.ssh import Connection
+
+_KEY = re.compile(r"(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*")
+
+
+class KnownHostsError(TpuctlError):
+    """tpuctl's known_hosts file cannot be written, or the API's host key is not one."""
+
+    kind = "known_hosts"
+
+
+def remember_host_keys(connections: Iterable[Connection]) -> None:
+    """Write the host keys of connections, which share one known_hosts file, in place of others under the same aliases.
+
+    A connection without host keys leaves the file alone. Several processes may do so at once. Raises `KnownHostsError`.
+    """
+    known = {one.host_alias: one for one in connections if one.host_keys}
+    if not known:
+        return
+    lines = [f"{alias} {key}" for alias, one in known.items() for key in map(_checked, one.host_keys)]
+    path = next(iter(known.values())).known_hosts[0]
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.with_name(path.name + ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            old = path.read_text("utf-8").splitlines() if path.exists() else []
+            new = [*_others(old, set(known)), *lines]
+            if set(new) != set(old):
+                _replace(path, "".join(f"{line}\n" for line in new))
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "make it writable for you, or remove it: it is written again"
+        raise KnownHostsError(f"host keys cannot be kept in `{path}`: {error}", hint=hint) from error
+
+
+def _others(lines: list[str], aliases: set[str]) -> Iterator[str]:
+    return (line for line in lines if line.split(" ", 1)[0] not in aliases)
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise KnownHostsError(f"the node's guest attributes hold a host key that is none: `{key[:60]}`")
+    return key
+
+
+def _replace(path: Path, text: str) -> None:
+    # mkstemp's files are for their owner only.
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(scratch).replace(path)

@@ -1,0 +1,234 @@
+"""What is offered where: locations, accelerator types, runtime versions.
+
+A snapshot of Google's documentation (data/accelerators.yaml); which images a zone offers is not documented, so all offer all.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tpuctl import accelerators
+from tpuctl.errors import InvalidInputError
+from tpuctl.sandbox import paging, resource_names
+from tpuctl.sandbox.refusals import bad_request, invalid_field, not_found, unknown_location
+
+if TYPE_CHECKING:
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.world import Session
+
+# Zones that exist and host no TPU of this API.
+_NEIGHBOURS = (
+    *("us-central1-ai1a", "us-south1-ai1b", "us-east1-b", "us-east1-c", "us-west1-a", "us-west1-b", "us-west4-b"),
+    *("europe-west1-b", "europe-west1-c", "europe-west1-d", "europe-west4-c", "asia-east1-a", "asia-east1-b"),
+    *("asia-northeast1-a", "asia-northeast1-c", "southamerica-west1-a"),
+)
+_TENSORFLOW = ("2.12.0", "2.13.0", "2.14.0", "2.15.0", "2.15.1", "2.16.1", "2.17.0", "2.17.1", "2.18.0", "2.19.0")
+RUNTIME_VERSIONS = tuple(
+    sorted(
+        (
+            *("tpu-ubuntu2204-base", "tpu-vm-base", "tpu-vm-v4-base", "v2-alpha-tpuv5", "v2-alpha-tpuv5-lite"),
+            *("v2-alpha-tpuv6e", "tpu-vm-tf-2.18.0-pjrt", "tpu-vm-tf-2.17.0-pod-pjrt"),
+            *(f"tpu-vm-tf-{version}{kind}" for version in _TENSORFLOW for kind in ("", "-pod")),
+            *(
+                f"tpu-vm-tf-{version}-{kind}"
+                for version in ("2.15.0", "2.16.1", "2.17.0")
+                for kind in ("pjrt", "pod-pjrt")
+            ),
+        )
+    )
+)
+
+
+@cache
+def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
+    """Return the accelerator types of every zone that has any, by size within a generation."""
+    table = accelerators.load()
+    offers: dict[str, list[AcceleratorType]] = {}
+    for generation in table.generations.values():
+        for size in sorted({*generation.sizes, *generation.topologies}):
+            accelerator = accelerators.parse(generation.type_of(size))
+            zones = accelerators.zones_of(accelerator)
+            if accelerator.name in {"v2-8", "v3-8"}:  # what research grants are for (documentation)
+                zones += (table.research_zone,)
+            for zone in dict.fromkeys(zones):
+                offers.setdefault(zone, []).append(accelerator)
+    return {zone: tuple(offers[zone]) for zone in sorted(offers)}
+
+
+def zones() -> tuple[str, ...]:
+    """Return the zones that host TPUs."""
+    return tuple(_offers())
+
+
+def offers(zone: str, accelerator_type: str) -> bool:
+    """Tell whether a zone's list has a type."""
+    return any(offer.name == accelerator_type for offer in _offers().get(zone, ()))
+
+
+def check_location(project: str, zone: str) -> None:
+    """Raise `ApiError` 403 for a zone that does not exist, in the words of the real service (observed)."""
+    if zone not in _offers() and zone not in _NEIGHBOURS:
+        raise unknown_location(project, zone)
+
+
+def check_zone(project: str, zone: str) -> None:
+    """Raise `ApiError` for a zone where no TPU can be made: 403 unknown, 400 without TPUs (both observed)."""
+    check_location(project, zone)
+    if zone not in _offers():
+        raise bad_request(f'The requested zone "{zone}" is not supported.')
+
+
+def accelerator(body: Json, zone: str) -> AcceleratorType:
+    """Return the accelerator that a node asks for by type or by configuration.
+
+    Raises `ApiError` 400 when it names both and they differ, when it is not offered in the zone (observed words), and for
+    nothing at all (unverified).
+    """
+    name, config = str(body.get("acceleratorType") or ""), body.get("acceleratorConfig") or {}
+    wanted = str(config.get("topology", ""))
+    if not name and not config:
+        raise invalid_field("AcceleratorType", "")
+    try:
+        by_name = accelerators.parse(name) if name else None
+        by_config = accelerators.from_config(str(config.get("type", "")), wanted) if config else None
+    except InvalidInputError as error:
+        raise _not_offered(name or f"{config.get('type')}:{wanted}", zone) from error
+    if by_name and by_config and (by_name.name != by_config.name):
+        raise bad_request(f'The accelerator type "{name}" does not match the accelerator config.')  # unverified
+    found = by_config or by_name
+    if found is None or not is_offered(found, zone):
+        raise _not_offered(found.name if found else name, zone)
+    return found
+
+
+def is_offered(wanted: AcceleratorType, zone: str) -> bool:
+    """Tell whether a zone has a type; of the large slices, those of which it has the generation."""
+    offers = _offers().get(zone, ())
+    listed = any(offer.name == wanted.name for offer in offers)
+    return listed or (wanted.is_listed and zone in accelerators.zones_of(wanted))
+
+
+def check_runtime_version(version: str) -> None:
+    """Raise `ApiError` 400 for an image that no zone has (observed words, of API v1)."""
+    if version not in RUNTIME_VERSIONS:
+        raise invalid_field("RuntimeVersion", version)
+
+
+def get_location(session: Session, call: Call) -> Json:
+    """Answer locations.get. Zones without TPUs are not locations of this API."""
+    del session
+    where = resource_names.parse(str(call.params["name"]))
+    if where.zone not in _offers():
+        raise unknown_location(where.project, where.zone)
+    return _location(where.project, where.zone)
+
+
+def list_locations(session: Session, call: Call) -> Json:
+    """Answer locations.list; the filter is ignored."""
+    del session
+    project = str(call.params["name"]).split("/")[1]
+    shown, following = paging.page(call, zones())
+    answer: Json = {"locations": [_location(project, zone) for zone in shown]}
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def get_accelerator_type(session: Session, call: Call) -> Json:
+    """Answer acceleratorTypes.get."""
+    del session
+    where = resource_names.parse(str(call.params["name"]))
+    check_zone(where.project, where.zone)
+    for offer in _offers()[where.zone]:
+        if offer.name == where.resource_id:
+            return _accelerator_type(where.project, where.zone, offer, call.version)
+    raise not_found(str(call.params["name"]))
+
+
+def list_accelerator_types(session: Session, call: Call) -> Json:
+    """Answer acceleratorTypes.list for a zone or for all; filter and order are ignored."""
+    del session
+    where = resource_names.parse(str(call.params["parent"]))
+    offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
+    shown, following = paging.page(call, offers)
+    types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in shown]
+    answer: Json = {"acceleratorTypes": types}
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def get_runtime_version(session: Session, call: Call) -> Json:
+    """Answer runtimeVersions.get, and v1's tensorflowVersions.get."""
+    del session
+    name = str(call.params["name"])
+    where = resource_names.parse(name)
+    check_zone(where.project, where.zone)
+    if where.resource_id not in RUNTIME_VERSIONS:
+        raise not_found(name)
+    return {"name": name, "version": where.resource_id}
+
+
+def list_runtime_versions(session: Session, call: Call) -> Json:
+    """Answer runtimeVersions.list."""
+    return _versions(session, call, "runtimeVersions")
+
+
+def list_tensorflow_versions(session: Session, call: Call) -> Json:
+    """Answer v1's tensorflowVersions.list with the same images."""
+    return _versions(session, call, "tensorflowVersions")
+
+
+def generate_service_identity(session: Session, call: Call) -> Json:
+    """Answer generateServiceIdentity; the account's name has the form of Google's service agents."""
+    del session
+    where = resource_names.parse(str(call.params["parent"]))
+    check_location(where.project, where.zone)
+    return {"identity": {"email": f"service-{project_number(where.project)}@cloud-tpu.iam.gserviceaccount.com"}}
+
+
+def project_number(project: str) -> int:
+    """Return a project's number: twelve digits that follow from its name."""
+    return 100_000_000_000 + int.from_bytes(project.encode(), "big") % 899_999_999_999
+
+
+def _versions(session: Session, call: Call, collection: str) -> Json:
+    del session
+    where = resource_names.parse(str(call.params["parent"]))
+    names = [
+        f"projects/{where.project}/locations/{z}/{collection}/{v}"
+        for z in _zones_named(where)
+        for v in RUNTIME_VERSIONS
+    ]
+    shown, following = paging.page(call, names)
+    answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def _zones_named(where: resource_names.ResourceName) -> tuple[str, ...]:
+    if where.zone == resource_names.ANYWHERE:
+        return zones()
+    check_zone(where.project, where.zone)
+    return (where.zone,)
+
+
+def _location(project: str, zone: str) -> Json:
+    return {
+        "name": f"projects/{project}/locations/{zone}",
+        "locationId": zone,
+        "labels": {"cloud.googleapis.com/region": zone.rpartition("-")[0]},
+    }
+
+
+def _accelerator_type(project: str, zone: str, offer: AcceleratorType, version: str) -> Json:
+    name = f"projects/{project}/locations/{zone}/acceleratorTypes/{offer.name}"
+    shown: Json = {"name": name, "type": offer.name}
+    if version.startswith("v2"):
+        config = {"type": offer.generation.config_type, "topology": offer.topology}
+        shown["acceleratorConfigs"] = [config]
+    return shown
+
+
+def _not_offered(name: str, zone: str) -> Exception:
+    return bad_request(
+        f'The requested accelerator configuration for accelerator type, "{name}", could not be found in the zonal '
+        f'accelerator configurations for "{zone}".; the accelerator {name} was not found in zone {zone}'
+    )

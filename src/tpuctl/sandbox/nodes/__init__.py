@@ -1,0 +1,20 @@
+"""Nodes: handlers of `tpu.projects.locations.nodes`, and the workers that ssh reaches."""
+
+from tpuctl.sandbox.nodes.changes import delete, patch, start, stop
+from tpuctl.sandbox.nodes.creation import create
+from tpuctl.sandbox.nodes.reading import get, list_
+from tpuctl.sandbox.nodes.workers import Worker, find_worker, get_guest_attributes, node_directory
+
+__all__ = [
+    "Worker",
+    "create",
+    "delete",
+    "find_worker",
+    "get",
+    "get_guest_attributes",
+    "list_",
+    "node_directory",
+    "patch",
+    "start",
+    "stop",
+]

@@ -1,0 +1,190 @@
+"""A node comes into being: what the service checks, what it fills in, and how long it takes."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import catalog, consequences, faults, lifecycle, operations, rendering, resource_names
+from tpuctl.sandbox.faults import FaultKind, Target
+from tpuctl.sandbox.refusals import already_exists, failed_precondition, invalid, invalid_field, no_capacity, quota
+from tpuctl.sandbox.world import NodeRecord
+
+if TYPE_CHECKING:
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.lifecycle import Timeline
+    from tpuctl.sandbox.world import Session
+
+_NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # API field text of NodeSpec.nodeId
+_SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+# What a client may choose; all else in a body is output only and ignored, as proto3 APIs do.
+_CHOSEN = (
+    *("description", "labels", "tags", "metadata", "dataDisks", "bootDiskConfig", "networkConfig", "networkConfigs"),
+    *("serviceAccount", "schedulingConfig", "shieldedInstanceConfig", "runtimeVersion", "autocheckpointEnabled"),
+)
+
+
+def create(session: Session, call: Call) -> Json:
+    """Answer nodes.create: the node is there at once, CREATING, or the request is refused with 4xx.
+
+    A failure of the service itself (no capacity) comes later, in the operation (observed).
+    """
+    if repeated := operations.repeated(session, call):
+        return repeated
+    where = resource_names.parse(str(call.params["parent"]))
+    node_id = str(call.params.get("nodeId") or "")
+    session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
+    if call.version.startswith("v1"):
+        # Observed: skypilot#5593.
+        raise failed_precondition(
+            "Your request to provision TPU Node has been denied. Please migrate to TPU VM Architecture or contact Cloud TPU "
+            "team to gain TPU Node access."
+        )
+    check(session, where.project, where.zone, node_id, body=call.body)
+    target = Target(call.method, where.project, where.zone, node_id)
+    if fault := faults.take(session, FaultKind.QUOTA, target):
+        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.code if fault.code != 8 else 0)
+    node = prepare(session, where.project, where.zone, node_id, body=call.body)
+    if fault := faults.take(session, FaultKind.OPERATION_ERROR, target):
+        return fail_create(session, node, call, fault)
+    node = replace(node, timeline=faults.plan(session, node, node.timeline, consequences.pace(session, node)))
+    session.put_node(node)
+    answer = operations.begin(session, node, "create", call, goal="READY")
+    operations.settle(session, node.name, node.timeline)
+    return answer
+
+
+def check(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:
+    """Raise `ApiError` unless such a node could be made now."""
+    catalog.check_zone(project, zone)
+    if not _NODE_ID.fullmatch(node_id):
+        raise invalid_field("NodeId", node_id)
+    catalog.accelerator(body, zone)
+    catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
+    if body.get("networkConfig") and body.get("networkConfigs"):
+        raise invalid("Only one of network_config and network_configs may be set.")  # API field text
+    for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
+        name = str(config.get("network") or "default").rpartition("/")[2]
+        if name not in session.setting("networks", ["default"]):
+            raise invalid_field("Network", name)
+    if session.node(project, zone, node_id) is not None:
+        raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
+
+
+def prepare(
+    session: Session,
+    project: str,
+    zone: str,
+    node_id: str,
+    *,
+    body: Json,
+    begin: timedelta = timedelta(),  # immutable
+    queued_resource: str = "",
+) -> NodeRecord:
+    """Return a new node that will be CREATING in `begin` and to which nothing happens; it is not kept yet."""
+    name = f"projects/{project}/locations/{zone}/nodes/{node_id}"
+    incarnation = session.next_incarnation(name)
+    accelerator = catalog.accelerator(body, zone)
+    first = session.free_addresses(accelerator.workers, pool=rendering.ADDRESSES)
+    if first == 0:
+        raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
+    number = hashlib.blake2b(f"{session.seed}/{name}/{incarnation}".encode(), digest_size=8).digest()
+    number_text = str(10**18 + int.from_bytes(number, "big") % (8 * 10**18))
+    document = _document(body, accelerator, project=project, zone=zone)
+    document |= {"name": name, "id": number_text, "createTime": rendering.timestamp(session.now + begin)}
+    if queued_resource:
+        document["queuedResource"] = queued_resource
+    scheduling = document["schedulingConfig"]
+    timeline = lifecycle.create(
+        session.now + begin,
+        consequences.pace_of(session, name, incarnation, 0),
+        workers=accelerator.workers,
+        preemptible=bool(scheduling.get("preemptible")),
+    )
+    return NodeRecord(
+        project,
+        zone,
+        node_id,
+        number_text,
+        incarnation,
+        document,
+        timeline,
+        accelerator.workers,
+        first,
+        queued_resource,
+    )
+
+
+def _document(body: Json, accelerator: AcceleratorType, *, project: str, zone: str) -> Json:
+    """Return a node's own words and what the service fills in."""
+    document = {field: copy.deepcopy(body[field]) for field in _CHOSEN if body.get(field) is not None}
+    config = body.get("acceleratorConfig") or {}
+    document["acceleratorType"] = accelerator.name
+    document["acceleratorConfig"] = {
+        "type": accelerator.generation.config_type,
+        "topology": str(config.get("topology") or accelerator.topology or "").lower(),
+    }
+    if "networkConfigs" in document:
+        document["networkConfigs"] = [_network(entry, project, zone) for entry in document["networkConfigs"]]
+    else:
+        document["networkConfig"] = _network(document.get("networkConfig") or {}, project, zone)
+    account = document.get("serviceAccount") or {}
+    email = account.get("email") or f"{catalog.project_number(project)}-compute@developer.gserviceaccount.com"
+    document["serviceAccount"] = {"email": email, "scope": account.get("scope") or list(_SCOPES)}
+    scheduling = dict(document.get("schedulingConfig") or {})
+    if scheduling.get("provisioningModel") == "SPOT":
+        scheduling["spot"] = True
+    document["schedulingConfig"] = {key: value for key, value in scheduling.items() if value}
+    document.setdefault("shieldedInstanceConfig", {})
+    for disk in document.get("dataDisks", []):
+        disk.setdefault("mode", "READ_WRITE")  # API field text
+    document["cidrBlock"] = "10.128.0.0/20"
+    document["apiVersion"] = "V2"
+    return document
+
+
+def _network(config: Json, project: str, zone: str) -> Json:
+    region = zone.rpartition("-")[0]
+    network, subnetwork = str(config.get("network") or "default"), str(config.get("subnetwork") or "default")
+    full = {"network": f"projects/{project}/global/networks/{network}"} if "/" not in network else {"network": network}
+    if "/" not in subnetwork:
+        subnetwork = f"projects/{project}/regions/{region}/subnetworks/{subnetwork}"
+    return {
+        **config,
+        **full,
+        "subnetwork": subnetwork,
+        "enableExternalIps": bool(config.get("enableExternalIps", True)),
+    }
+
+
+def failure(fault: Fault, zone: str) -> Json:
+    """Return the google.rpc.Status that a fault stands for."""
+    if fault.message:
+        message = fault.message
+    elif fault.code == 8:
+        message = no_capacity(zone)
+    else:
+        message = "an internal error has occurred"  # observed: terraform-provider-google#16147
+    return {"code": fault.code, "message": message}
+
+
+def fail_create(session: Session, node: NodeRecord, call: Call, fault: Fault) -> Json:
+    """Keep a node that will not come to be, and return the operation that will say so.
+
+    The record disappears with the failure; the world setting `keep_failed_nodes` leaves it behind in CREATING (both are
+    reported, neither is documented).
+    """
+    pace = consequences.pace(session, node)
+    timeline: Timeline = lifecycle.fail((), session.now, pace, during="CREATING", then=lifecycle.GONE)
+    ended = timeline[-1].at
+    if session.setting("keep_failed_nodes", default=False):
+        timeline = timeline[:1]
+    node = replace(node, timeline=timeline)
+    session.put_node(node)
+    return operations.begin(session, node, "create", call, goal="READY", ended=ended, error=failure(fault, node.zone))

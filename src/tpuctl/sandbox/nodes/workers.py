@@ -1,0 +1,129 @@
+"""The workers of nodes: whom an address belongs to, and what their guest agents publish."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import faults, rendering
+from tpuctl.sandbox.nodes.reading import find
+from tpuctl.sandbox.refusals import invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.world import NodeRecord, Session
+
+_BOOTED = frozenset({"READY", "REPAIRING"})  # unverified: where the guest agent answers
+_NAMESPACE = "hostkeys"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
+
+    `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project.
+    """
+
+    project: str
+    zone: str
+    node_id: str
+    id: str
+    index: int
+    state: str
+    health: str
+    metadata: Mapping[str, str]
+    accelerator_type: str
+    project_metadata: Mapping[str, str]
+
+
+def find_worker(session: Session, address: str) -> Worker | None:
+    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`; nothing if none has.
+
+    A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
+    """
+    node: NodeRecord | None
+    parts = address.split("/")
+    if len(parts) == 4 and parts[3].isdecimal():
+        node, index = session.node(parts[0], parts[1], parts[2]), int(parts[3])
+    else:
+        number = rendering.address_number(address)
+        node = session.node_at(number) if number is not None else None
+        index = number - node.first_address if node and number is not None else 0
+    phase = node.phase(session.now) if node else None
+    if node is None or phase is None or index >= node.workers:
+        return None
+    return Worker(
+        project=node.project,
+        zone=node.zone,
+        node_id=node.node_id,
+        id=node.number,
+        index=index,
+        state=phase.state,
+        health=phase.health,
+        metadata=_metadata(session, node),
+        accelerator_type=node.document["acceleratorType"],
+        project_metadata=_project_metadata(session, node.project),
+    )
+
+
+def _metadata(session: Session, node: NodeRecord) -> dict[str, str]:
+    metadata = dict(node.document.get("metadata") or {})
+    delay = faults.ssh_key_delay(session, node)
+    changed = node.keys_changed or node.timeline[0].at
+    if session.now < changed + delay:
+        metadata["ssh-keys"] = node.keys_before
+    return metadata
+
+
+def _project_metadata(session: Session, project: str) -> dict[str, str]:
+    items = session.project(project).get("items", [])
+    return {str(item["key"]): str(item.get("value", "")) for item in items}
+
+
+def node_directory(world: Path, worker: Worker) -> Path:
+    """Return where one incarnation of a node keeps its files: host key and the workers' homes."""
+    return world.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
+
+
+def get_guest_attributes(session: Session, call: Call) -> Json:
+    """Answer nodes.getGuestAttributes: the host key (one per node) and host name of each worker.
+
+    Before the guest has started there are none: 400 (observed). An empty worker id stands for all (seen in gcloud's requests).
+    """
+    node = find(session, str(call.params["name"]))
+    phase = node.phase(session.now)
+    if phase is None or phase.state not in _BOOTED:
+        raise invalid('Cloud TPU received an invalid argument. The "GuestAttributes" value "" was not found.')
+    wanted = [str(index) for index in call.body.get("workerIds") or () if str(index)]
+    known = [str(index) for index in range(node.workers)]
+    if unknown := [index for index in wanted if index not in known]:
+        raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{unknown[0]}" was not found.')
+    worker = find_worker(session, f"{node.project}/{node.zone}/{node.node_id}/0")
+    key = _host_key(node_directory(session.path, worker)) if worker else ""
+    query = str(call.body.get("queryPath") or "").strip("/")
+    shown = [_attributes(node, int(index), key, query) for index in wanted or known]
+    return {"guestAttributes": shown}
+
+
+def _attributes(node: NodeRecord, index: int, key: str, query: str) -> Json:
+    items = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}] if key else []
+    items.append({"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, index)})
+    wanted = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
+    return {"queryPath": query, "queryValue": {"items": wanted}}
+
+
+def host_name(number: str, index: int) -> str:
+    """Return a worker's host name, in the form of TPU VMs."""
+    return f"t1v-n-{int(number) % 0xFFFFFFFF:08x}-w-{index}"
+
+
+def _host_key(directory: Path) -> str:
+    if shutil.which("ssh-keygen") is None:
+        return ""
+    from tpuctl.sandbox.sshd import host_key  # noqa: PLC0415  # needs OpenSSH, which a machine may lack
+
+    return host_key(directory)

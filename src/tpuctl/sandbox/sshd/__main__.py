@@ -1,0 +1,97 @@
+"""`python -m tpuctl.sandbox.sshd [--reboot] WORLD ADDRESS`: serve one ssh connection, or reboot a worker from inside.
+
+Ends with 255 and a line on stderr, as ssh does, when the worker cannot be reached.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import TpuctlError
+from tpuctl.sandbox.nodes import find_worker, node_directory
+from tpuctl.sandbox.nodes.workers import host_name
+from tpuctl.sandbox.sshd import guest, server
+from tpuctl.sandbox.sshd.folders import Folders
+from tpuctl.sandbox.sshd.host_keys import host_key
+from tpuctl.sandbox.sshd.reboots import end_processes, is_rebooting, note_reboot
+from tpuctl.sandbox.world import World
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tpuctl.sandbox.nodes import Worker
+
+_UNREACHABLE = 255
+
+
+class _UnreachableError(Exception):
+    """Nothing answers at the address, in ssh's words."""
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the arguments say and return the exit code; on success of a connection sshd takes over the process."""
+    *options, world_path, address = arguments
+    try:
+        if options == ["--reboot"]:
+            _reboot(Path(world_path), address)
+        else:
+            _connect(Path(world_path), address)
+    except _UnreachableError as error:
+        sys.stderr.write(f"ssh: connect to host {address} port 22: {error}\n")
+    except TpuctlError as error:
+        sys.stderr.write(f"tpuctl sandbox: {error.message}\n" + (f"  {error.hint}\n" if error.hint else ""))
+    return _UNREACHABLE
+
+
+def _connect(world_path: Path, address: str) -> None:
+    worker, now = _look_up(world_path, address)
+    folders = _folders(world_path, worker)
+    if worker.state != "READY" or is_rebooting(folders, now):
+        raise _UnreachableError("Connection refused")
+    # TIMEOUT is the API's word for a worker that does not respond.
+    if worker.health == "TIMEOUT":
+        raise _UnreachableError("Connection timed out")
+    sshd = server.find_sshd()
+    host_key(folders.node)
+    domain = f"{worker.zone}.c.{worker.project}.internal"
+    name = host_name(worker.id, worker.index)
+    session = guest.furnish(folders, world_path=world_path, address=address, host_name=name, domain=domain)
+    login = server.own_login()
+    keys = server.authorized_keys(login, *_key_lists(worker))
+    server.become_sshd(sshd, server.configure(folders, session, keys, login=login))
+
+
+def _reboot(world_path: Path, address: str) -> None:
+    worker, now = _look_up(world_path, address)
+    folders = _folders(world_path, worker)
+    note_reboot(folders, now)
+    end_processes(folders)
+
+
+def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime]:
+    """Return the worker and the world's time."""
+    if not world_path.exists():  # opening would make a world
+        raise _UnreachableError("No route to host")
+    with World.open(world_path) as world, world.read() as session:
+        worker = find_worker(session, address)
+        if worker is None:
+            raise _UnreachableError("No route to host")
+        return worker, session.now
+
+
+def _key_lists(worker: Worker) -> list[str]:
+    """Return the `ssh-keys` of the node, and of its project unless the node blocks those [Compute Engine documentation]."""
+    lists = [worker.metadata.get("ssh-keys", "")]
+    if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
+        lists.append(worker.project_metadata.get("ssh-keys", ""))
+    return lists
+
+
+def _folders(world_path: Path, worker: Worker) -> Folders:
+    return Folders(node_directory(world_path.absolute(), worker), worker.index)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Reboots in the guest: for a short while nothing answers, and what ran on the worker has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import parse_timestamp
+from tpuctl.sandbox.sshd.folders import Folders, write_private_file
+from tpuctl.sandbox.sshd.guest import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+# Unverified: a plausible time for a VM to boot, in the sandbox's time.
+DURATION = timedelta(seconds=40)
+
+
+def note_reboot(folders: Folders, now: datetime) -> None:
+    """Write down that the worker reboots now, in the sandbox's time."""
+    write_private_file(folders.last_reboot, now.isoformat())
+
+
+def last_reboot(folders: Folders) -> datetime | None:
+    """Return when the worker was last rebooted from inside, in the sandbox's time; nothing when it never was."""
+    try:
+        return parse_timestamp(folders.last_reboot.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def is_rebooting(folders: Folders, now: datetime) -> bool:
+    """Return whether the worker is on its way down or up at this time of the sandbox."""
+    since = last_reboot(folders)
+    return since is not None and since <= now < since + DURATION
+
+
+def end_processes(folders: Folders) -> None:
+    """Kill what runs on the worker, the caller's own session last. Does not return when called on the worker.
+
+    Where the system does not show the environment of processes (macOS), only the caller's session ends.
+    """
+    mark = f"{MARK}={folders.control}"
+    for process in _marked(mark.encode()):
+        if process != os.getpid():
+            _kill(process)
+    if os.environ.get(MARK) == str(folders.control):
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _marked(mark: bytes) -> Iterator[int]:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (folder / "environ").read_bytes()
+        except OSError:  # it has ended, or is another user's
+            continue
+        if mark in environment.split(b"\0"):
+            yield int(folder.name)
+
+
+def _kill(process: int) -> None:
+    try:
+        os.kill(process, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

@@ -1,0 +1,113 @@
+"""OpenSSH's sshd for one connection to one sandbox worker: its configuration, and the programs that it needs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox.sshd.folders import Folders, write_private_file
+from tpuctl.sandbox.sshd.host_keys import HOST_KEY_FILE, SshdUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# sshd is seldom on the PATH of an ordinary user; Homebrew, Fedora and Arch keep it, or sftp-server, elsewhere.
+_SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
+_SFTP_SERVERS = (
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+    "/usr/libexec/sftp-server",
+    "/opt/homebrew/opt/openssh/libexec/sftp-server",
+    "/usr/local/libexec/sftp-server",
+)
+_KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[A-Za-z0-9+/]+=*)(?: .*)?")
+_PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+
+def find_sshd(folders: Iterable[str] = _SSHD_FOLDERS) -> str:
+    """Return the path of sshd. Raises `SshdUnavailableError` naming the package that has it."""
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    found = shutil.which("sshd", path=path)
+    if found is None:
+        hint = "install it (Debian and Ubuntu: `sudo apt-get install openssh-server`; no service needs to run)"
+        raise SshdUnavailableError("ssh to sandbox workers needs OpenSSH's `sshd`, which was not found", hint=hint)
+    return str(Path(found).absolute())  # sshd refuses to start itself again under a relative name
+
+
+def authorized_keys(login: str, *key_lists: str) -> str:
+    """Return the authorized keys of one user out of metadata values (`ssh-keys`: lines `LOGIN:TYPE BASE64 comment`).
+
+    Lines of others, and lines that are not plain keys (options would be obeyed by sshd), are left out.
+    """
+    lines = [line for value in key_lists for line in value.splitlines()]
+    matches = (_KEY_LINE.fullmatch(line.strip()) for line in lines)
+    keys = dict.fromkeys(match["key"] for match in matches if match and match["login"] == login)
+    return "".join(f"{key}\n" for key in keys)
+
+
+def configure(folders: Folders, session: Path, keys: str, *, login: str) -> Path:
+    """Write what sshd reads for one worker and return its configuration file."""
+    write_private_file(folders.control / "authorized_keys", keys)
+    path = folders.control / "sshd_config"
+    write_private_file(path, _configuration(folders, session, login=login))
+    return path
+
+
+def _configuration(folders: Folders, session: Path, *, login: str) -> str:
+    settings = {
+        "HostKey": f'"{folders.node / HOST_KEY_FILE}"',
+        "AuthorizedKeysFile": '"{}"'.format(str(folders.control / "authorized_keys").replace("%", "%%")),
+        "AllowUsers": login,
+        # A login ends up as the user who runs ssh, who owns the worker's home; a root user may be that user.
+        "PermitRootLogin": "prohibit-password",
+        "ForceCommand": shlex.quote(str(session)),
+        "StrictModes": "no",
+        "UsePAM": "yes" if _needs_pam(login) else "no",
+        "PidFile": "none",
+        "PasswordAuthentication": "no",
+        "KbdInteractiveAuthentication": "no",
+        "UseDNS": "no",
+        "PrintMotd": "no",
+        "PrintLastLog": "no",
+        "AcceptEnv": "LANG LC_*",
+        "LogLevel": "ERROR",
+    }
+    if server := next((path for path in _SFTP_SERVERS if os.access(path, os.X_OK)), None):
+        # internal-sftp would run in sshd itself, past the session program, and land in the real home.
+        settings["Subsystem"] = f"sftp {server}"
+    return "".join(f"{key} {value}\n" for key, value in settings.items())
+
+
+def _needs_pam(login: str) -> bool:
+    """Return whether sshd would refuse this account for its lock (`!`) unless PAM decides."""
+    if os.geteuid() != 0 or not Path("/etc/pam.d/sshd").exists():
+        return False
+    try:
+        lines = Path("/etc/shadow").read_text("utf-8").splitlines()
+    except OSError:
+        return False
+    return any(line.startswith(f"{login}:!") for line in lines)
+
+
+def become_sshd(sshd: str, configuration: Path) -> None:
+    """Replace this process by an sshd that serves one connection on stdin and stdout. Does not return."""
+    if os.geteuid() == 0:
+        try:
+            _PRIVILEGE_SEPARATION.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            text = f"sshd run by root needs `{_PRIVILEGE_SEPARATION}`, which cannot be made: {error.strerror}"
+            raise SshdUnavailableError(text, hint=f"make it with `sudo mkdir -p {_PRIVILEGE_SEPARATION}`") from error
+    log = configuration.parent / "log"
+    # The log goes to a file: what a ProxyCommand writes to stderr appears on the user's terminal.
+    os.execv(sshd, [sshd, "-i", "-f", str(configuration), "-E", str(log)])  # noqa: S606  # an argv, no shell
+
+
+def own_login() -> str:
+    """Return the name of the user who runs this: the only one that can log in to a sandbox worker."""
+    return pwd.getpwuid(os.geteuid()).pw_name

@@ -1,0 +1,137 @@
+"""What is passed to ssh, what its end means, and which host keys are kept."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.remote.known_hosts import KnownHostsError, remember_host_keys
+from tpuctl.remote.ssh import Connection, ProbeOutcome, ProbeResult, argv, classify, host_alias
+
+KNOWN = Connection(
+    login="ada",
+    address="198.18.0.1",
+    host_alias=host_alias("42", 0),
+    known_hosts=(Path("/h/a b/known_hosts"), Path("/h/100%/google")),
+    identity=Path("/h/key"),
+    proxy_command="reach %%h",
+    host_keys=("ssh-ed25519 AAAA",),
+)
+
+
+def test_the_whole_argv() -> None:
+    options = {
+        "IdentityFile": '"/h/key"',
+        "IdentitiesOnly": "yes",
+        "HostKeyAlias": "tpu.42-0",
+        "UserKnownHostsFile": '"/h/a b/known_hosts" "/h/100%%/google"',
+        "StrictHostKeyChecking": "yes",
+        "CheckHostIP": "no",
+        "HashKnownHosts": "no",
+        "UpdateHostKeys": "no",
+        "ProxyCommand": "reach %%h",
+    }
+    trust = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    alive = ["-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=15"]
+
+    assert argv(KNOWN, ("uname -a; id",), options=("-L", "1:h:1")) == [
+        *("ssh", "-T", *trust, "-L", "1:h:1", *alive, "ada@198.18.0.1"),
+        *("--", "uname -a; id"),
+    ]
+    assert argv(KNOWN, tty=True) == ["ssh", "-t", *trust, *alive, "ada@198.18.0.1"]
+
+
+def test_several_words_are_quoted_for_the_remote_shell() -> None:
+    assert argv(KNOWN, ("python", "-c", "print('a b')"))[-1] == """python -c 'print('"'"'a b'"'"')'"""
+
+
+def test_a_host_key_nobody_vouches_for_is_accepted_once_and_never_a_changed_one() -> None:
+    words = argv(replace(KNOWN, host_keys=(), proxy_command=None), options=("-o", "StrictHostKeyChecking=no"))
+
+    # ssh takes the first value of an option.
+    checking = [word for word in words if word.startswith("StrictHostKeyChecking")]
+    assert checking == ["StrictHostKeyChecking=accept-new", "StrictHostKeyChecking=no"]
+    assert not any(word.startswith("ProxyCommand") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("login", "-oProxyCommand=id"),
+        ("login", "a b"),
+        ("address", "-v"),
+        ("address", "host;id"),
+        ("address", "user@host"),
+        ("address", ""),
+        ("host_alias", "-x"),
+        ("host_alias", "a\nb"),
+        ("identity", Path('a"b')),
+    ],
+)
+def test_what_could_be_an_option_is_refused(field: str, value: object) -> None:
+    changes: dict[str, object] = {field: value}
+    with pytest.raises(InvalidInputError):
+        replace(KNOWN, **changes)  # type: ignore[arg-type]  # the field is a parameter
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "result"),
+    [
+        (0, "Warning: Permanently added 'tpu.42-0'", ProbeResult(ProbeOutcome.ANSWERED)),
+        (1, "", ProbeResult(ProbeOutcome.COMMAND_FAILED, "`true` ended with 1")),
+        (
+            255,
+            "ada@198.18.0.1: Permission denied (publickey).\r\n",
+            ProbeResult(ProbeOutcome.KEY_REFUSED, "ada@198.18.0.1: Permission denied (publickey)."),
+        ),
+        (
+            255,
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.\n",
+            ProbeResult(ProbeOutcome.HOST_KEY_CHANGED, "Host key verification failed."),
+        ),
+        (
+            255,
+            "No ED25519 host key is known for tpu.42-0 and you have requested strict checking.\n",
+            ProbeResult(
+                ProbeOutcome.HOST_KEY_CHANGED,
+                "No ED25519 host key is known for tpu.42-0 and you have requested strict checking.",
+            ),
+        ),
+        (
+            255,
+            "ssh: connect to host x port 22: Connection refused\nConnection closed by UNKNOWN port 65535\n",
+            ProbeResult(ProbeOutcome.UNREACHABLE, "ssh: connect to host x port 22: Connection refused"),
+        ),
+        (255, "", ProbeResult(ProbeOutcome.UNREACHABLE)),
+    ],
+)
+def test_what_the_end_of_ssh_means(code: int, stderr: str, result: ProbeResult) -> None:
+    assert classify(code, stderr) == result
+
+
+def test_host_keys_replace_only_those_of_their_alias(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "known_hosts"
+    connection = replace(KNOWN, known_hosts=(path, tmp_path / "google"))
+    many = [replace(connection, host_alias=host_alias("7", index)) for index in range(8)]
+    remember_host_keys([connection])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: remember_host_keys([one]), many))
+    remember_host_keys([replace(connection, host_keys=("ssh-ed25519 BBBB", "ssh-rsa CCCC"))])
+    remember_host_keys([replace(connection, host_alias="ignored", host_keys=())])
+
+    others = {f"tpu.7-{index} ssh-ed25519 AAAA" for index in range(8)}
+    lines = path.read_text().splitlines()
+    assert (set(lines), len(lines)) == ({*others, "tpu.42-0 ssh-ed25519 BBBB", "tpu.42-0 ssh-rsa CCCC"}, 10)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_host_key_with_more_than_a_key_in_it_is_refused(tmp_path: Path) -> None:
+    connection = replace(KNOWN, known_hosts=(tmp_path / "k", tmp_path / "g"), host_keys=("ssh-rsa A\n* ssh-rsa EVIL",))
+
+    with pytest.raises(KnownHostsError):
+        remember_host_keys([connection])

@@ -1,0 +1,194 @@
+"""ssh to sandbox workers, with OpenSSH's own programs at both ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import stat
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+
+from tpuctl.remote.keys import ensure_key, metadata_entry
+from tpuctl.remote.known_hosts import remember_host_keys
+from tpuctl.remote.ssh import Connection, ProbeOutcome, ProbeResult, argv, host_alias, probe, trust_options
+from tpuctl.sandbox.calls import Json, Request, Response
+from tpuctl.sandbox.service import respond
+from tpuctl.sandbox.sshd import host_key, proxy_command
+from tpuctl.sandbox.sshd.server import authorized_keys
+from tpuctl.sandbox.world import World
+
+NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
+PATIENCE = timedelta(seconds=15)
+
+
+def missing_programs() -> list[str]:
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
+    return [name for name in ("ssh", "sshd", "ssh-keygen", "scp") if not shutil.which(name, path=path)]
+
+
+@dataclass
+class Slice:
+    """A READY node of four workers, and the way a client reaches them."""
+
+    world: World
+    home: Path
+
+    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
+        sent = b"" if body is None else json.dumps(body).encode()
+        answer = respond(self.world, Request(method, path, tuple(query.items()), body=sent))
+        assert isinstance(answer, Response)
+        assert answer.status == 200, answer.body
+        return dict(json.loads(answer.body))
+
+    def connection(self, worker: int) -> Connection:
+        node = self.call("GET", f"{NODES}/pod")
+        attributes = self.call("POST", f"{NODES}/pod:getGuestAttributes", {"workerIds": [str(worker)]})
+        items = attributes["guestAttributes"][0]["queryValue"]["items"]
+        key = next(item["value"] for item in items if item["key"] == "ssh-ed25519")
+        address = node["networkEndpoints"][worker]["accessConfig"]["externalIp"]
+        return Connection(
+            login=getuser(),
+            address=address,
+            host_alias=host_alias(node["id"], worker),
+            known_hosts=(self.home / "known_hosts", self.home / ".ssh" / "google_compute_known_hosts"),
+            identity=self.home / ".ssh" / "google_compute_engine",
+            proxy_command=proxy_command(self.world.path, address),
+            host_keys=(f"ssh-ed25519 {key}",),
+        )
+
+    def run(self, worker: int, *command: str) -> tuple[str, int]:
+        connection = self.connection(worker)
+        remember_host_keys([connection])
+        words = argv(connection, command)
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return done.stdout, done.returncode
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Slice:
+    if missing := missing_programs():
+        message = f"OpenSSH's {', '.join(missing)} not installed (Debian: openssh-server, openssh-client)"
+        assert os.environ.get("CI") != "true", message
+        pytest.skip(message)
+    # A space and a percent sign are the worst that ssh's and sshd's own quoting has to bear.
+    pod = Slice(World.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
+    key = ensure_key(pod.home, login=getuser())
+    node = {
+        "acceleratorType": "v4-32",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "networkConfig": {"enableExternalIps": True},
+        "metadata": {"ssh-keys": metadata_entry(getuser(), key)},
+    }
+    pod.call("POST", NODES, node, nodeId="pod")
+    pod.world.advance(timedelta(minutes=20))
+    return pod
+
+
+@pytest.mark.sshd
+def test_a_command_runs_in_its_workers_home_and_its_exit_code_comes_back(pod: Slice) -> None:
+    script = (
+        'echo "$TPU_WORKER_ID ${HOSTNAME##*-w-} $(hostname | cut -c1-6)"; [ "$PWD" = "$HOME" ] && touch here; exit 7'
+    )
+
+    assert pod.run(2, script) == ("2 2 t1v-n-\n", 7)
+    assert pod.run(2, "ls") == ("here\n", 0)
+    assert pod.run(3, "ls") == ("", 0)
+    assert pod.run(3, "printf", "%s|", "a b", "$HOME", "") == ("a b|$HOME||", 0)
+
+
+@pytest.mark.sshd
+def test_eight_connections_at_once(pod: Slice) -> None:
+    connections = [pod.connection(index % 4) for index in range(8)]
+    remember_host_keys(connections)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda one: probe(one, PATIENCE), connections))
+
+    assert results == [ProbeResult(ProbeOutcome.ANSWERED)] * 8
+
+
+@pytest.mark.sshd
+def test_scp_lands_in_the_workers_home(pod: Slice, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("payload")
+    connection = pod.connection(1)
+    remember_host_keys([connection])
+    for source, target in (("data", "sent"), ("data", "~/sent in home")):
+        words = ["scp", "-q", *trust_options(connection), source, f"{connection.login}@{connection.address}:{target}"]
+        subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, check=True)
+
+    assert pod.run(1, "cat sent 'sent in home'") == ("payloadpayload", 0)
+
+
+@pytest.mark.sshd
+def test_a_probe_tells_why_it_fails(pod: Slice, tmp_path: Path) -> None:
+    good = pod.connection(0)
+    stranger = ensure_key(tmp_path / "stranger", login="stranger")
+    other_host = replace(good, host_keys=(f"ssh-ed25519 {host_key(tmp_path / 'other host')}",))
+    nobody = replace(good, proxy_command=proxy_command(pod.world.path, "198.18.200.1"))
+
+    remember_host_keys([other_host])
+    changed = probe(other_host, PATIENCE).outcome
+    remember_host_keys([good])
+    refused = probe(replace(good, identity=stranger.path), PATIENCE).outcome
+    nothing = probe(nobody, PATIENCE)
+    answered = probe(good, PATIENCE)
+    pod.call("DELETE", f"{NODES}/pod")
+    deleting = probe(good, PATIENCE)
+
+    assert (changed, refused) == (ProbeOutcome.HOST_KEY_CHANGED, ProbeOutcome.KEY_REFUSED)
+    assert nothing == ProbeResult(
+        ProbeOutcome.UNREACHABLE, "ssh: connect to host 198.18.200.1 port 22: No route to host"
+    )
+    assert answered == ProbeResult(ProbeOutcome.ANSWERED)
+    assert deleting == ProbeResult(
+        ProbeOutcome.UNREACHABLE, f"ssh: connect to host {good.address} port 22: Connection refused"
+    )
+
+
+@pytest.mark.sshd
+def test_a_reboot_in_the_guest_ends_what_runs_and_is_over_after_a_while(pod: Slice) -> None:
+    # A killed process may stay visible as a zombie, so the job shows its life by writing.
+    pod.run(0, "setsid sh -c 'while :; do date +%N >beat; sleep 0.1; done' >/dev/null 2>&1 & sleep 0.2")
+    rebooted = pod.run(0, "sudo -n /sbin/reboot; echo not reached")
+    while_booting = probe(pod.connection(0), PATIENCE)
+    other_worker = pod.run(1, "true")
+    pod.world.advance(timedelta(minutes=1))
+    alive = pod.run(0, 'seen=$(cat beat); sleep 0.3; [ "$seen" = "$(cat beat)" ] && echo ended')
+
+    assert rebooted == ("", 255)
+    refused = f"ssh: connect to host {pod.connection(0).address} port 22: Connection refused"
+    assert while_booting == ProbeResult(ProbeOutcome.UNREACHABLE, refused)
+    assert other_worker == ("", 0)
+    assert alive == ("ended\n", 0)
+
+
+@pytest.mark.sshd
+def test_its_files_are_for_their_owner_only(pod: Slice) -> None:
+    pod.run(0, "true")
+
+    modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (pod.world.path.parent / "workers").rglob("*")}
+    assert modes == {0}
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
+def test_a_host_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(host_key, [tmp_path / "node"] * 8))
+
+    assert len(keys) == 1
+    assert base64.b64decode(keys.pop())[:15] == b"\0\0\0\x0bssh-ed25519"
+    assert [path.name for path in (tmp_path / "node").iterdir()] == ["ssh_host_ed25519_key"]
+
+
+def test_only_plain_keys_of_the_same_login_are_authorized() -> None:
+    value = 'me:ssh-rsa AAAA me\nyou:ssh-rsa BBBB you\nme:command="id" ssh-rsa CCCC\n\nme:ssh-ed25519 DDDD\ngarbage'
+
+    assert authorized_keys("me", value, "me:ssh-rsa AAAA again") == "ssh-rsa AAAA\nssh-ed25519 DDDD\n"
