@@ -49,6 +49,7 @@ def load(
         credentials = _impersonated(credentials, chain)
     if quota_project and hasattr(credentials, "with_quota_project"):
         credentials = credentials.with_quota_project(quota_project)
+    return credentials
 
 
 class GcloudCredentials(google.auth.credentials.Credentials):

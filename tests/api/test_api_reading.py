@@ -6,7 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from scripted_api import (
+
+from tpuctl.api.tpu import NodeListing, QueuedListing
+from tpuctl.clock import ManualClock
+from tpuctl.errors import (
+    AccessError,
+    InvalidInputError,
+    NodeNotFoundError,
+    ServiceUnavailableError,
+)
+from tpuctl.model import Node, Operation, OperationError, QueuedResource
+
+from .scripted_api import (
     NAME,
     NODE,
     Drop,
@@ -18,16 +29,6 @@ from scripted_api import (
     operation,
     refuse,
 )
-
-from tpuctl.api.tpu import NodeListing, QueuedListing
-from tpuctl.clock import ManualClock
-from tpuctl.errors import (
-    AccessError,
-    InvalidInputError,
-    NodeNotFoundError,
-    ServiceUnavailableError,
-)
-from tpuctl.model import Node, Operation, OperationError, QueuedResource
 
 NOT_OFFERED = refuse(403, "PERMISSION_DENIED", "no", {"reason": "LOCATION_POLICY_VIOLATED"})
 
@@ -147,6 +148,8 @@ def test_where_the_wildcard_is_refused_each_zone_is_asked(wildcard: Reply) -> No
         assert client.list_nodes("p") == NodeListing((Node(NAME, node()),) * 20, ("us-w-a",))
         # Threads share nothing: each has its connection, and closes it.
         assert server.connections <= 9
+        # Google's batch interface would leave for the real service.
+        assert {line.rpartition("/")[2] for line in server.lines} == {"nodes", "locations"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
 
 from tpuctl import __version__
 from tpuctl.api.connections import Http
@@ -20,6 +19,8 @@ from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.failures import AnswerLostError, NotSentError, UntrustedServerError
 from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
 from tpuctl.errors import SettingError
+
+from .scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
 
 QUICK = TransportOptions(connect_timeout=timedelta(seconds=1), read_timeout=timedelta(seconds=0.2))
 

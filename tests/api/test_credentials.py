@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_api import NAME, Reply, ScriptedServer, client_of
 
 from tpuctl.api.connections import AuthRequest
 from tpuctl.api.endpoint import Endpoint
@@ -17,6 +16,8 @@ from tpuctl.api.transport import HttpFactory, TransportOptions
 from tpuctl.clock import ManualClock
 from tpuctl.credentials import GcloudCredentials, is_on_google_cloud, load
 from tpuctl.errors import AccessError, ServiceUnavailableError, TpuctlError
+
+from .scripted_api import NAME, Reply, ScriptedServer, client_of
 
 USER = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
 # The client id of Google's own command line, for which google-auth warns about a missing quota project.

@@ -64,8 +64,20 @@ def workers(app: App) -> SshWorkers:
             known_hosts=app.state_folder / "known_hosts",
             guest_attributes=app.client.guest_attributes,
             proxy_command=proxy,
+            obstacle=_no_sshd if app.is_sandbox else lambda: None,
         )
     )
+
+
+def _no_sshd() -> str | None:
+    """Return why the sandbox's workers cannot be reached by ssh, or nothing where they can."""
+    from tpuctl.sandbox.sshd import SshdUnavailableError, find_sshd  # noqa: PLC0415  # only for the sandbox
+
+    try:
+        find_sshd()
+    except SshdUnavailableError as error:
+        return f"{error.message} ({error.hint})" if error.hint else error.message
+    return None
 
 
 def _credentials(app: App, options: TransportOptions) -> Any:  # google-auth's credentials

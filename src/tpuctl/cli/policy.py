@@ -45,9 +45,10 @@ def reachable_goal(app: App, goal: str | None) -> Goal:
     """Return the goal; without one, ssh where it can be used from here, else healthy, and say so."""
     if goal is not None:
         return Goal(goal)
-    if app.workers.can_be_asked():
+    obstacle = app.workers.obstacle()
+    if obstacle is None:
         return Goal.SSH
-    app.terminal.note("ssh cannot be used from here: waiting until it is healthy, not until ssh answers")
+    app.terminal.note(f"waiting until it is healthy, not until ssh answers: {obstacle}")
     return Goal.HEALTHY
 
 

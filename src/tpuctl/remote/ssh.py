@@ -90,7 +90,8 @@ def argv(
 ) -> list[str]:
     """Return the whole argv of ssh. No command is a login shell.
 
-    `options` are the user's own for ssh (`-L`, `8080:localhost:8080`, …); they win over time-outs, not over whom to trust. One word of command is a shell line and is sent as it is; several are an argv, quoted for the remote shell.
+    `options` are the user's own for ssh (`-L`, `8080:localhost:8080`, …); they win over time-outs, not over whom to trust.
+    One word of command is a shell line and is sent as it is; several are an argv, quoted for the remote shell.
     """
     words = ["ssh", "-t" if tty else "-T", *trust_options(connection), *options, *_liveliness_options()]
     words.append(f"{connection.login}@{connection.address}")

@@ -38,7 +38,8 @@ class SshSettings:
     """How to log in: as whom, with which key, what is known of host keys, and by which way.
 
     `key` is the private key that the user named, nothing for gcloud's under `home`. `guest_attributes` asks the API for
-    what the workers publish; `proxy_command` gives ssh's ProxyCommand for one worker, nothing for a direct connection.
+    what the workers publish; `proxy_command` gives ssh's ProxyCommand for one worker, nothing for a direct connection;
+    `obstacle` says what else than an ssh client is missing on this machine.
     """
 
     login: str
@@ -47,6 +48,7 @@ class SshSettings:
     known_hosts: Path
     guest_attributes: Callable[[NodeName, int | None], tuple[Mapping[str, str], ...]]
     proxy_command: Callable[[Node, int], str | None]
+    obstacle: Callable[[], str | None] = lambda: None
     timeout: timedelta = timedelta(seconds=15)
 
 
@@ -59,8 +61,14 @@ class SshWorkers:
         self._host_keys: dict[str, tuple[str, ...]] = {}
 
     def can_be_asked(self) -> bool:
-        """Tell whether there is an ssh client on this machine."""
-        return shutil.which("ssh") is not None
+        """Tell whether ssh can be used from here."""
+        return self.obstacle() is None
+
+    def obstacle(self) -> str | None:
+        """Return why ssh cannot be used from here, or nothing where it can."""
+        if shutil.which("ssh") is None:
+            return "there is no `ssh` on this machine"
+        return self._settings.obstacle()
 
     def key(self) -> SshKey:
         """Return the key to log in with, made if it is gcloud's and missing."""
@@ -109,18 +117,18 @@ class SshWorkers:
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.
 
-        Raises `RemoteCommandError` naming the workers that did not take the command; the others reboot.
+        Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused.
         """
+        silent = [str(worker) for worker, answer in enumerate(self.ask(node)) if answer is not Answer.YES]
+        if silent:
+            raise _not_rebooted(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
         ways = self.connections(node)
         with ThreadPoolExecutor(min(_AT_ONCE, len(ways)) or 1) as pool:
             codes = list(pool.map(lambda way: run_quietly(way, ("sudo reboot",), self._settings.timeout), ways))
         # 255: the link went down with the machine, which is what was asked for.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, 255}]
         if refused:
-            raise RemoteCommandError(
-                f"`sudo reboot` failed on worker {', '.join(refused)} of `{node.name.node_id}`",
-                hint=f"try it by hand: `tpuctl ssh {node.name.node_id} --worker {refused[0]} -- sudo reboot`",
-            )
+            raise _not_rebooted(node, refused, "`sudo reboot` was refused; the other workers reboot")
 
     def learn_host_keys(self, node: Node) -> None:
         """Ask the API once for the host keys that the workers publish; a node that publishes none is trusted at first use."""
@@ -134,3 +142,11 @@ class SshWorkers:
             )
             if keys:
                 self._host_keys[alias] = keys
+
+
+def _not_rebooted(node: Node, workers: list[str], why: str) -> RemoteCommandError:
+    name = node.name.node_id
+    return RemoteCommandError(
+        f"worker {', '.join(workers)} of `{name}` cannot be rebooted from inside: {why}",
+        hint=f"try it by hand: `tpuctl ssh {name} --worker {workers[0]} -- sudo reboot`",
+    )

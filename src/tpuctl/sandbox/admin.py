@@ -110,9 +110,10 @@ def add_node(
 ) -> Json:
     """Put a node into a world as if it had been made `age` ago and had long been in a state; return it as v2 shows it.
 
-    `fields` are the API's (`acceleratorType`, `labels`, `symptoms`, `upcomingMaintenance`, …); a v4-8 with its usual image
-    unless they say otherwise. Without a zone it lands where its type is offered. READY is HEALTHY unless `health` says otherwise
-    (empty: unset). Nothing is checked but the type; a node of that name is replaced. Raises `ApiError` for an unknown type.
+    `fields` are the API's (`acceleratorType`, `labels`, `symptoms`, `upcomingMaintenance`, …); a v4-8 with its
+    usual image unless they say otherwise. Without a zone it lands where its type is offered. READY is HEALTHY
+    unless `health` says otherwise (empty: unset). Nothing is checked but the type; a node of that name is replaced.
+    Raises `ApiError` for a type that is not offered there.
     """
     with world.write() as session:
         body: Json = {"acceleratorType": _TYPE} if "acceleratorConfig" not in fields else {}
@@ -173,7 +174,7 @@ def add_queued_resource(
         full = f"projects/{project}/locations/{zone}/queuedResources/{name}"
         spec: Json = {
             "acceleratorType": _TYPE,
-            "runtimeVersion": catalog.accelerator({"acceleratorType": _TYPE}, zone).runtime_version,
+            "runtimeVersion": accelerators.parse(_TYPE).runtime_version,
         }
         parent = f"projects/{project}/locations/{zone}"
         tpu = {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": spec} for node_id in node_ids]}
@@ -185,6 +186,9 @@ def add_queued_resource(
 
 
 def set_setting(world: World, name: str, value: object) -> None:
-    """Keep a setting of a world: `health_lag`, `networks`, `keep_failed_nodes`, `allow_<verb>_while_<state>`; None unsets it."""
+    """Keep a setting of a world; None unsets it.
+
+    `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`.
+    """
     with world.write() as session:
         session.set_setting(name, value)

@@ -48,7 +48,7 @@ class Fault:
     - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
     - ssh-key-late: a key in the metadata works `duration` after it was written.
-    - quota: create is refused with 429; `code` is the limit in the message.
+    - quota: create is refused with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.
     - unreachable: the zones that match answer 503 and are reported by lists of all zones.
     """
@@ -67,6 +67,7 @@ class Fault:
     duration: timedelta | None = None
     code: int = 8
     message: str = ""
+    limit: int = 0
     status: int = 503
     retry_after: int | None = None
 

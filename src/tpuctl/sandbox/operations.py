@@ -36,12 +36,12 @@ def list_(session: Session, call: Call) -> Json:
         raise invalid("The page token is not valid.")
     limit = paging.size(call)
     zone = None if where.zone == resource_names.ANYWHERE else where.zone
-    found = session.operations(where.project, zone, after=int(place[0]) if place else 0, limit=limit)
+    found = session.operations(where.project, zone, after=int(place[0]) if place else 0, limit=limit + 1)
     wanted = {"done=true": True, "done=false": False}.get(str(call.params.get("filter", "")).replace(" ", "").lower())
-    shown = [op for _, op in found if wanted is None or op.is_done(session.now) is wanted]
+    shown = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
     answer: Json = {"operations": [render(session, operation, call.version) for operation in shown]}
-    if len(found) == limit:
-        answer["nextPageToken"] = paging.token(str(found[-1][0]))
+    if len(found) > limit:
+        answer["nextPageToken"] = paging.token(str(found[limit - 1][0]))
     return answer
 
 

@@ -67,7 +67,7 @@ def create(session: Session, call: Call) -> Json:
     nodes = _requested(session, where.project, where.zone, call.body)
     target = Target(call.method, where.project, where.zone, queued_resource_id)
     if fault := faults.take(session, FaultKind.QUOTA, target):
-        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.code if fault.code != 8 else 0)
+        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.limit)
     record = QueuedRecord(
         where.project,
         where.zone,

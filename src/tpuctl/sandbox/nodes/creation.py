@@ -49,7 +49,7 @@ def create(session: Session, call: Call) -> Json:
     check(session, where.project, where.zone, node_id, body=call.body)
     target = Target(call.method, where.project, where.zone, node_id)
     if fault := faults.take(session, FaultKind.QUOTA, target):
-        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.code if fault.code != 8 else 0)
+        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.limit)
     node = prepare(session, where.project, where.zone, node_id, body=call.body)
     if fault := faults.take(session, FaultKind.OPERATION_ERROR, target):
         return fail_create(session, node, call, fault)
@@ -94,8 +94,7 @@ def prepare(
     first = session.free_addresses(accelerator.workers, pool=rendering.ADDRESSES)
     if first == 0:
         raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
-    number = hashlib.blake2b(f"{session.seed}/{name}/{incarnation}".encode(), digest_size=8).digest()
-    number_text = str(10**18 + int.from_bytes(number, "big") % (8 * 10**18))
+    number_text = _number(f"{session.seed}/{name}/{incarnation}")
     document = _document(body, accelerator, project=project, zone=zone)
     document |= {"name": name, "id": number_text, "createTime": rendering.timestamp(session.now + begin)}
     if queued_resource:
@@ -119,6 +118,12 @@ def prepare(
         first,
         queued_resource,
     )
+
+
+def _number(key: str) -> str:
+    """Return a numeric id of nineteen digits, as the service's look."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return str(10**18 + int.from_bytes(digest, "big") % (8 * 10**18))
 
 
 def _document(body: Json, accelerator: AcceleratorType, *, project: str, zone: str) -> Json:

@@ -42,16 +42,17 @@ def list_(session: Session, call: Call) -> Json:
     limit = paging.size(call)
     lost = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
     after = (place[0], place[1]) if place else ("", "")
-    rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit)
+    rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit + 1)
     shown: list[Json] = []
-    last, count = after, 0
-    for node in rows:
-        count, last = count + 1, (node.zone, node.node_id)
+    last, following = after, ""
+    for count, node in enumerate(rows):
+        if count == limit:
+            following = paging.token(*last)
+            break
+        last = (node.zone, node.node_id)
         if node.zone not in lost and session.is_there(node):
             shown.append(rendering.node(node, session.now, call.version))
     answer: Json = {"nodes": shown} if shown else {}
     if lost:
         answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in lost]
-    if count == limit:
-        answer["nextPageToken"] = paging.token(*last)
-    return answer
+    return {**answer, "nextPageToken": following} if following else answer

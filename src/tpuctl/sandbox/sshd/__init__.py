@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from tpuctl.sandbox.sshd.folders import Folders
 from tpuctl.sandbox.sshd.host_keys import SshdUnavailableError, host_key
+from tpuctl.sandbox.sshd.server import find_sshd
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Folders", "SshdUnavailableError", "host_key", "proxy_command"]
+__all__ = ["Folders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
 
 
 def proxy_command(world_path: Path, address: str) -> str:

@@ -55,7 +55,7 @@ class World:
     def __init__(self, path: Path, clock: Clock | None) -> None:
         self.path = path
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: dict[threading.Thread, sqlite3.Connection] = {}
         self._lock = threading.Lock()
         self._injected = clock
         self.clock: Clock = SystemClock()
@@ -111,7 +111,7 @@ class World:
     def close(self) -> None:
         """Close the connections of all threads."""
         with self._lock:
-            for connection in self._connections:
+            for connection in self._connections.values():
                 connection.close()
             self._connections.clear()
             self._local = threading.local()
@@ -128,7 +128,9 @@ class World:
         if connection is None:
             connection = self._local.connection = connect(self.path)
             with self._lock:
-                self._connections.append(connection)
+                for thread in [thread for thread in self._connections if not thread.is_alive()]:
+                    self._connections.pop(thread).close()  # a server has a thread for every client
+                self._connections[threading.current_thread()] = connection
         return connection
 
     def _settle(self, speed: float) -> None:

@@ -24,6 +24,7 @@ CREATE TABLE nodes (
   project TEXT, zone TEXT, node_id TEXT, number TEXT, first_address INTEGER, workers INTEGER, gone REAL, record TEXT,
   PRIMARY KEY (project, zone, node_id));
 CREATE INDEX nodes_address ON nodes (first_address);
+CREATE INDEX nodes_gone ON nodes (gone) WHERE gone IS NOT NULL;
 CREATE TABLE queued (
   project TEXT, zone TEXT, queued_resource_id TEXT, gone REAL, record TEXT,
   PRIMARY KEY (project, zone, queued_resource_id));
@@ -46,7 +47,13 @@ def connect(path: Path) -> sqlite3.Connection:
     with translated(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(path, timeout=PATIENCE.total_seconds(), isolation_level=None)
+        connection = sqlite3.connect(
+            # Used by one thread; only closing is left to others.
+            path,
+            timeout=PATIENCE.total_seconds(),
+            isolation_level=None,
+            check_same_thread=False,
+        )
         try:
             _prepare(connection, path)
         except BaseException:

@@ -102,20 +102,21 @@ class Session:
     def free_addresses(self, count: int, *, pool: int) -> int:
         """Return the first of `count` consecutive numbers below `pool` that no node holds; 0 when there are none."""
         self._write("DELETE FROM nodes WHERE gone <= ?", self.now.timestamp())
-        row = self._row("SELECT max(first_address + workers) FROM nodes")
-        candidate = max((row[0] if row else None) or 1, self.setting("next_address", 1))
-        if candidate + count > pool:
-            candidate = 1
-            for first, workers in self._connection.execute(
-                "SELECT first_address, workers FROM nodes ORDER BY first_address"
-            ):
-                if candidate + count <= first:
-                    break
-                candidate = first + workers
-        if candidate + count > pool:
-            return 0
-        self.set_setting("next_address", candidate + count)
-        return int(candidate)
+        candidate, has_wrapped = int(self.setting("next_address", 1)), False
+        while True:
+            if candidate + count > pool:
+                if has_wrapped:
+                    return 0
+                candidate, has_wrapped = 1, True
+            # Nodes' ranges are disjoint: only the last that begins before our end can reach into ours.
+            text = (
+                "SELECT first_address + workers FROM nodes WHERE first_address < ? ORDER BY first_address DESC LIMIT 1"
+            )
+            row = self._row(text, candidate + count)
+            if row is None or row[0] <= candidate:
+                self.set_setting("next_address", candidate + count)
+                return candidate
+            candidate = row[0]
 
     # Queued resources
 

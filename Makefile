@@ -1,0 +1,33 @@
+# `make test` and `make demo` each set up all they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test demo lint picture benchmarks clean
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
+
+test: lint
+	$(BIN)/python -m pytest -W error -n auto --dist loadfile
+
+demo: $(VENV)/.ready
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
+
+picture: $(VENV)/.ready
+	$(BIN)/python docs/picture.py
+
+benchmarks: $(VENV)/.ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

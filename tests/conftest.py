@@ -1,0 +1,152 @@
+"""The product as its tests see it: the real program, the sandbox under it on either face, a clock that obeys, a fake `ssh`."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.cli.main import Invocation, main
+from tpuctl.clock import ManualClock
+from tpuctl.output.terminal import Streams
+from tpuctl.sandbox import admin, faults
+from tpuctl.sandbox.faults import Fault, FaultKind
+from tpuctl.sandbox.server import serve
+from tpuctl.sandbox.world import World
+
+Result = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """The world that a test prepares and looks into; nothing here goes through the client."""
+
+    world: World
+
+    def add_node(self, name: str = "node", **fields: Any) -> dict[str, Any]:
+        """Put a node into the world, in any state."""
+        return admin.add_node(self.world, name, **fields)
+
+    def add_queued_resource(self, name: str = "queued", **fields: Any) -> dict[str, Any]:
+        """Put a queued resource into the world, in any state."""
+        return admin.add_queued_resource(self.world, name, **fields)
+
+    def fault(self, kind: str, **fields: Any) -> int:
+        """Make something go wrong."""
+        with self.world.write() as session:
+            return faults.add_fault(session, Fault(FaultKind(kind), **fields))
+
+    def advance(self, **duration: float) -> None:
+        """Let time pass."""
+        self.world.clock.sleep(timedelta(**duration))
+
+    def changes(self) -> list[str]:
+        """Return the calls that asked for a change, by the last word of their method: create, delete, stop, …"""
+        return [request.method.rpartition(".")[2] for request in admin.requests(self.world)]
+
+
+@dataclass(frozen=True)
+class Console:
+    """Runs one command line in this process and returns stdout, stderr and the exit code."""
+
+    environ: Mapping[str, str]
+    folder: Path
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __call__(
+        self, *arguments: str, terminal: bool = False, stdin: str | None = None, width: int = 160, **environ: str
+    ) -> Result:
+        stdout, stderr = io.StringIO(), io.StringIO()
+        streams = Streams(
+            io.StringIO(stdin or ""),
+            stdout,
+            stderr,
+            stdin_is_terminal=stdin is not None,
+            stdout_is_terminal=terminal,
+            stderr_is_terminal=terminal,
+            width=width,
+        )
+        code = main(Invocation(arguments, {**self.environ, **environ}, streams, self.folder, self.clock))
+        return stdout.getvalue(), stderr.getvalue(), code
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that moves only when somebody sleeps on it."""
+    return ManualClock()
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
+    """An empty world on the manual clock."""
+    with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as world:
+        yield Sandbox(world)
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a fake `ssh` on PATH; by default it lets everybody in. Call it with the shell lines that it shall run."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "ssh"
+
+    def install(lines: str) -> None:
+        program.write_text(f"#!/bin/sh\n{lines}\n")
+        program.chmod(0o755)
+
+    install("exit 0")
+    # The sandbox looks whether there is an sshd before it promises ssh; the fake ssh never starts it.
+    (folder / "sshd").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "sshd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return install
+
+
+@pytest.fixture(params=["in-process", "http"])
+def face(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[dict[str, str]]:
+    """The environment that points tpuctl at the sandbox, on each of its two faces."""
+    if request.param == "in-process":
+        yield {"TPUCTL_SANDBOX": "1"}
+        return
+    with serve(sandbox.world) as server:
+        server.start()
+        yield {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
+
+
+@pytest.fixture
+def tpuctl(tmp_path: Path, clock: ManualClock, face: dict[str, str], fake_ssh: Callable[[str], None]) -> Console:
+    """The program, on the sandbox, on both faces, in an empty folder with an empty home."""
+    home, folder = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    folder.mkdir()
+    environ = {"HOME": str(home), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "LOGNAME": "ada", **face}
+    return Console(environ, folder, clock)
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> Console:
+    """The program without a sandbox, an account or a configuration."""
+    home, folder = tmp_path / "home", tmp_path / "project"
+    home.mkdir()
+    folder.mkdir()
+    environ = {"HOME": str(home), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "NO_GCE_CHECK": "true"}
+    return Console(environ, folder)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a program that is not here, naming it; in CI a missing sshd is a failure."""
+    for mark, programs in (("sshd", ("ssh", "ssh-keygen", "sshd")), ("gcloud", ("gcloud",))):
+        if item.get_closest_marker(mark) is None:
+            continue
+        for program in programs:
+            if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") is None:
+                if mark == "sshd" and os.environ.get("CI") == "true":
+                    pytest.fail(f"{program} is missing: install Debian's openssh-client and openssh-server")
+                pytest.skip(f"{program} is not installed")

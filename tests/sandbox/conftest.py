@@ -1,0 +1,71 @@
+"""A world with a clock of its own, and its API without HTTP. A test file may define its own instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.calls import ApiError, Call
+from tpuctl.sandbox.methods import METHODS
+from tpuctl.sandbox.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Api:
+    """The methods of `tpu.projects.locations`, called as the wire calls them."""
+
+    zone = "projects/sandbox/locations/us-central2-b"
+    body: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}  # noqa: RUF012  # never changed
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __call__(
+        self, method: str, body: dict[str, Any] | None = None, *, version: str = "v2", **params: object
+    ) -> Any:
+        """Return the answer; for a refusal its (code, message without the error id)."""
+        method = f"tpu.projects.locations.{method}"
+        with self._world.write() as session:
+            try:
+                return METHODS[method](session, Call(version, method, params, body or {}))
+            except ApiError as error:
+                return error.code, error.message.partition(" [EID")[0]
+
+    def create(self, node_id: str = "node", **change: Any) -> Any:
+        """Create a v4-8."""
+        return self("nodes.create", {**self.body, **change}, parent=self.zone, nodeId=node_id)
+
+    def state(self, node_id: str = "node") -> object:
+        """Return a node's state, or the status code of the refusal."""
+        found = self("nodes.get", name=f"{self.zone}/nodes/{node_id}")
+        return found["state"] if isinstance(found, dict) else found[0]
+
+    def health(self, node_id: str = "node") -> str:
+        """Return a node's health, empty when unset."""
+        return str(self("nodes.get", name=f"{self.zone}/nodes/{node_id}").get("health", ""))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that moves only when told."""
+    return ManualClock()
+
+
+@pytest.fixture
+def world(tmp_path: Path, clock: ManualClock) -> Iterator[World]:
+    """Yield an empty world in which a READY node is HEALTHY at once."""
+    with World.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
+        admin.set_setting(world, "health_lag", [0, 0])
+        yield world
+
+
+@pytest.fixture
+def api(world: World) -> Api:
+    """Return the world's API."""
+    return Api(world)

@@ -1,0 +1,192 @@
+"""Faults: each happens to what it matches, as often as it says, and then no more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.calls import Call
+from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, call_fault, list_faults
+from tpuctl.sandbox.nodes import find_worker
+
+if TYPE_CHECKING:
+    from tpuctl.clock import ManualClock
+    from tpuctl.sandbox.world import World
+
+ZONE = "projects/sandbox/locations/us-central2-b"
+BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+MINUTE = timedelta(minutes=1)
+
+
+def set_fault(world: World, kind: FaultKind, **values: Any) -> int:
+    """Keep a fault in a world."""
+    with world.write() as session:
+        return add_fault(session, Fault(kind, **values))
+
+
+def test_an_unhealthy_node_is_cured_by_the_restart_after_the_last(world: World, api: Any, clock: ManualClock) -> None:
+    set_fault(world, FaultKind.UNHEALTHY, node="nod?", count=2)
+    api.create()
+    clock.sleep(10 * MINUTE)
+    seen = [api.health()]
+    for _ in range(2):
+        for verb in ("stop", "start"):
+            api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
+            clock.sleep(3 * MINUTE)
+        seen.append(api.health())
+
+    assert seen == ["UNHEALTHY_TENSORFLOW", "UNHEALTHY_TENSORFLOW", "HEALTHY"]
+    with world.read() as session:
+        assert list_faults(session) == []
+
+
+def test_a_node_that_exists_falls_ill_at_once_and_a_late_one_is_not_touched(world: World, api: Any) -> None:
+    admin.add_node(world, "a")
+    admin.add_node(world, "b")
+    set_fault(world, FaultKind.UNHEALTHY, health="TIMEOUT")
+
+    assert [api.health(node_id) for node_id in ("a", "b")] == ["TIMEOUT", "HEALTHY"]
+
+
+def test_a_node_hangs_for_ever_or_for_a_while_and_its_operation_with_it(
+    world: World, api: Any, clock: ManualClock
+) -> None:
+    set_fault(world, FaultKind.HANG, node="ever")
+    set_fault(world, FaultKind.HANG, node="while", duration=timedelta(hours=1))
+    operations = [api.create(node_id) for node_id in ("ever", "while", "free")]
+    seen = []
+    for wait in (10 * MINUTE, timedelta(hours=1)):
+        clock.sleep(wait)
+        done = [api("operations.get", name=operation["name"])["done"] for operation in operations]
+        seen.append([(api.state(node_id), end) for node_id, end in zip(("ever", "while", "free"), done, strict=True)])
+
+    assert seen == [
+        [("CREATING", False), ("CREATING", False), ("READY", True)],
+        [("CREATING", False), ("READY", True), ("READY", True)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(8, 'There is no more capacity in the zone "us-central2-b"'), (13, "an internal error has occurred")],
+)
+def test_a_create_fails_in_its_operation_and_leaves_no_record(
+    world: World, api: Any, clock: ManualClock, code: int, text: str
+) -> None:
+    set_fault(world, FaultKind.OPERATION_ERROR, code=code)
+
+    operation = api.create()
+    assert (operation["done"], api.state()) == (False, "CREATING")
+    clock.sleep(2 * MINUTE)
+
+    ended = api("operations.get", name=operation["name"])
+    assert (ended["done"], ended["error"]["code"], ended["error"]["message"].startswith(text)) == (True, code, True)
+    assert api.state() == 404
+    assert "name" in api.create()
+
+
+def test_a_start_without_capacity_ends_stopped(world: World, api: Any, clock: ManualClock) -> None:
+    admin.add_node(world, state="STOPPED")
+    set_fault(world, FaultKind.OPERATION_ERROR, method="*.nodes.start")
+
+    operation = api("nodes.start", name=f"{ZONE}/nodes/node")
+    clock.sleep(2 * MINUTE)
+
+    assert (api.state(), api("operations.get", name=operation["name"])["error"]["code"]) == ("STOPPED", 8)
+
+
+def test_preemption_keeps_a_nodes_record_and_suspends_a_queued_resource(
+    world: World, api: Any, clock: ManualClock
+) -> None:
+    admin.add_node(world)
+    spec = {"parent": ZONE, "nodeId": "owned", "node": BODY}
+    api("queuedResources.create", {"spot": {}, "tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
+    clock.sleep(15 * MINUTE)
+    set_fault(world, FaultKind.PREEMPT, count=0)
+    seen = []
+    for _ in range(2):
+        found = api("queuedResources.get", name=f"{ZONE}/queuedResources/queued")["state"]
+        seen.append((api.state(), api.state("owned"), found["state"], found.get("stateInitiator")))
+        clock.sleep(3 * MINUTE)
+
+    assert seen == [
+        ("PREEMPTED", "DELETING", "SUSPENDING", "SERVICE"),
+        ("PREEMPTED", 404, "SUSPENDED", "SERVICE"),
+    ]
+
+
+def test_maintenance_is_announced_then_under_way_then_over(world: World, api: Any, clock: ManualClock) -> None:
+    admin.add_node(world)
+    set_fault(world, FaultKind.MAINTENANCE, after=timedelta(minutes=30))
+    seen = []
+    for _ in range(3):
+        node = api("nodes.get", name=f"{ZONE}/nodes/node")
+        seen.append((node["state"], node["health"], node.get("upcomingMaintenance", {}).get("maintenanceStatus")))
+        clock.sleep(timedelta(minutes=32))
+
+    assert seen == [
+        ("READY", "HEALTHY", "PENDING"),
+        ("READY", "UNHEALTHY_MAINTENANCE", "ONGOING"),
+        ("READY", "HEALTHY", None),
+    ]
+
+
+def test_a_late_ssh_key_is_not_there_before_its_time(world: World, api: Any, clock: ManualClock) -> None:
+    admin.add_node(world, metadata={"ssh-keys": "old"})
+    set_fault(world, FaultKind.SSH_KEY_LATE, duration=timedelta(minutes=1))
+    clock.sleep(10 * MINUTE)
+    api("nodes.patch", {"metadata": {"ssh-keys": "new"}}, name=f"{ZONE}/nodes/node", updateMask="metadata")
+    seen = []
+    for _ in range(2):
+        with world.read() as session:
+            worker = find_worker(session, "sandbox/us-central2-b/node/0")
+            seen.append(worker and worker.metadata["ssh-keys"])
+        clock.sleep(MINUTE)
+
+    assert seen == ["old", "new"]
+
+
+def test_quota_refuses_the_call_itself(world: World, api: Any) -> None:
+    set_fault(world, FaultKind.QUOTA, limit=4)
+
+    text = "Quota limit 'TPUsPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
+    assert (api.create(), "name" in api.create()) == ((429, text), True)
+
+
+def test_a_call_fault_meets_the_calls_that_it_matches_and_is_used_up(world: World) -> None:
+    set_fault(world, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
+    set_fault(world, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
+    create = Call("v2", "tpu.projects.locations.nodes.create", {"parent": ZONE, "nodeId": "trainer"}, {})
+    get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/a"}, {})
+
+    assert [call_fault(world, call) for call in (create, create, get, get)] == [
+        CallFault(CallFaultKind.DROP_AFTER),
+        None,
+        CallFault(CallFaultKind.HTTP_ERROR, 429, 7),
+        None,
+    ]
+
+
+def test_an_unreachable_zone_answers_503_and_is_named_by_lists(world: World, api: Any) -> None:
+    admin.add_node(world)
+    admin.add_node(world, "far", acceleratorType="v6e-8", zone="us-east5-a")
+    set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
+    get = Call("v2", "tpu.projects.locations.nodes.get", {"name": f"{ZONE}/nodes/node"}, {})
+    everywhere = Call("v2", "tpu.projects.locations.nodes.list", {"parent": "projects/sandbox/locations/-"}, {})
+
+    statuses = [fault and fault.status for fault in (call_fault(world, get), call_fault(world, get))]
+    listed = api("nodes.list", parent="projects/sandbox/locations/-")
+
+    assert statuses == [503, 503]
+    assert call_fault(world, everywhere) is None
+    assert listed["unreachable"] == [ZONE]
+    assert [node["name"].rpartition("/")[2] for node in listed["nodes"]] == ["far"]
+
+
+def test_a_fault_that_cannot_be_is_refused(world: World) -> None:
+    with pytest.raises(InvalidInputError, match="`SLEEPING` is not a state"):
+        set_fault(world, FaultKind.HANG, state="SLEEPING")

@@ -1,0 +1,205 @@
+"""The world's file: shared by processes, sound after a crash, honest when it is broken; and its clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tpuctl.clock import ManualClock
+from tpuctl.errors import InvalidInputError
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.calls import Call
+from tpuctl.sandbox.methods import METHODS
+from tpuctl.sandbox.nodes.creation import prepare
+from tpuctl.sandbox.world import NotAWorldError, World, WorldCorruptError, WorldUnusableError
+from tpuctl.sandbox.world.clock import Rate, WorldClock
+
+WRITER = """
+import sys
+from pathlib import Path
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.world import World
+world = World.open(Path(sys.argv[1]))
+for index in range(int(sys.argv[3])):
+    admin.add_node(world, f"{sys.argv[2]}-{index}")
+    print(index, flush=True)
+"""
+
+
+def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+    """Start a process that adds nodes to a world."""
+    arguments = [sys.executable, "-c", WRITER, str(path), name, str(count)]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+
+
+def test_four_processes_lose_nothing(tmp_path: Path) -> None:
+    """All start with a world that none has made yet, and addresses stay unique."""
+    path = tmp_path / "deep" / "world.db"
+    writers = [writer(path, f"w{index}", 50) for index in range(4)]
+    ends = [(process.communicate(), process.returncode)[1] for process in writers]
+
+    with World.open(path) as world, world.read() as session:
+        nodes = list(session.nodes())
+    assert ends == [0] * 4
+    assert len(nodes) == len({node.first_address for node in nodes}) == len({node.number for node in nodes}) == 200
+    assert [oct(place.stat().st_mode & 0o777) for place in (path.parent, path)] == ["0o700", "0o600"]
+
+
+def test_a_killed_writer_leaves_a_sound_world(tmp_path: Path) -> None:
+    path = tmp_path / "world.db"
+    process = writer(path, "w", 100_000)
+    assert process.stdout
+    for _ in range(20):
+        process.stdout.readline()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+    with World.open(path) as world:
+        admin.add_node(world, "after")
+        assert admin.status(world).states["sandbox"]["READY"] >= 21
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
+    path = tmp_path / "world.db"
+    with World.open(path) as world:
+        admin.add_node(world)
+    path.write_bytes(b"not a database at all" * 500)
+
+    with pytest.raises(WorldCorruptError) as caught:
+        World.open(path)
+
+    assert (str(path) in caught.value.message, caught.value.hint) == (
+        True,
+        "run `tpuctl sandbox reset` to begin with an empty sandbox",
+    )
+    assert admin.reset(path)
+    with World.open(path) as world:
+        assert admin.status(world).states == {}
+
+
+def test_reset_removes_only_what_the_sandbox_made(tmp_path: Path) -> None:
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("years of work")
+    with pytest.raises(NotAWorldError):
+        admin.reset(thesis)
+    with pytest.raises(WorldCorruptError):
+        World.open(thesis)
+    with pytest.raises(NotAWorldError):
+        admin.reset(thesis)
+    assert thesis.read_text() == "years of work"
+
+    path = tmp_path / "sandbox" / "world.db"
+    World.open(path).close()
+    (path.parent / "workers" / "p").mkdir(parents=True)
+    assert (admin.reset(path), list(path.parent.iterdir()), admin.reset(path)) == (True, [], False)
+
+
+def test_a_directory_in_its_place_is_an_error_with_the_path(tmp_path: Path) -> None:
+    with pytest.raises(WorldUnusableError, match=str(tmp_path)):
+        World.open(tmp_path)
+
+
+def _change_and_fail(world: World) -> None:
+    with world.write() as session:
+        session.set_setting("networks", ["other"])
+        raise ZeroDivisionError
+
+
+def test_a_change_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with World.open(tmp_path / "world.db") as world:
+        with pytest.raises(ZeroDivisionError):
+            _change_and_fail(world)
+        with world.read() as session:
+            assert session.settings() == {}
+
+
+def test_the_clock_runs_at_its_speed_and_everyone_sees_an_advance(tmp_path: Path) -> None:
+    path = tmp_path / "world.db"
+    with World.open(path, speed=1000) as world, World.open(path, speed=1) as other:
+        before, real = world.clock.now(), time.monotonic()
+        world.clock.sleep(timedelta(seconds=100))
+        assert 0.09 < time.monotonic() - real < 1
+        assert (other.speed, world.clock.now() - before >= timedelta(seconds=100)) == (1000, True)
+        moved = admin.advance(other, timedelta(days=2))
+        assert moved - before > timedelta(days=2)
+        assert world.clock.now() >= moved
+        with pytest.raises(InvalidInputError):
+            admin.advance(world, timedelta(seconds=-1))
+
+
+def test_an_injected_clock_leads_and_can_be_moved_on(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with World.open(tmp_path / "world.db", clock=clock) as world:
+        start, counted = world.clock.now(), world.clock.monotonic()
+        world.clock.sleep(timedelta(minutes=1))
+        admin.advance(world, timedelta(hours=1))
+
+        passed = timedelta(hours=1, minutes=1)
+        assert (world.clock.now() - start, world.clock.monotonic() - counted) == (passed, passed)
+        with world.read() as session:
+            assert session.now == world.clock.now()
+
+
+def test_monotonic_never_goes_back_when_the_machines_clock_does() -> None:
+    real = ManualClock()
+    clock = WorldClock(lambda: Rate(datetime(2026, 1, 1, tzinfo=UTC), timedelta(), 60.0), real)
+    real.sleep(timedelta(seconds=2))
+    first = clock.monotonic()
+    real._now -= timedelta(seconds=1)
+
+    assert (first, clock.monotonic()) == (timedelta(minutes=2), timedelta(minutes=2))
+
+
+def test_ten_thousand_nodes_are_listed_within_a_second(tmp_path: Path) -> None:
+    with World.open(tmp_path / "world.db") as world:
+        with world.write() as session:
+            body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+            node = prepare(session, "sandbox", "us-central2-b", "n", body=body)
+            for index in range(10_000):
+                session.put_node(replace(node, node_id=f"n{index}", first_address=index + 1))
+        start, count, token = time.process_time(), 0, ""
+        while True:
+            params = {"parent": "projects/sandbox/locations/-", "pageSize": 1000, "pageToken": token}
+            with world.read() as session:
+                answer = METHODS["tpu.projects.locations.nodes.list"](session, Call("v2", "", params, {}))
+            count, token = count + len(answer["nodes"]), answer.get("nextPageToken", "")
+            if not token:
+                break
+        assert (count, time.process_time() - start < 1) == (10_000, True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
+def test_threads_that_ended_leave_no_files_open(tmp_path: Path) -> None:
+    with World.open(tmp_path / "world.db") as world:
+        counts = []
+        for index in range(20):
+            thread = Thread(target=admin.add_node, args=(world, f"n{index}"))
+            thread.start()
+            thread.join()
+            counts.append(len(list(Path("/proc/self/fd").iterdir())))
+
+        assert (counts[-1] - counts[2] <= 1, admin.status(world).states) == (True, {"sandbox": {"READY": 20}})
+
+
+def test_writes_are_logged_for_those_who_count(tmp_path: Path) -> None:
+    with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
+        zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
+        body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+        with world.write() as session:
+            METHODS[method](session, Call("v2", method, {"parent": zone, "nodeId": "a"}, body))
+
+        logged = [(request.method, request.name) for request in admin.requests(world)]
+        assert logged == [(method, f"{zone}/nodes/a")]
