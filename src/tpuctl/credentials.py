@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import warnings
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import google.auth
 import google.auth.credentials
 from google.auth import exceptions
 
+from tpuctl.clock import SystemClock
 from tpuctl.errors import AccessError
 
 SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -23,6 +25,8 @@ SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 # Off Google Cloud nothing answers at that address, and often nothing refuses either.
 _METADATA_TIMEOUT_SECONDS: Final = 0.5
 _METADATA_ADDRESS: Final = "169.254.169.254"
+# google-auth renews a token almost four minutes before its end.
+_GCLOUD_TOKEN_LIFETIME: Final = timedelta(minutes=10)
 _LOGIN: Final = "run `gcloud auth application-default login`"
 
 Credentials = Any  # google.auth.credentials.Credentials, or anything that behaves so
@@ -53,16 +57,21 @@ def load(
 
 
 class GcloudCredentials(google.auth.credentials.Credentials):
-    """The token of gcloud's account. It counts as valid until the service refuses it: gcloud alone knows its age."""
+    """The token of gcloud's account. It is asked for again every few minutes, since gcloud alone knows its age.
+
+    Impersonation needs that: a source's token that has expired is then never met with the 401 that would renew it.
+    """
 
     def __init__(self, access_token: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # google-auth's signatures are partly untyped
         self._access_token = access_token
-        self.token = access_token()
+        self.refresh(None)
 
     def refresh(self, _request: object) -> None:
         """Ask gcloud for a token again. Raises what `access_token` raises."""
         self.token = self._access_token()
+        # google-auth compares with the machine's time, in UTC without a time zone.
+        self.expiry = SystemClock().now().replace(tzinfo=None) + _GCLOUD_TOKEN_LIFETIME
 
 
 def is_on_google_cloud(environ: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from tpuctl.names import check_project, check_zone, parse_reference
 from tpuctl.output.terminal import Format, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from tpuctl.actions.cloud import Context
@@ -49,6 +49,7 @@ class App:
         self.invocation = invocation
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
+        self._at_the_end: list[Callable[[], None]] = []
 
     def take(self, options: dict[str, Any]) -> None:
         """Take the shared options that were given; those of the command win over those before it."""
@@ -117,7 +118,9 @@ class App:
 
         path = self.sandbox_path
         self._say_that_nothing_is_real(is_new=not path.exists())
-        return World.open(path, clock=self.invocation.clock, speed=self._sandbox_speed())
+        world = World.open(path, clock=self.invocation.clock, speed=self._sandbox_speed())
+        self.at_the_end(world.close)
+        return world
 
     @cached_property
     def client(self) -> TpuClient:
@@ -226,9 +229,12 @@ class App:
 
     def close(self) -> None:
         """Let go of what was opened."""
-        world = self.__dict__.get("world")
-        if world is not None:
-            world.close()
+        while self._at_the_end:
+            self._at_the_end.pop()()
+
+    def at_the_end(self, close: Callable[[], None]) -> None:
+        """Have something closed when the run ends."""
+        self._at_the_end.append(close)
 
     def log_in_as(self, login: str) -> None:
         """Use another login name on the workers."""

@@ -38,6 +38,7 @@ def connect(app: App) -> TpuClient:
         proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=app.settings.text("quota_project")
     )
     factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
+    app.at_the_end(factory.close)
     return TpuClient(_traced(app, factory), app.clock, endpoint=text)
 
 
