@@ -15,7 +15,7 @@ def test_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox: Sa
         "demo: creating v4-8 with tpu-ubuntu2204-base: there is none yet",
         "demo: CREATING",
         "demo: READY",
-        "demo: ssh after 3m28s; the service has not reported its health",
+        "demo: usable, ssh answers, after 3m28s; its health is not reported yet",
     ]
     assert sandbox.changes() == ["create"]
 

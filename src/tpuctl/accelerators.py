@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import nearest
 
-_WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9]\d{0,5})")
+_WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class AcceleratorType:
         """The number of workers (virtual machines) of the slice."""
         if self.size in self.generation.single:
             return 1
-        return max(1, self.chips // self.generation.per_worker)
+        return ceil(self.chips / self.generation.per_worker)
 
     @property
     def is_slice(self) -> bool:
@@ -178,7 +178,7 @@ def from_config(config_type: str, topology: str) -> AcceleratorType:
             f"`{config_type}` is not a TPU generation", hint=f"use one of {', '.join(known)}, or a type such as `v4-8`"
         )
     sides = topology.lower().split("x")
-    if len(sides) != generation.dimensions or not all(side.isdigit() and int(side) for side in sides):
+    if len(sides) != generation.dimensions or not all(re.fullmatch(r"[1-9][0-9]{0,4}", side) for side in sides):
         example = next(iter(generation.topologies.values()))
         raise InvalidInputError(
             f"`{topology}` is not a topology of {generation.name}",

@@ -72,11 +72,13 @@ def parse_duration(text: str) -> timedelta:
     Raises `ValueError` for anything else, and for a negative one.
     """
     text = text.strip().lower()
-    if re.fullmatch(r"\d+(?:\.\d+)?", text):
-        return timedelta(seconds=float(text))
-    if not _DURATION.fullmatch(text):
+    with_unit = text + "s" if re.fullmatch(r"\d+(?:\.\d+)?", text) else text
+    if not _DURATION.fullmatch(with_unit):
         raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
-    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+    try:
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(with_unit)))
+    except OverflowError:
+        raise ValueError(f"`{text}` is longer than any clock can count") from None
 
 
 def format_duration(duration: timedelta) -> str:
@@ -103,9 +105,9 @@ def parse_timestamp(text: str | None) -> datetime | None:
     trimmed = re.sub(r"(\.\d{6})\d+", r"\1", text.replace("Z", "+00:00"))
     try:
         parsed = datetime.fromisoformat(trimmed)
-    except ValueError:
+        return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def format_timestamp(moment: datetime) -> str:

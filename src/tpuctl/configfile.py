@@ -172,6 +172,8 @@ def _read(path: Path) -> str:
 
 def _compose(path: Path, text: str) -> _Node:
     """Return YAML's nodes, which know their lines; nothing is constructed, so nothing in the file can act."""
+    if not text:
+        return None
     import yaml  # noqa: PLC0415  # most commands find no file to read
 
     try:

@@ -56,11 +56,13 @@ class Journal:
         path = self._path(name)
         line = json.dumps({"at": format_timestamp(at), "event": event, **data}, sort_keys=True) + "\n"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_private(path.parent)
             # One write to a file opened for append is whole, also with several writers.
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(handle, line.encode())
+                text = (_end_of_torn_line(handle) + line).encode()
+                if os.write(handle, text) < len(text):
+                    raise JournalError(path, "the disk is full")
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -91,8 +93,22 @@ class Journal:
 
     def names(self) -> list[NodeName]:
         """Return the nodes that past commands named, sorted."""
-        return sorted(NodeName(*path.with_suffix("").parts[-3:]) for path in self._folder.glob("*/*/*.jsonl"))
+        found = (path.with_suffix("").parts[-3:] for path in self._folder.glob("*/*/*.jsonl"))
+        return sorted(NodeName(project.replace("_", ":"), zone, node_id) for project, zone, node_id in found)
 
     def _path(self, name: NodeName) -> Path:
-        # A domain-scoped project holds a colon, which some file systems refuse.
+        # A domain-scoped project holds a colon, which some file systems refuse. No project holds an underscore.
         return self._folder / name.project.replace(":", "_") / name.zone / f"{name.node_id}.jsonl"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, all for the owner only."""
+    # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _end_of_torn_line(handle: int) -> str:
+    """Return what ends the line that a crash left without its end, so that the next one is not lost with it."""
+    size = os.fstat(handle).st_size
+    return "\n" if size and os.pread(handle, 1, size - 1) != b"\n" else ""

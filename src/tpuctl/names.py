@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NODE_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _ZONE = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 # Domain-scoped projects (`example.com:project`) are old and still valid.
-_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{3,29}|\d+|[a-z][-a-z0-9]{0,29}")
+_PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+")
 _FULL_NAME = re.compile(
     r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/nodes/(?P<node>[^/]+)"
 )
@@ -71,7 +71,7 @@ def check_node_id(text: str) -> str:
     """Return the node id, or raise `InvalidInputError` with the rule and a name that would do."""
     if not _NODE_ID.fullmatch(text):
         proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
-        proposal = proposal if _NODE_ID.fullmatch(proposal) else f"tpu-{proposal}".rstrip("-")[:63]
+        proposal = proposal if _NODE_ID.fullmatch(proposal) else f"tpu-{proposal}"[:63].rstrip("-")
         raise InvalidInputError(
             f"`{text}` is not a node name",
             hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "

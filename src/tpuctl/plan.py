@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find
@@ -119,7 +120,8 @@ def _afterwards(seen: Seen, verb: Verb) -> Seen:
 def _in_state(seen: Seen, state: str) -> Node:
     raw: dict[str, Any] = dict(seen.node.raw) if seen.node else {"name": str(seen.name)}
     workers = Node(seen.name, raw).workers
-    return Node(seen.name, raw | {"state": state, "health": "HEALTHY", "networkEndpoints": [{}] * workers})
+    raw |= {"state": state, "health": "HEALTHY", "networkConfigs": [], "networkEndpoints": [{}] * workers}
+    return Node(seen.name, raw)
 
 
 def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any] | None = None) -> tuple[str, ...]:
@@ -128,10 +130,11 @@ def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any
     `changes` are the API fields that an update writes, whole; gcloud is told to clear first what it merges.
     """
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project)
-    base = ("gcloud", "compute", "tpus", "tpu-vm")
+    group = ("compute", "tpus", "tpu-vm")
+    base = ("gcloud", *group)
     match step.verb:
         case Verb.CREATE:
-            return (shlex.join((*base, "create", *where, *_create_flags(spec))),) if spec else ()
+            return (shlex.join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
         case Verb.DELETE:
             return (shlex.join((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:
@@ -145,14 +148,7 @@ def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any
 
 
 def _create_flags(spec: NodeSpec) -> list[str]:
-    accelerator = find(spec.accelerator_type)
-    if spec.topology and accelerator:
-        flags = [
-            f"--type={accelerator.generation.config_type.lower().replace('_', '-')}",
-            f"--topology={spec.topology}",
-        ]
-    else:
-        flags = [f"--accelerator-type={spec.accelerator_type}"]
+    flags = _shape_flags(spec)
     flags.append(f"--version={spec.runtime_version}")
     if spec.tier and spec.tier is not Tier.ON_DEMAND:
         flags.append(f"--{spec.tier}")
@@ -180,6 +176,19 @@ def _create_flags(spec: NodeSpec) -> list[str]:
     return flags
 
 
+def _shape_flags(spec: NodeSpec) -> list[str]:
+    accelerator = find(spec.accelerator_type)
+    if accelerator is None or spec.topology in {None, accelerator.topology}:
+        return [f"--accelerator-type={spec.accelerator_type}"]
+    return [f"--type={accelerator.generation.prefix}", f"--topology={spec.topology}"]
+
+
+def _create_track(spec: NodeSpec) -> tuple[str, ...]:
+    """Return `gcloud`, or `gcloud alpha` where only that takes `--type` for the generation [gcloud 528 source]."""
+    needs_alpha = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
+    return ("gcloud", "alpha") if needs_alpha else ("gcloud",)
+
+
 def _update_flags(changes: Mapping[str, Any]) -> list[str]:
     flags: list[str] = []
     for field in ("labels", "metadata"):
@@ -197,6 +206,6 @@ def _update_flags(changes: Mapping[str, Any]) -> list[str]:
 def _pairs(values: Any) -> str:  # a mapping of strings
     """Return `KEY=VALUE,…`, with gcloud's other delimiter where a value holds a comma [gcloud topic escaping]."""
     pairs = [f"{key}={value}" for key, value in values.items()]
-    if any("," in pair for pair in pairs):
-        return "^:::^" + ":::".join(pairs)
-    return ",".join(pairs)
+    everything = "".join(pairs)
+    delimiter = next(mark for mark in chain(",:;|#~@%", map(chr, range(0x2500, 0x10000))) if mark not in everything)
+    return ("" if delimiter == "," else f"^{delimiter}^") + delimiter.join(pairs)

@@ -56,8 +56,8 @@ class Cloud(Protocol):
     def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
         """Ask for a node, once."""
 
-    def delete_node(self, name: NodeName) -> Operation:
-        """Delete a node; deleting what is gone succeeds."""
+    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
+        """Delete a node; deleting what is gone succeeds. A repeat never hits a node with another id."""
 
     def start_node(self, name: NodeName) -> Operation:
         """Start a stopped node."""
@@ -67,6 +67,9 @@ class Cloud(Protocol):
 
     def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
         """Change labels, tags, metadata or description, by the API's field names."""
+
+    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
+        """Set the metadata to what `change` makes of it, which is called again when somebody else was quicker."""
 
     def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
         """Delete a queued resource; with `force` its nodes too."""

@@ -13,7 +13,7 @@ from tpuctl.actions.pursuit import Pending, Pursuit
 from tpuctl.clock import format_duration
 from tpuctl.errors import ServiceUnavailableError
 from tpuctl.events import EventKind
-from tpuctl.readiness import Create, Delete, GiveUp, Policy, Reached, Reboot, Restart, Start, Wait, decide
+from tpuctl.readiness import Create, Delete, GiveUp, Goal, Policy, Reached, Reboot, Restart, Start, Wait, decide
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
+
+
+_ARRIVED = {
+    Goal.READY: "ready",
+    Goal.HEALTHY: "healthy",
+    Goal.SSH: "usable, ssh answers,",
+    Goal.STOPPED: "stopped",
+    Goal.GONE: "gone",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,6 @@ def _act(pursuit: Pursuit, decision: Create | Start | Restart | Reboot | Delete)
 
 def _reached(pursuit: Pursuit, policy: Policy, note: str | None) -> Outcome:
     took = pursuit.took
-    text = f"{policy.goal} after {format_duration(took)}" + (f"; {note}" if note else "")
+    text = f"{_ARRIVED[policy.goal]} after {format_duration(took)}" + (f"; {note}" if note else "")
     pursuit.tell(EventKind.REACHED, text, goal=str(policy.goal), took=took.total_seconds())
     return Outcome(pursuit.seen.node, took, pursuit.seen.restarts, note)

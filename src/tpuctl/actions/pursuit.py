@@ -201,7 +201,7 @@ class Pursuit:
         self.tell(EventKind.ACTION, f"deleting it: {reason}", verb="delete", id=node_id)
         self._spec = spec
         self._deleted = True
-        self._pending = Pending(Verb.DELETE, self._context.cloud.delete_node(self._name))
+        self._pending = Pending(Verb.DELETE, self._context.cloud.delete_node(self._name, expected_id=node_id))
         if not node.state.is_dead:
             self.seen = replace(self.seen, recreates=self.seen.recreates + 1)
 

@@ -95,7 +95,7 @@ def _recreate(context: Context, node: Node, policy: Policy) -> Outcome:
             hint=f"look at it again: `tpuctl status {node.name.node_id}`",
         )
     _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
-    pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name))
+    pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id))
     return ensure(context, node.name, policy, spec=spec, pending=pending)
 
 

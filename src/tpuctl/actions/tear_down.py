@@ -83,7 +83,7 @@ def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bo
         operation = context.cloud.delete_queued_resource(request.name, force=True)
     else:
         _tell(context, target.name, "deleting it")
-        operation = context.cloud.delete_node(target.name)
+        operation = context.cloud.delete_node(target.name, expected_id=target.node.id if target.node else None)
     if wait:
         ensure(context, target.name, replace(policy, goal=Goal.GONE), pending=Pending(Verb.DELETE, operation))
 

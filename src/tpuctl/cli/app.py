@@ -49,6 +49,7 @@ class App:
         self.invocation = invocation
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
+        self.closers: list[Callable[[], None]] = []
         self._at_the_end: list[Callable[[], None]] = []
 
     def take(self, options: dict[str, Any]) -> None:
@@ -229,6 +230,8 @@ class App:
 
     def close(self) -> None:
         """Let go of what was opened."""
+        for close in self.closers:
+            close()
         while self._at_the_end:
             self._at_the_end.pop()()
 

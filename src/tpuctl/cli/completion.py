@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _VARIABLE = "_TPUCTL_COMPLETE"
 
 
-@cli_command("completion", short_help="Print the completion script of a shell.")
+@cli_command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
     """Print the script that makes a shell complete commands, options and node names.

@@ -9,6 +9,7 @@ import click
 
 from tpuctl import configfile
 from tpuctl.cli.options import cli_command
+from tpuctl.cli.tree import Group
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import nearest
 from tpuctl.output.tables import Cell
@@ -25,7 +26,7 @@ def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str)
     return [key for key in SETTINGS if key.startswith(incomplete)]
 
 
-@click.group("config", short_help="Show and change settings.")
+@click.group("config", cls=Group)
 def command() -> None:
     """Show and change settings.
 

@@ -11,8 +11,6 @@ from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.tpu import TpuClient
 from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
 from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.remote.keys import login_name
-from tpuctl.remote.workers import SshSettings, SshWorkers
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cli.app import App
     from tpuctl.model import Node
+    from tpuctl.remote.workers import SshWorkers
 
 
 def connect(app: App) -> TpuClient:
@@ -39,11 +38,15 @@ def connect(app: App) -> TpuClient:
     )
     factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
     app.at_the_end(factory.close)
+    app.closers.append(factory.close)
     return TpuClient(_traced(app, factory), app.clock, endpoint=text)
 
 
 def workers(app: App) -> SshWorkers:
     """Return the workers by ssh; in the sandbox with a key of its own, so that the user's `~/.ssh` is left alone."""
+    from tpuctl.remote.keys import login_name  # noqa: PLC0415  # 25 ms, and most commands reach no worker
+    from tpuctl.remote.workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
+
     environ = app.invocation.environ
     home = app.state_folder if app.is_sandbox else Path(environ.get("HOME") or Path.home())
     proxy: Callable[[Node, int], str | None] = lambda node, worker: None  # noqa: E731, ARG005  # the direct way

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("create", short_help="Create a node; fails if it exists.")
+@cli_command("create")
 @node_argument
 @spec_options
 @timeout_option

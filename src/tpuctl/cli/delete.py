@@ -17,6 +17,7 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.cli.results import show_ended
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("delete", short_help="Delete nodes; fails if they do not exist.")
+@cli_command("delete")
 @nodes_argument
 @click.option("--ignore-not-found", is_flag=True, help="Succeed when there is no such node.")
 @click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
@@ -61,4 +62,4 @@ def command(
             raise error
         app.terminal.note(error.message)
     if not dry_run:
-        app.terminal.names(target.name.node_id for target in targets)
+        show_ended(app, [target.name.node_id for target in targets])

@@ -16,6 +16,7 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.cli.results import show_ended
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("down", short_help="End a node and its billing; fine if it is gone already.")
+@cli_command("down")
 @nodes_argument
 @click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
 @timeout_option
@@ -57,4 +58,4 @@ def command(
     for reference in missing:
         app.terminal.note(f"{reference.node_id}: already gone")
     if not dry_run:
-        app.terminal.names([*(target.name.node_id for target in targets), *(entry.node_id for entry in missing)])
+        show_ended(app, [*(target.name.node_id for target in targets), *(entry.node_id for entry in missing)])

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.cli.usage import asked_for_json, show_usage
 from tpuctl.errors import ExitCode, TpuctlError
-from tpuctl.output.terminal import Streams
+from tpuctl.output.terminal import Format, Streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from tpuctl.cli.app import App
     from tpuctl.clock import Clock
 
 # What a shell reports for a process that SIGPIPE ended.
@@ -65,10 +65,11 @@ def main(invocation: Invocation) -> int:
             contextlib.redirect_stderr(invocation.streams.stderr),
         ):
             code = root().main(list(invocation.arguments), prog_name="tpuctl", standalone_mode=False, obj=app)
-            invocation.streams.stdout.flush()
+            app.terminal.flush()
         return int(code or ExitCode.OK)
     except click.ClickException as error:
-        _show_usage(error, app)
+        as_json = asked_for_json(invocation.arguments, invocation.environ)
+        show_usage(error, app.terminal, form=Format.JSON if as_json else Format.TABLE)
         return ExitCode.USAGE
     except (click.exceptions.Abort, KeyboardInterrupt):
         app.interrupted("interrupted")
@@ -84,14 +85,6 @@ def main(invocation: Invocation) -> int:
         return error.exit_code
     finally:
         app.close()
-
-
-def _show_usage(error: click.ClickException, app: App) -> None:
-    stream = app.terminal.streams.stderr
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        stream.write(error.ctx.get_usage() + "\n")
-        stream.write(f"Try '{error.ctx.command_path} --help' for help.\n\n")
-    stream.write(f"error: {error.format_message()}\n")
 
 
 def _silence(streams: Streams) -> None:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.tree import FOREIGN_OPTIONS
+from tpuctl.cli.tree import named_options
 from tpuctl.clock import parse_duration
-from tpuctl.names import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,16 +40,21 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and name our option where another tool's was given."""
-        try:
+        with named_options(self, ctx):
             return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            name = error.option_name.split("=")[0]
-            ours = FOREIGN_OPTIONS.get(name)
-            if ours is None:
-                known = [option for param in self.params for option in param.opts if option.startswith("--")]
-                near = nearest(name, known)
-                raise click.NoSuchOption(name, possibilities=[near] if near else None, ctx=ctx) from None
-            raise click.UsageError(f"No such option: {name}. tpuctl says: {ours}", ctx) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then those that every command takes."""
+        own: list[tuple[str, str]] = []
+        shared: list[tuple[str, str]] = []
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            if record is not None:
+                (shared if param.name in (*_GLOBAL_NAMES, "help") else own).append(record)
+        for title, records in (("Options", own), ("Options of every command", shared)):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 # The group and each command take these, so that they may stand before or after the command's name.

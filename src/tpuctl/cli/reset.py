@@ -32,7 +32,7 @@ _QUESTIONS = {
 }
 
 
-@cli_command("reset", short_help="Make a node fresh without losing its disk.")
+@cli_command("reset")
 @node_argument
 @click.option(
     "--mode",

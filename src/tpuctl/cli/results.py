@@ -31,3 +31,11 @@ def show_states(app: App, nodes: Sequence[Node]) -> None:
         app.terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
     else:
         app.terminal.table(shown.HEADER, shown.rows(nodes, app.now()))
+
+
+def show_ended(app: App, node_ids: Sequence[str]) -> None:
+    """Show which names now stand for nothing. A person has been told by the progress already."""
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([{"nodeId": node_id, "state": None} for node_id in node_ids], app.format)
+    elif app.format is Format.NAME or not app.terminal.is_interactive:
+        app.terminal.names(node_ids)

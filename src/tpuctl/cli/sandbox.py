@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.options import Duration, cli_command, yes_option
+from tpuctl.cli.tree import Group
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.output.terminal import Format
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _UNUSED = ("project", "zone", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
 
 
-@click.group("sandbox", short_help="Try tpuctl without an account, a network or a bill.")
+@click.group("sandbox", cls=Group)
 def command() -> None:
     """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
 

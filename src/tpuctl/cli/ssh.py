@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WORTH_A_TRY = frozenset({NodeState.READY, NodeState.REPAIRING, NodeState.RESTARTING, NodeState.UNHIDING})
 
 
-@cli_command("ssh", short_help="Open a shell on a worker, or run a command on it.", without=("output",))
+@cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--worker", type=click.IntRange(min=0), default=0, show_default=True, help="Which worker.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("start", short_help="Start stopped nodes.")
+@cli_command("start")
 @nodes_argument
 @timeout_option
 @no_wait_option

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("stop", short_help="Stop nodes, keeping their disks.")
+@cli_command("stop")
 @nodes_argument
 @timeout_option
 @no_wait_option

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl import __version__
+from tpuctl.cli.usage import WrongWordError
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from click.shell_completion import CompletionItem
 
 # name: (module below tpuctl.cli, what `tpuctl --help` says)
 _COMMANDS = {
@@ -52,23 +56,75 @@ _ELSEWHERE = {
     "info": "status",
 }
 FOREIGN_OPTIONS = {
-    "--format": "-o json|yaml|name",
-    "--json": "-o json",
-    "--filter": "`tpuctl list -o json` and jq",
-    "--force": "--yes",
-    "--quiet-confirm": "--yes",
-    "--region": "--zone",
+    "--format": "`-o json`, `-o yaml` or `-o name`",
+    "--json": "`-o json`",
+    "--filter": "`-o json` and jq",
+    "--limit": "`head`",
+    "--force": "`--yes`",
+    "--quiet-confirm": "`--yes`",
+    "--region": "`--zone`",
+    "--all-zones": "nothing: all zones are looked at unless `--zone` is given",
     "--tpu": "the node's name as an argument",
     "--name": "the node's name as an argument",
     "--tpu-name": "the node's name as an argument",
-    "--accelerator": "--type",
-    "--runtime": "--version",
-    "--image": "--version",
-    "--verbosity": "-v",
+    "--accelerator": "`--type`",
+    "--runtime": "`--version`",
+    "--image": "`--version`",
+    "--verbosity": "`-v`",
 }
 
 
-class Tree(click.Group):
+@contextmanager
+def named_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
+    """Say which option was probably meant, also where it is another tool's."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        name = error.option_name.split("=")[0]
+        params = command.get_params(ctx)
+        known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
+        near = name if name in FOREIGN_OPTIONS else nearest(name, known) or nearest(name, FOREIGN_OPTIONS)
+        if near in FOREIGN_OPTIONS:
+            hint = f"tpuctl has {FOREIGN_OPTIONS[near]} for that"
+        else:
+            hint = f"did you mean `{near}`?" if near else f"see `{ctx.command_path} --help`"
+        raise WrongWordError(f"`{ctx.command_path}` has no option `{name}`", hint=hint, ctx=ctx) from None
+    except click.UsageError as error:
+        error.ctx = error.ctx or ctx
+        raise
+
+
+class Group(click.Group):
+    """A group that lists its commands in the order in which they were added, and says which one was probably meant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
+        """Return the commands, in the order in which they were added."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and name our option where another was given."""
+        with named_options(self, ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        word = args[0]
+        if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
+            name, command, rest = super().resolve_command(ctx, args)
+            # A short name such as `ls` stands for the command; messages use the real one.
+            return (command.name if command else name), command, rest
+        ours = self.meant(ctx, word)
+        hint = f"did you mean `{ctx.command_path} {ours}`?" if ours else f"see `{ctx.command_path} --help`"
+        raise WrongWordError(f"there is no command `{ctx.command_path} {word}`", hint=hint, ctx=ctx)
+
+    def meant(self, ctx: click.Context, word: str) -> str | None:
+        """Return the command that a word was probably meant to be."""
+        return nearest(word, self.list_commands(ctx))
+
+
+class Tree(Group):
     """A group whose commands are imported one at a time, and which knows the words of other tools."""
 
     def __init__(
@@ -96,18 +152,17 @@ class Tree(click.Group):
             raise TypeError(f"tpuctl.cli.{entry[0]} has no command")
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
-        word = args[0]
-        if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
-            name, command, rest = super().resolve_command(ctx, args)
-            # A short name such as `ls` stands for the command; messages use the real one.
-            return (command.name if command else name), command, rest
-        ours = self._elsewhere.get(word) or nearest(word, [*self._table, *self._aliases])
-        meant = f" Did you mean '{ctx.command_path} {ours}'?" if ours else ""
-        raise click.UsageError(f"No such command '{word}'.{meant}", ctx)
+    def meant(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
+        """Return the command that a word of another tool, or a mistyped one, was probably meant to be."""
+        return self._elsewhere.get(word) or nearest(word, [*self._table, *self._aliases])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name without importing it, or an option."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+        names = [(name, text) for name, (_, text) in self._table.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=text) for name, text in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
         """Write the table of commands without importing them."""

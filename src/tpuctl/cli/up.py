@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("up", short_help="Bring a node up and wait until it is usable.")
+@cli_command("up")
 @node_argument
 @spec_options
 @click.option("--for", "goal", type=click.Choice(["ready", "healthy", "ssh"]), help="What usable means. [default: ssh]")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.model import Node
 
 
-@cli_command("update", short_help="Change a node's labels, tags, metadata or description.")
+@cli_command("update")
 @node_argument
 @click.option("--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; others stay.")
 @click.option("--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove.")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("version", short_help="Print the version.")
+@cli_command("version")
 def command(app: App) -> None:
     """Print the version of tpuctl; with -o json also those of what it is built on."""
     if app.format in {Format.JSON, Format.YAML}:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("versions", short_help="List the runtime versions that a zone offers.")
+@cli_command("versions")
 def command(app: App) -> None:
     """List the runtime versions (images) that a zone offers, as the API tells it now.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("wait", short_help="Wait until nodes are usable, stopped or gone.")
+@cli_command("wait")
 @nodes_argument
 @click.option("--for", "goal", type=click.Choice([str(goal) for goal in Goal]), help="What to wait for. [default: ssh]")
 @timeout_option

@@ -7,8 +7,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import AcceleratorType, find
+from tpuctl.accelerators import AcceleratorType, find, from_config
 from tpuctl.clock import parse_timestamp
+from tpuctl.errors import InvalidInputError
 from tpuctl.model.states import Health, NodeState, Tier
 from tpuctl.names import NodeName, short
 
@@ -90,8 +91,14 @@ class Node:
 
     @property
     def accelerator_type(self) -> str:
-        """The type name; made from type and topology where the API leaves it out."""
-        return self.raw.get("acceleratorType") or ""
+        """The type name; made from type and topology where the API leaves it out, and nothing where neither tells."""
+        config = self.raw.get("acceleratorConfig")
+        if self.raw.get("acceleratorType") or not config:
+            return self.raw.get("acceleratorType") or ""
+        try:
+            return from_config(config.get("type", ""), config.get("topology", "")).name
+        except InvalidInputError:
+            return ""
 
     @cached_property
     def accelerator(self) -> AcceleratorType | None:
@@ -112,9 +119,8 @@ class Node:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """One endpoint for each worker, in order. The API lists none while CREATING."""
         listed = [Endpoint.from_api(entry) for entry in self.raw.get("networkEndpoints") or ()]
-        # With several network interfaces each worker is listed once for each of them [gcloud 528, tpu_vm/ssh.py].
-        interfaces = max(1, len(self.raw.get("networkConfigs") or ()))
-        return tuple(listed[: len(listed) // interfaces] if len(listed) % interfaces == 0 else listed)
+        # With several networks each worker is listed once for each of them, its primary one first [gcloud 528 source].
+        return tuple(listed[:: max(1, len(self.raw.get("networkConfigs") or ()))])
 
     @property
     def workers(self) -> int:

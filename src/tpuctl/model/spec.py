@@ -161,7 +161,7 @@ class NodeSpec:
         wanted_shape = self.topology or (default.topology if default else None)
         found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
         return (
-            ("accelerator_type", self.accelerator_type, node.accelerator_type or self._type_of(node)),
+            ("accelerator_type", self.accelerator_type, node.accelerator_type),
             ("topology", wanted_shape, found_shape),
             ("runtime_version", short(self.runtime_version), short(node.runtime_version)),
             ("tier", self.tier, node.tier),
@@ -175,11 +175,6 @@ class NodeSpec:
             ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
             ("shielded_secure_boot", bool(self.shielded_secure_boot), _secure_boot(node)),
         )
-
-    def _type_of(self, node: Node) -> str:
-        """Return the type of a node that reports only its acceleratorConfig."""
-        shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
-        return self.accelerator_type if shape == self.topology else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from tpuctl.clock import format_duration
 from tpuctl.events import Event, EventKind
+from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,9 +95,9 @@ class _Live:
     def show(self, event: Event) -> None:
         from rich.text import Text  # noqa: PLC0415  # as above
 
-        elapsed = format_duration(self._elapsed())
+        elapsed, words = format_duration(self._elapsed()), flat(event.text)
         if event.kind is EventKind.WAIT:
-            text = Text(f"{event.node.node_id}: {event.text} ({elapsed})")
+            text = Text(f"{event.node.node_id}: {words} ({elapsed})")
             if self._status is None:
                 self._status = self._console.status(text, spinner_style="cyan")
                 self._status.start()
@@ -107,7 +108,7 @@ class _Live:
         line.append(f"{elapsed:>7} ", "dim")
         line.append(f"{_MARKS[event.kind]} ", _STYLES[event.kind])
         line.append(f"{event.node.node_id} ", "bold")
-        line.append(event.text, _STYLES[event.kind] if event.kind is not EventKind.STATE else "")
+        line.append(words, _STYLES[event.kind] if event.kind is not EventKind.STATE else "")
         self._console.print(line, soft_wrap=True)
 
     def stop(self) -> None:

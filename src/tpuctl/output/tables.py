@@ -24,7 +24,7 @@ class Cell:
 def tabs(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
     """Yield a line for each row, its cells separated by tabs. No cell can break out of its place."""
     for row in rows:
-        yield "\t".join(_flat(cell.text if cell.plain is None else cell.plain) for cell in row)
+        yield "\t".join(flat(cell.text if cell.plain is None else cell.plain) for cell in row)
 
 
 def columns(
@@ -37,7 +37,7 @@ def columns(
     used = (
         [index for index in range(len(header)) if any(row[index].text for row in rows)] if rows else range(len(header))
     )
-    texts = [[_flat(row[index].text) for index in used] for row in rows]
+    texts = [[flat(row[index].text) for index in used] for row in rows]
     titles = [header[index] for index in used]
     widths = [max(map(_width, column)) for column in zip(titles, *texts, strict=True)]
     yield _styled(_line(titles, widths, width), "bold", colored=colored)
@@ -64,7 +64,12 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles
 
 def _cut(text: str, room: int) -> str:
     # A column too narrow to read helps nobody: let the terminal wrap it.
-    return text if room < 12 or _width(text) <= room else text[: room - 1] + "…"
+    if room < 12 or _width(text) <= room:
+        return text
+    kept = text[: room - 1]
+    while _width(kept) > room - 1:
+        kept = kept[:-1]
+    return kept + "…"
 
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
@@ -74,7 +79,7 @@ def _styled(text: str, style: str, *, colored: bool) -> str:
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colored and style and text else text
 
 
-def _flat(text: str) -> str:
+def flat(text: str) -> str:
     """Return the text on one line, without control characters: names and messages come from elsewhere."""
     if text.isprintable():
         return text

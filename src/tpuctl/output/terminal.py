@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.output import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from tpuctl.errors import TpuctlError
     from tpuctl.output.tables import Cell
+
+
+class OutputError(TpuctlError):
+    """What was to be shown cannot be written, for example because the disk is full."""
+
+    kind = "output"
 
 
 class Format(StrEnum):
@@ -44,13 +52,18 @@ class Streams:
         """Return the streams that the process was started with."""
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
+        # Python has no object for a stream that was closed when the process began (`>&-`).
+        stdin, stdout, stderr = (
+            stream or Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # open to the end of the process
+            for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+        )
         return cls(
-            sys.stdin,
-            sys.stdout,
-            sys.stderr,
-            sys.stdin is not None and sys.stdin.isatty(),
-            sys.stdout.isatty(),
-            sys.stderr.isatty(),
+            stdin,
+            stdout,
+            stderr,
+            stdin.isatty(),
+            stdout.isatty(),
+            stderr.isatty(),
             shutil.get_terminal_size().columns,
         )
 
@@ -73,7 +86,13 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write a line of data."""
-        self.streams.stdout.write(text + "\n")
+        with self._writing() as stdout:
+            stdout.write(text + "\n")
+
+    def flush(self) -> None:
+        """Let go of what was written so far. Raises `OutputError` where it cannot be written."""
+        with self._writing() as stdout:
+            stdout.flush()
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
@@ -81,7 +100,7 @@ class Terminal:
             lines = tables.columns(header, rows, width=self.streams.width, colored=self.colors_out)
         else:
             lines = tables.tabs(rows)
-        self.streams.stdout.writelines(line + "\n" for line in lines)
+        self.names(lines)
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write label, text and style of what there is to say about one thing."""
@@ -90,7 +109,7 @@ class Terminal:
             lines = list(tables.columns(("", ""), cells, width=None, colored=self.colors_out))[1:]
         else:
             lines = list(tables.tabs(cells))
-        self.streams.stdout.writelines(line + "\n" for line in lines)
+        self.names(lines)
 
     def data(self, value: Any, form: Format) -> None:  # JSON
         """Write a value as JSON or YAML."""
@@ -98,14 +117,17 @@ class Terminal:
             import yaml  # noqa: PLC0415  # 12 ms
 
             dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-            yaml.dump(value, self.streams.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
+            with self._writing() as stdout:
+                yaml.dump(value, stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
             return
-        json.dump(value, self.streams.stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
-        self.streams.stdout.write("\n")
+        with self._writing() as stdout:
+            json.dump(value, stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
+            stdout.write("\n")
 
     def names(self, names: Iterable[str]) -> None:
         """Write one name on each line."""
-        self.streams.stdout.writelines(name + "\n" for name in names)
+        with self._writing() as stdout:
+            stdout.writelines(name + "\n" for name in names)
 
     def note(self, text: str) -> None:
         """Tell the user something that is not data."""
@@ -114,7 +136,7 @@ class Terminal:
 
     def warn(self, text: str) -> None:
         """Tell the user something that matters, also when quiet."""
-        self._tell(self._painted("warning: ", "33") + text)
+        self._tell(text, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
         """Print an error: message and hint, or one JSON object on stderr where JSON was asked for."""
@@ -124,9 +146,9 @@ class Terminal:
             body |= {"id": error.error_id} if error.error_id else {}
             self._tell(json.dumps({"error": body} | ({"sandbox": True} if sandbox else {}), ensure_ascii=False))
             return
-        self._tell(self._painted("error: ", "1;31") + error.message)
+        self._tell(error.message, label="error: ", code="1;31")
         for line in (error.hint or "").splitlines():
-            self._tell(self._painted("  hint: ", "36") + line)
+            self._tell(line, label="  hint: ", code="36")
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, and return whether the answer was yes.
@@ -144,9 +166,19 @@ class Terminal:
         self.streams.stderr.flush()
         return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
 
-    def _tell(self, text: str) -> None:
-        self.streams.stderr.write(text + "\n")
-        self.streams.stderr.flush()
+    @contextmanager
+    def _writing(self) -> Iterator[TextIO]:
+        """Yield stdout, and say in words why it cannot be written. A closed pipe is no error: its reader had enough."""
+        try:
+            yield self.streams.stdout
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
 
-    def _painted(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colors_err else text
+    def _tell(self, text: str, *, label: str = "", code: str = "") -> None:
+        # The service's words are among it: they must not steer the terminal.
+        lines = "\n".join(map(tables.flat, text.split("\n")))
+        painted = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
+        self.streams.stderr.write(painted + lines + "\n")
+        self.streams.stderr.flush()

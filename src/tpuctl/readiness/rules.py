@@ -113,6 +113,8 @@ def _present(policy: Policy, seen: Seen, node: Node) -> Decision:
         if policy.may_create:
             return _wait(seen, "it is being deleted")
         return GiveUp(ConflictError(f"`{seen.name.node_id}` is being deleted"))
+    if not node.state.is_known:
+        return _wait(seen, f"state {node.state} is new to this version of tpuctl")
     if seen.differences and (policy.may_create or policy.replace):
         return _different(policy, seen, node)
     if node.state in {NodeState.HIDDEN, NodeState.UNKNOWN}:
@@ -121,10 +123,8 @@ def _present(policy: Policy, seen: Seen, node: Node) -> Decision:
         return _stopped(policy, seen, node)
     if node.state is NodeState.READY:
         return _ready(policy, seen, node)
-    if node.state in _MAY_BE_STOPPED and seen.in_state > _slow_after(policy, node):
+    if node.state in _MAY_BE_STOPPED and seen.in_state >= _slow_after(policy, node):
         return _slow(policy, seen, node)
-    if not node.state.is_known:
-        return _wait(seen, f"state {node.state} is new to this version of tpuctl")
     return _wait(seen, f"it is {node.state}")
 
 
@@ -151,8 +151,8 @@ def _dead(policy: Policy, seen: Seen, node: Node) -> Decision:
 
 def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
     if policy.replace:
-        if node.state is NodeState.CREATING:
-            return _wait(seen, "it is CREATING and will be replaced when that has ended")
+        if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
+            return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id)
     lines = "".join(f"\n  {difference}" for difference in seen.differences)
     return GiveUp(
@@ -200,8 +200,9 @@ def _repair(policy: Policy, seen: Seen, node: Node, reason: str) -> Decision:
     if policy.repair is Repair.NONE:
         hint = f"`tpuctl reset {name}` restarts it"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
-    in_use = not seen.is_ours and not policy.forced and (not seen.answers or Answer.YES in seen.answers)
-    if in_use:
+    # A worker that refuses us is alive all the same, and may be working for somebody else.
+    is_alive = not seen.answers or any(answer is not Answer.UNREACHABLE for answer in seen.answers)
+    if is_alive and not seen.is_ours and not policy.forced:
         hint = f"it may be in use and was left alone; `tpuctl reset {name}` restarts it, `tpuctl up {name} --yes` repairs it"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
     why_not = node.why_not_restartable() or seen.refused_stop

@@ -37,6 +37,8 @@ def why_not_usable(seen: Seen, node: Node) -> str:
         return f"it is READY but {described_health(node)}"
     if seen.answers:
         return describe_answers(seen.answers)
+    if node.health is Health.HEALTHY:
+        return "it is READY, its workers have not been asked yet"
     return "it is READY, its health is not known yet"
 
 
@@ -50,7 +52,7 @@ def health_note(node: Node) -> str | None:
     if node.health is Health.HEALTHY:
         return None
     if node.health is Health.HEALTH_UNSPECIFIED:
-        return "the service has not reported its health"
+        return "its health is not reported yet"
     return f"the service reports {described_health(node)}"
 
 

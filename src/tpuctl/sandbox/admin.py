@@ -117,7 +117,7 @@ def add_node(
     """
     with world.write() as session:
         body: Json = {"acceleratorType": _TYPE} if "acceleratorConfig" not in fields else {}
-        body |= fields
+        body |= {"networkConfig": {"enableExternalIps": True}, **fields}
         zone = zone or _home(str(body.get("acceleratorType", _TYPE)))
         body.setdefault("runtimeVersion", catalog.accelerator(body, zone).runtime_version)
         owner = (

@@ -117,7 +117,7 @@ def _sicken(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
         timeline[index],
         at=max(timeline[index].at, now),
         health=fault.health,
-        description=fault.description or f"the node reports {fault.health}",
+        description=fault.description,
     )
     before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
     return (*before, ill, *_beyond(timeline[index:], "READY"))

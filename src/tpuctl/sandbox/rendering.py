@@ -81,7 +81,7 @@ def _endpoints(record: NodeRecord) -> list[Json]:
     configs = record.document.get("networkConfigs") or [record.document.get("networkConfig") or {}]
     endpoints: list[Json] = []
     for network, config in enumerate(configs):
-        has_external = network == 0 and config.get("enableExternalIps", True)
+        has_external = network == 0 and config.get("enableExternalIps", False)
         for number in range(record.first_address, record.first_address + record.workers):
             endpoint: Json = {"ipAddress": internal_address(number, network=network), "port": PORT}
             endpoint["accessConfig"] = {"externalIp": external_address(number)} if has_external else {}

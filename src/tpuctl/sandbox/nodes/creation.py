@@ -164,7 +164,8 @@ def _network(config: Json, project: str, zone: str) -> Json:
         **config,
         **full,
         "subnetwork": subnetwork,
-        "enableExternalIps": bool(config.get("enableExternalIps", True)),
+        # Absent is false, as for every field of proto3; every client that wants addresses asks for them.
+        "enableExternalIps": bool(config.get("enableExternalIps", False)),
     }
 
 

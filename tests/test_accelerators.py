@@ -1,0 +1,153 @@
+"""What a type name says: chips, workers, topology; and what is made of one that is not right."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpuctl import accelerators
+from tpuctl.errors import InvalidInputError
+
+# Each type of the documentation: chips, workers, default topology.
+_LISTED = """
+v2-8 4 1 2x2 | v2-32 16 4 4x4 | v2-128 64 16 8x8 | v2-256 128 32 8x16 | v2-512 256 64 16x16
+v3-8 4 1 2x2 | v3-32 16 4 4x4 | v3-64 32 8 4x8 | v3-128 64 16 8x8 | v3-256 128 32 8x16 | v3-512 256 64 16x16
+v3-1024 512 128 16x32 | v3-2048 1024 256 32x32
+v4-8 4 1 2x2x1 | v4-16 8 2 2x2x2 | v4-32 16 4 2x2x4 | v4-64 32 8 2x4x4 | v4-128 64 16 4x4x4 | v4-256 128 32 4x4x8
+v4-512 256 64 4x8x8 | v4-1024 512 128 8x8x8 | v4-1536 768 192 8x8x12 | v4-2048 1024 256 8x8x16
+v4-4096 2048 512 8x16x16 | v4-8192 4096 1024 16x16x16
+v5litepod-1 1 1 1x1 | v5litepod-4 4 1 2x2 | v5litepod-8 8 1 2x4 | v5litepod-16 16 4 4x4 | v5litepod-32 32 8 4x8
+v5litepod-64 64 16 8x8 | v5litepod-128 128 32 8x16 | v5litepod-256 256 64 16x16
+v5p-8 4 1 2x2x1 | v5p-16 8 2 2x2x2 | v5p-32 16 4 2x2x4 | v5p-64 32 8 2x4x4 | v5p-128 64 16 4x4x4
+v6e-1 1 1 1x1 | v6e-4 4 1 2x2 | v6e-8 8 1 2x4 | v6e-16 16 4 4x4 | v6e-32 32 8 4x8 | v6e-64 64 16 8x8
+v6e-128 128 32 8x16 | v6e-256 256 64 16x16
+"""
+
+
+def _described(name: str) -> str:
+    accelerator = accelerators.parse(name)
+    return f"{name} {accelerator.chips} {accelerator.workers} {accelerator.topology}"
+
+
+def test_each_listed_type_has_its_chips_workers_and_topology() -> None:
+    names = [
+        generation.type_of(size) for generation in accelerators.load().generations.values() for size in generation.sizes
+    ]
+
+    assert [_described(name) for name in names] == [
+        line.strip() for line in _LISTED.strip().replace("\n", "|").split("|")
+    ]
+    assert all(accelerators.parse(name).is_listed for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "is_listed"),
+    [
+        ("v5p-256", "v5p-256 128 32 4x4x8", True),
+        ("v5p-1024", "v5p-1024 512 128 8x8x8", True),
+        ("v5p-1280", "v5p-1280 640 160 4x8x20", True),
+        ("v5p-12288", "v5p-12288 6144 1536 16x16x24", True),
+        ("v5p-12416", "v5p-12416 6208 1552 4x4x388", False),  # beyond the largest
+        ("v5p-192", "v5p-192 96 24 None", False),
+        ("v4-12", "v4-12 6 2 None", False),  # two workers are needed for six chips
+        ("v6e-2", "v6e-2 2 1 None", False),
+    ],
+)
+def test_a_type_that_no_list_names_is_counted_by_rule(name: str, said: str, is_listed: bool) -> None:
+    assert (_described(name), accelerators.parse(name).is_listed, accelerators.check(name)) == (said, is_listed, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("v5e-16", "did you mean `v5litepod-16`?"),
+        ("v5lite-16", "did you mean `v5litepod-16`?"),
+        ("v5-litepod-16", "did you mean `v5litepod-16`?"),
+        ("V4-8", "did you mean `v4-8`?"),
+        ("v4_8", "did you mean `v4-8`?"),
+        ("v48", "did you mean `v4-8`?"),
+        ("tpu-v6e-8", "did you mean `v6e-8`?"),
+        ("v4-7", "did you mean `v4-8`?"),  # cores come in pairs
+        ("v6e", "did you mean `v6e-1`?"),
+        ("v5litpod-8", "did you mean `v5litepod-8`?"),
+        ("tpu7x-8", "it is rented through Compute Engine or Google Kubernetes Engine"),
+        ("ironwood", "it is rented through Compute Engine or Google Kubernetes Engine"),
+        ("gpu!", "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`"),
+        ("v4-8\n", "did you mean `v4-8`?"),
+    ],
+)
+def test_a_near_miss_is_refused_with_what_was_probably_meant(text: str, hint: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        accelerators.check(text)
+
+    assert refused.value.hint == hint
+    assert accelerators.find(text) is None
+
+
+def test_a_well_formed_type_that_resembles_none_is_for_the_zone_to_judge() -> None:
+    assert accelerators.check("quantum-16") == "quantum-16"
+    assert accelerators.find("quantum-16") is None
+    assert accelerators.find(None) is None
+
+
+@pytest.mark.parametrize(
+    ("config_type", "topology", "name", "workers"),
+    [
+        ("v4", "2x2x2", "v4-16", 2),
+        ("V4", "4X4X16", "v4-512", 64),
+        ("V5LITE_POD", "2x4", "v5litepod-8", 1),
+        ("v5e", "4x4", "v5litepod-16", 4),
+        ("v5litepod", "1x1", "v5litepod-1", 1),
+        ("v6e", "2x4", "v6e-8", 1),
+        ("v5p", "4x4x12", "v5p-384", 48),
+    ],
+)
+def test_generation_and_topology_name_a_type(config_type: str, topology: str, name: str, workers: int) -> None:
+    accelerator = accelerators.from_config(config_type, topology)
+
+    assert (accelerator.name, accelerator.workers, accelerator.topology) == (name, workers, topology.lower())
+
+
+@pytest.mark.parametrize(
+    ("config_type", "topology", "message"),
+    [
+        ("v9", "2x2", "`v9` is not a TPU generation"),
+        ("TYPE_UNSPECIFIED", "2x2", "`TYPE_UNSPECIFIED` is not a TPU generation"),
+        ("v4", "4x4", "`4x4` is not a topology of v4"),
+        ("v4", "0x2x2", "`0x2x2` is not a topology of v4"),
+        ("v6e", "2x²", "`2x²` is not a topology of v6e"),
+        ("v6e", "", "`` is not a topology of v6e"),
+    ],
+)
+def test_the_part_of_type_and_topology_that_is_wrong_is_named(config_type: str, topology: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        accelerators.from_config(config_type, topology)
+
+    assert str(refused.value) == message
+
+
+@given(st.integers(min_value=1, max_value=96))
+def test_the_default_topology_of_a_large_type_has_its_chips(multiple: int) -> None:
+    accelerator = accelerators.parse(f"v5p-{128 * multiple}")
+
+    assert prod(map(int, (accelerator.topology or "0").split("x"))) == accelerator.chips
+    assert accelerators.from_config("v5p", accelerator.topology or "").name == accelerator.name
+
+
+@given(st.text(max_size=20))
+def test_no_text_is_more_than_refused(text: str) -> None:
+    try:
+        accelerators.check(text)
+    except InvalidInputError as error:
+        assert error.hint
+
+
+def test_the_zones_of_a_type_leave_out_those_that_need_an_agreement() -> None:
+    v5p, v2 = accelerators.parse("v5p-8"), accelerators.parse("v2-8")
+
+    assert accelerators.zones_of(v5p) == ("us-central1-a", "us-east5-a", "europe-west4-b")
+    assert accelerators.zones_of(v5p, single_tenant=True)[3:] == ("us-east5-b", "us-east5-c", "us-south1-a")
+    assert accelerators.zones_of(v2) == ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c")

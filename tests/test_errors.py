@@ -1,0 +1,51 @@
+"""Exit codes and kinds are a contract with scripts."""
+
+from __future__ import annotations
+
+from tpuctl import errors
+from tpuctl.errors import ExitCode, TpuctlError, worst
+
+# Changing a line here breaks somebody's script.
+_CONTRACT = {
+    "TpuctlError": ("failure", 1),
+    "InvalidInputError": ("invalid_input", 2),
+    "SettingError": ("setting", 2),
+    "InvalidRequestError": ("invalid_request", 2),
+    "NotFoundError": ("not_found", 3),
+    "NodeNotFoundError": ("not_found", 3),
+    "AccessError": ("not_allowed", 4),
+    "TimedOutError": ("timed_out", 5),
+    "NoCapacityError": ("no_capacity", 6),
+    "QuotaError": ("quota", 7),
+    "ConflictError": ("conflict", 8),
+    "AlreadyExistsError": ("already_exists", 8),
+    "CheckFailedError": ("check_failed", 9),
+    "BrokenNodeError": ("broken", 10),
+    "RemoteCommandError": ("remote_failed", 11),
+    "ServiceUnavailableError": ("unavailable", 1),
+    "OutcomeUnknownError": ("outcome_unknown", 1),
+}
+
+
+def test_each_error_keeps_its_word_and_its_exit_code() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TpuctlError)]
+
+    assert {cls.__name__: (cls.kind, int(cls.exit_code)) for cls in classes} == _CONTRACT
+
+
+def test_the_worst_of_several_results_is_the_first_in_the_documented_order() -> None:
+    order = [4, 1, 8, 7, 6, 10, 5, 3, 11, 9]
+
+    for place, code in enumerate(order):
+        assert worst(map(ExitCode, [0, *reversed(order[place:]), 0])) == code
+    assert worst([]) == worst([ExitCode.OK]) == ExitCode.OK
+    assert worst([ExitCode.USAGE, ExitCode.OK]) == ExitCode.USAGE
+
+
+def test_an_absent_node_is_named_with_its_zone_and_where_to_look() -> None:
+    error = errors.NodeNotFoundError("trainer", "us-central2-b")
+
+    assert (str(error), error.hint) == (
+        "no node `trainer` in us-central2-b",
+        "run `tpuctl list` to see the nodes of all zones",
+    )
