@@ -29,7 +29,11 @@ def run_in_terminal(argv: list[str]) -> str:
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TPUCTL_", "NO_COLOR"))}
-    environ |= {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(WIDTH)}
+    environ |= {
+        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "TERM": "xterm-256color",
+        "COLUMNS": str(WIDTH),
+    }
     process = subprocess.Popen(argv, stdin=follower, stdout=follower, stderr=follower, env=environ, cwd=ROOT)
     os.close(follower)
     written = b""

@@ -160,10 +160,10 @@ def test_setting_a_value_leaves_every_other_line_as_it_was(
 def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
     configfile.set_value(tmp_path / "new" / "config.yaml", "endpoint", "https://example.com/")
     (tmp_path / "link.yaml").symlink_to(tmp_path / "new" / "config.yaml")
-    configfile.set_value(tmp_path / "link.yaml", "lease", "gs://b")
+    configfile.set_value(tmp_path / "link.yaml", "zone", "us-central2-b")
 
     assert (tmp_path / "link.yaml").is_symlink()
-    assert (tmp_path / "new" / "config.yaml").read_text() == "endpoint: https://example.com/\nlease: gs://b\n"
+    assert (tmp_path / "new" / "config.yaml").read_text() == "endpoint: https://example.com/\nzone: us-central2-b\n"
 
 
 @pytest.mark.parametrize(

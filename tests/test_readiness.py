@@ -177,7 +177,7 @@ _UNSET = {"health": None}
     ("policy", "seen_node", "answers", "expected"),
     [
         (_READY, node(), (), "reached"),
-        (_READY, node(**_UNSET), (), "reached: the service has not reported its health"),
+        (_READY, node(**_UNSET), (), "reached: its health is not reported yet"),
         (
             _READY,
             node(**SICK, healthDescription="oops"),
@@ -188,15 +188,15 @@ _UNSET = {"health": None}
         (_HEALTHY, node(networkEndpoints=[]), (), "wait 2: 0 of 1 workers have an address"),
         (_HEALTHY, slice_(networkEndpoints=[{}]), (), "wait 2: 1 of 2 workers have an address"),
         (_HEALTHY, node(**_UNSET), (), "wait 2: it is READY, its health is not known yet"),
-        (_HEALTHY, node(**_UNSET), (YES,), "reached: the service has not reported its health"),
+        (_HEALTHY, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
         (UP, node(), (), "wait 2: it is READY, its workers have not been asked yet"),
         (UP, node(), (YES,), "reached"),
-        (UP, node(**_UNSET), (YES,), "reached: the service has not reported its health"),
+        (UP, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
         (UP, node(**_UNSET), (NO_KEY,), "wait 2: its worker refuses the key"),
         (UP, node(**SICK), (YES,), "wait 2: it is READY but UNHEALTHY_TENSORFLOW"),
         (UP, node(health="BRAND_NEW"), (YES,), "wait 2: it is READY but BRAND_NEW"),
         (UP, slice_(), (YES, YES), "reached"),
-        (UP, slice_(), (YES, SILENT), "wait 2: it is READY, but 1 of 2 workers do not answer ssh (1)"),
+        (UP, slice_(), (YES, SILENT), "wait 2: 1 of 2 workers do not answer ssh (1)"),
         (UP, slice_(), (NO_KEY, NO_HOST), "wait 2: 2 of 2 workers cannot be used by ssh (0, 1)"),
     ],
 )

@@ -185,12 +185,6 @@ def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
         ),
         (
             "project",
-            {"lease": "gs://b"},
-            "/repo/tpuctl.yaml line 3: `lease` is never read from a project file",
-            "use `--lease`, `TPUCTL_LEASE` or the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)",
-        ),
-        (
-            "project",
             {"sandbox": "false"},
             "/repo/tpuctl.yaml line 3: `sandbox: false` is never read from a project file",
             "set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real",

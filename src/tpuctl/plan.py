@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from tpuctl.accelerators import find
 from tpuctl.errors import ConflictError
 from tpuctl.model import Node, NodeSpec, NodeState, Tier
+from tpuctl.names import short
 from tpuctl.readiness import (
     Answer,
     Create,
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a plan, and why."""
+    """One step of a plan, and why. A deletion goes through the queued resource (its full name) where one owns the node."""
 
     verb: Verb
     name: NodeName
     reason: str
+    queued_resource: str | None = None
 
 
 class ResetMode(StrEnum):
@@ -64,6 +66,10 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     name = node.name.node_id
     why_not = node.why_not_restartable()
     if wanted is ResetMode.RECREATE:
+        if node.queued_resource:
+            owner = short(node.queued_resource)
+            hint = f"`tpuctl reset {name} --mode reboot` keeps it; `tpuctl down {name}` deletes it with its queued resource"
+            raise ConflictError(f"`{name}` belongs to the queued resource `{owner}` and cannot be made anew on its own", hint=hint)
         return wanted
     if wanted is ResetMode.RESTART and why_not:
         hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew"
@@ -135,6 +141,9 @@ def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any
     match step.verb:
         case Verb.CREATE:
             return (shlex.join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
+        case Verb.DELETE if step.queued_resource:
+            owner = (short(step.queued_resource), *where[1:])
+            return (shlex.join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),)
         case Verb.DELETE:
             return (shlex.join((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:

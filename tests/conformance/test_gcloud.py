@@ -56,6 +56,11 @@ def test_what_gcloud_stops_starts_and_deletes_tpuctl_sees_so(service: Service) -
 
 
 NAME = f"projects/refused/locations/{ZONE}/nodes"
+BAD = "INVALID_ARGUMENT: Cloud TPU received a bad request."
+NOT_OFFERED = (
+    f'"v4-7", could not be found in the zonal accelerator configurations for "{ZONE}".; '
+    f"the accelerator v4-7 was not found in zone {ZONE} [EID: …]"
+)
 UNAUTHENTICATED = " This command is unauthenticated because the [auth/disable_credentials] property is True"
 
 
@@ -66,15 +71,9 @@ UNAUTHENTICATED = " This command is unauthenticated because the [auth/disable_cr
         (("create", "node", *CREATE), f"ALREADY_EXISTS: Resource '{NAME}/node' already exists"),
         (
             ("create", "odd", "--accelerator-type", "v4-7", "--version", "tpu-ubuntu2204-base"),
-            "INVALID_ARGUMENT: Cloud TPU received a bad request. The requested accelerator configuration for accelerator"
-            f' type, "v4-7", could not be found in the zonal accelerator configurations for "{ZONE}".; the accelerator v4-7'
-            f" was not found in zone {ZONE} [EID: …]",
+            f"{BAD} The requested accelerator configuration for accelerator type, {NOT_OFFERED}",
         ),
-        (
-            ("stop", "slice"),
-            "INVALID_ARGUMENT: Cloud TPU received a bad request. This operation is only available with single TPU nodes."
-            " [EID: …]",
-        ),
+        (("stop", "slice"), f"{BAD} This operation is only available with single TPU nodes. [EID: …]"),
     ],
     ids=["absent", "taken", "no such type", "slice"],
 )

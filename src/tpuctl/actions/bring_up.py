@@ -45,9 +45,10 @@ def with_key(context: Context, spec: NodeSpec) -> NodeSpec:
     entry = context.workers.key_entry()
     if entry is None:
         return spec
+    from tpuctl.remote import keys  # noqa: PLC0415  # starts programs, which not every action needs
+
     present = spec.metadata.get("ssh-keys", "")
-    lines = [line for line in present.splitlines() if line and line != entry]
-    return replace(spec, metadata={**spec.metadata, "ssh-keys": "\n".join([*lines, entry])})
+    return replace(spec, metadata={**spec.metadata, "ssh-keys": keys.with_key(present, entry)})
 
 
 def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:

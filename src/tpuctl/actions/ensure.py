@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.actions.pursuit import Pending, Pursuit
 from tpuctl.clock import format_duration
-from tpuctl.errors import ServiceUnavailableError
+from tpuctl.errors import QuotaError, ServiceUnavailableError
 from tpuctl.events import EventKind
 from tpuctl.readiness import Create, Delete, GiveUp, Goal, Policy, Reached, Reboot, Restart, Start, Wait, decide
 
@@ -61,7 +61,10 @@ def ensure(
     while True:
         try:
             seen = pursuit.look()
-        except ServiceUnavailableError as error:
+            if not once:
+                pursuit.let_in()
+        # A read has no quota but that of requests in a minute, which passes.
+        except (ServiceUnavailableError, QuotaError) as error:
             pursuit.ride_out(error)
             continue
         decision = decide(policy, seen)
@@ -92,6 +95,7 @@ def _act(pursuit: Pursuit, decision: Create | Start | Restart | Reboot | Delete)
 
 def _reached(pursuit: Pursuit, policy: Policy, note: str | None) -> Outcome:
     took = pursuit.took
+    pursuit.arrive()
     text = f"{_ARRIVED[policy.goal]} after {format_duration(took)}" + (f"; {note}" if note else "")
     pursuit.tell(EventKind.REACHED, text, goal=str(policy.goal), took=took.total_seconds())
     return Outcome(pursuit.seen.node, took, pursuit.seen.restarts, note)

@@ -6,11 +6,26 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from tpuctl.actions.history import History
 from tpuctl.clock import format_duration
 from tpuctl.errors import AlreadyExistsError, ConflictError, NotFoundError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Health, Node, NodeSpec, NodeState, Operation
-from tpuctl.readiness import Answer, Create, Delete, Goal, Policy, Reboot, Repair, Restart, Seen, Start, Verb, interval
+from tpuctl.readiness import (
+    Answer,
+    Create,
+    Delete,
+    Goal,
+    Policy,
+    Reboot,
+    Repair,
+    Restart,
+    Seen,
+    Start,
+    Verb,
+    interval,
+    unanswered,
+)
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
@@ -37,7 +52,11 @@ class Pursuit:
         self._context, self._name, self._policy, self._spec, self._pending = context, name, policy, spec, pending
         self._started = self._since = self._answered = context.clock.monotonic()
         self._picture: object = ()
-        self._deleted = False
+        self._deleted = self._has_sent_key = False
+        self._history = History(context.journal, name)
+        self._may_change = policy.may_create or policy.may_start
+        if self._may_change:
+            self._history.read(context.clock.now())
         is_ours = pending is not None and pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = Seen(name=name, node=None, is_ours=is_ours)
 
@@ -59,6 +78,8 @@ class Pursuit:
         if before and node and before.id != node.id and not self._pending:
             self.tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
             self.seen = replace(self.seen, is_ours=False, restarts=0)
+        if node:
+            self._recognise(node)
         self.seen = replace(
             self.seen,
             node=node,
@@ -72,6 +93,28 @@ class Pursuit:
         )
         return self.seen
 
+    def let_in(self) -> None:
+        """Put our ssh key into the metadata of a node that was made elsewhere, once, where this run may change things."""
+        from tpuctl.remote.keys import with_key  # noqa: PLC0415  # starts programs, which `down` does not need
+
+        node, entry = self.seen.node, None
+        if node and self._may_change and not self._has_sent_key and Answer.KEY_REFUSED in self.seen.answers:
+            entry = self._context.workers.key_entry()
+        if node is None or entry is None:
+            return
+        present = node.metadata.get("ssh-keys", "")
+        if with_key(present, entry) != present:
+            self.tell(EventKind.ACTION, "adding our ssh key to its metadata", verb="update")
+            self._context.cloud.change_metadata(
+                self._name, lambda found: {**found, "ssh-keys": with_key(found.get("ssh-keys", ""), entry)}
+            )
+        self._has_sent_key = True
+
+    def arrive(self) -> None:
+        """Remember that the node was handed over as usable."""
+        if self.seen.node is not None and self._policy.goal.is_usable:
+            self._history.finish(self.seen.node.id, self._context.clock.now())
+
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
         """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
         match decision:
@@ -79,8 +122,9 @@ class Pursuit:
                 self._create(reason)
             case Start(reason):
                 self.tell(EventKind.ACTION, f"starting it: {reason}", verb="start")
-                self._pending = Pending(Verb.START, self._context.cloud.start_node(self._name))
+                self._history.begin(self._node().id, self._context.clock.now())
                 self.seen = replace(self.seen, is_ours=True)
+                self._pending = Pending(Verb.START, self._context.cloud.start_node(self._name))
             case Restart(reason):
                 self._stop(reason)
             case Reboot(reason):
@@ -97,13 +141,13 @@ class Pursuit:
     def ride_out(self, error: TpuctlError) -> None:
         """Wait after an answer that did not come. It says nothing about the node.
 
-        Raises the error itself once the deadline has passed.
+        Raises `TimedOutError` once the deadline has passed.
         """
         silent = self._context.clock.monotonic() - self._answered
         timeout = self._policy.timeout
         if timeout is not None and self.took >= timeout:
-            raise error
-        delay = max(interval(silent), timedelta(seconds=2))
+            raise unanswered(self._policy, self.seen, silent, error) from error
+        delay = interval(silent)
         self.tell(EventKind.WAIT, f"the API has not answered for {format_duration(silent)}", error=error.message)
         self._context.clock.sleep(delay if timeout is None else min(delay, timeout - self.took))
 
@@ -144,6 +188,17 @@ class Pursuit:
             self.seen = replace(self.seen, refused_stop=failure.message)
             return None
         return failure
+
+    def _recognise(self, node: Node) -> None:
+        """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""
+        now = self._context.clock.now()
+        is_new = node.state is NodeState.CREATING and self._policy.may_create
+        if self.seen.is_ours or is_new or self._history.is_unfinished(node.id):
+            self.seen = replace(self.seen, is_ours=True)
+            if self._may_change:
+                self._history.begin(node.id, now)
+        if node.state is NodeState.DELETING and self._policy.may_create and self._spec is None:
+            self._spec = NodeSpec.from_node(node)  # `up` goes on where the deletion ends
 
     def _went_by_itself(self, before: Node | None) -> bool:
         """Tell whether a node that was there a moment ago has gone without our doing and without its own announcement."""

@@ -34,33 +34,43 @@ def reset(context: Context, node: Node, mode: ResetMode, policy: Policy) -> Outc
             raise AssertionError("plan.reset_mode returns a definite mode")
 
 
-def start(context: Context, node: Node) -> Pending | None:
-    """Start a stopped node; nothing is done to one that runs already.
+def needs_start(node: Node) -> bool:
+    """Tell whether a node is to be started; one that runs already is not.
 
-    Raises `ConflictError` where it cannot be started, before any call.
+    Raises `ConflictError` where it cannot be started.
     """
     name = node.name.node_id
     if node.state in {NodeState.READY, NodeState.STARTING}:
-        return None
+        return False
     why_not = node.why_not_startable()
-    if node.state is not NodeState.STOPPED or why_not:
+    if (node.state is not NodeState.STOPPED or why_not) and not anyway:
         what = why_not or f"it is {node.state}"
         hint = f"`tpuctl up {name}` brings it up from any state that allows it"
         if why_not:
             hint = f"make it anew: `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
         raise ConflictError(f"`{name}` cannot be started: {what}", hint=hint)
+    return True
+
+
+def start(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
+    """Start a stopped node; nothing is done to one that runs already.
+
+    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    """
+    if not needs_start(node):
+        return None
     _tell(context, node, "starting it", verb="start")
     return Pending(Verb.START, context.cloud.start_node(node.name))
 
 
-def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
-    """Stop a node, keeping its disk; nothing is done to one that is stopped.
+def needs_stop(node: Node, *, anyway: bool = False) -> bool:
+    """Tell whether a node is to be stopped; one that is stopped is not.
 
-    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    Raises `ConflictError` where the service would refuse it, unless `anyway`.
     """
     name = node.name.node_id
     if node.state in {NodeState.STOPPED, NodeState.STOPPING}:
-        return None
+        return False
     why_not = node.why_not_stoppable()
     if why_not and not anyway:
         hint = f"`tpuctl down {name}` deletes it and ends the billing; `tpuctl reset {name} --mode reboot` reboots its workers"
@@ -68,6 +78,16 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
     if node.state is not NodeState.READY and not anyway:
         hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or send the request all the same: `--anyway`"
         raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
+    return True
+
+
+def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
+    """Stop a node, keeping its disk; nothing is done to one that is stopped.
+
+    Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
+    """
+    if not needs_stop(node, anyway=anyway):
+        return None
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
         context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))

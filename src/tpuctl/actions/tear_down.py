@@ -63,13 +63,8 @@ def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bo
     Raises `ConflictError` for a request for several nodes without `all_nodes`, or when the node is not the one that was
     looked at.
     """
+    refuse_others(target, all_nodes=all_nodes)
     request = target.request
-    if request and len(request.node_ids) > 1 and not all_nodes:
-        others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
-        raise ConflictError(
-            f"`{target.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
-            hint="add `--all-nodes` to delete them all",
-        )
     _record(context, target)
     if target.node is not None:
         there = context.cloud.find_node(target.name)
@@ -86,6 +81,17 @@ def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bo
         operation = context.cloud.delete_node(target.name, expected_id=target.node.id if target.node else None)
     if wait:
         ensure(context, target.name, replace(policy, goal=Goal.GONE), pending=Pending(Verb.DELETE, operation))
+
+
+def refuse_others(target: Target, *, all_nodes: bool) -> None:
+    """Raise `ConflictError` where the deletion would take other nodes along, and nobody said that it may."""
+    request = target.request
+    if request and len(request.node_ids) > 1 and not all_nodes:
+        others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
+        raise ConflictError(
+            f"`{target.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
+            hint="add `--all-nodes` to delete them all",
+        )
 
 
 def _record(context: Context, target: Target) -> None:

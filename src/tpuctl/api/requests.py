@@ -67,7 +67,7 @@ class Requests:
         """Build queuedResources.list."""
         return self._queued_resources().list(**_page(project, zone, token))
 
-    def delete_queued_resource(self, name: str, *, force: bool, request_id: str) -> Request:
+    def delete_queued_resource(self, name: str, *, force: bool, request_id: str | None) -> Request:
         """Build queuedResources.delete; the same `request_id` makes a repetition harmless."""
         return self._queued_resources().delete(name=name, force=force, requestId=request_id)
 

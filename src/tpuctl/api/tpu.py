@@ -142,6 +142,10 @@ class TpuClient:
         """Return the request of `delete_node` without sending it."""
         return preview(self._requests.delete_node(name))
 
+    def preview_delete_queued_resource(self, name: str) -> RequestPreview:
+        """Return the request of `delete_queued_resource` with `force`, without sending it and without its request id."""
+        return preview(self._requests.delete_queued_resource(name, force=True, request_id=None))
+
     def preview_start(self, name: NodeName) -> RequestPreview:
         """Return the request of `start_node` without sending it."""
         return preview(self._requests.start_node(name))

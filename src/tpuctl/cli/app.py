@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class InFlight:
     """What goes on in the cloud if this process ends now, and what to type then."""
 
-    what: str
+    what: str | Callable[[], str]
     resume: str
     undo: str | None = None
 
@@ -205,7 +205,7 @@ class App:
         return Context(self.client, self.clock, self.journal, self.workers, progress)
 
     @contextmanager
-    def going_on(self, what: str, *, resume: str, undo: str | None = None) -> Iterator[None]:
+    def going_on(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
         """Remember what goes on in the cloud, to say so when we are interrupted."""
         before, self._in_flight = self._in_flight, InFlight(what, resume, undo)
         yield
@@ -216,7 +216,8 @@ class App:
         if self._in_flight is None:
             self.terminal.note(how)
             return
-        lines = [f"{how}: {self._in_flight.what}; nothing was undone", f"  go on: {self._in_flight.resume}"]
+        what = self._in_flight.what
+        lines = [f"{how}: {what if isinstance(what, str) else what()}; nothing was undone", f"  go on: {self._in_flight.resume}"]
         lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
         self.terminal.warn("\n".join(lines))
 

@@ -12,6 +12,7 @@ from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from tpuctl.actions.cloud import Context
@@ -32,6 +33,7 @@ def change_nodes(
     texts: tuple[str, ...],
     change: Change,
     *,
+    is_needed: Callable[[Node], bool],
     verb: Verb,
     goal: Goal,
     timeout: timedelta | str | None,
@@ -39,10 +41,14 @@ def change_nodes(
     events: str | None,
     dry_run: bool,
 ) -> None:
-    """Request a change of each node, then wait for all of them, then show what the API reports."""
+    """Request a change of each node, then wait for all of them, then show what the API reports.
+
+    `is_needed` raises where a change is not possible: then none of the nodes is changed.
+    """
     found = [app.find(text) for text in texts]
+    needed = [node for node in found if is_needed(node)]
     if dry_run:
-        show_plan(app, tuple(Step(verb, node.name, "asked for") for node in found), spec=None, node=None)
+        show_plan(app, tuple(Step(verb, node.name, "asked for") for node in needed), spec=None, node=None)
         return
     names = " ".join(texts)
     going_on = f"{verb} of {names} was requested and goes on"

@@ -11,8 +11,6 @@ from tpuctl.cli.options import cli_command
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
-_VARIABLE = "_TPUCTL_COMPLETE"
-
 
 @cli_command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -27,8 +25,10 @@ def command(app: App, *, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415  # only here
 
+    from tpuctl.cli.main import COMPLETION_VARIABLE  # noqa: PLC0415  # loaded long before
+
     made = get_completion_class(shell)
     tree = click.get_current_context().find_root().command
     if made is None:
         raise AssertionError(f"click knows no completion for {shell}")
-    app.terminal.write(made(tree, {}, "tpuctl", _VARIABLE).source().rstrip())
+    app.terminal.write(made(tree, {}, "tpuctl", COMPLETION_VARIABLE).source().rstrip())

@@ -46,7 +46,7 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete nodes with their boot disks and wait until they are gone. Ends with exit code 3 when one does not exist.
+    """Delete nodes with their boot disks and wait until they are gone. When one of them does not exist, none is deleted (exit code 3).
 
     \b
     Examples:
@@ -54,12 +54,17 @@ def command(
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
     """
     targets, missing = end_nodes(
-        app, nodes, all_nodes=all_nodes, timeout=timeout, wait=not no_wait, events=events, dry_run=dry_run, yes=yes
+        app,
+        nodes,
+        all_nodes=all_nodes,
+        timeout=timeout,
+        wait=not no_wait,
+        events=events,
+        dry_run=dry_run,
+        yes=yes,
+        strict=not ignore_not_found,
     )
     for reference in missing:
-        error = absent(reference, app.place)
-        if not ignore_not_found:
-            raise error
-        app.terminal.note(error.message)
+        app.terminal.note(absent(reference, app.place).message)
     if not dry_run:
         show_ended(app, [target.name.node_id for target in targets])

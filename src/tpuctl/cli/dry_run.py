@@ -34,7 +34,7 @@ def show_plan(
     spec = spec or (NodeSpec.from_node(node) if node else None)
     if spec:
         spec = replace(spec, metadata=dict.fromkeys(spec.metadata, _HIDDEN))
-    planned = [_described(app, step, spec, changes or {}) for step in steps]
+    planned = [_described(app, step, spec, _without_metadata_values(changes or {})) for step in steps]
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data(planned, app.format)
         return
@@ -66,6 +66,8 @@ def _described(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str
             entry["request"]["body"] = preview.body
     if commands := gcloud_commands(step, spec, changes):
         entry["gcloud"] = list(commands)
+    if app.is_sandbox:
+        entry["sandbox"] = True
     return entry
 
 
@@ -75,13 +77,15 @@ def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, 
         case Verb.CREATE:
             return client.preview_create(step.name, spec) if spec else None
         case Verb.DELETE:
+            if step.queued_resource:
+                return client.preview_delete_queued_resource(step.queued_resource)
             return client.preview_delete(step.name)
         case Verb.START:
             return client.preview_start(step.name)
         case Verb.STOP:
             return client.preview_stop(step.name)
         case Verb.UPDATE:
-            return client.preview_update(step.name, _without_metadata_values(changes))
+            return client.preview_update(step.name, changes)
         case Verb.REBOOT | Verb.WAIT:
             return None
 

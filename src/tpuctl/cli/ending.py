@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.tear_down import Target, find_target, tear_down
+from tpuctl.actions.tear_down import Target, find_target, refuse_others, tear_down
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.policy import deadline
 from tpuctl.errors import TpuctlError
@@ -34,19 +34,25 @@ def end_nodes(
     events: str | None,
     dry_run: bool,
     yes: bool,
+    strict: bool = False,
 ) -> tuple[list[Target], list[NodeReference]]:
     """Delete what the names stand for. Returns what was deleted, and the names that stand for nothing in any zone.
 
-    Nothing is deleted unless every name was looked up without a failure and the answer was yes.
+    Nothing is deleted unless every name was looked up without a failure (`strict`: and found) and the answer was yes.
     """
     with app.progress(events=events) as progress:
         context = app.context(progress)
         found = {text: find_target(context, app.place, app.reference(text)) for text in texts}
         targets = [target for target in found.values() if target]
         missing = [app.reference(text) for text, target in found.items() if target is None]
+    if missing and strict:
+        raise absent(missing[0], app.place)
+    for target in targets:
+        check_whole(target, all_nodes=all_nodes)
+    for target in targets:
+        refuse_others(target, all_nodes=all_nodes)
     if dry_run:
-        for target in targets:
-            show_plan(app, (Step(Verb.DELETE, target.name, _what(target)),), spec=None, node=target.node)
+        show_plan(app, tuple(map(_step, targets)), spec=None, node=None)
         return targets, missing
     question = "delete " + ", ".join(
         f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets
@@ -58,8 +64,13 @@ def end_nodes(
         where = f"{target.name.zone}/{target.name.node_id}"
         going_on = f"the deletion of `{where}` goes on"
         with app.going_on(going_on, resume=f"tpuctl wait {where} --for gone"), app.progress(events=events) as progress:
-            tear_down(app.context(progress), target, policy, all_nodes=all_nodes, wait=wait)
+            tear_down(app.context(progress), target, policy, wait=wait)
     return targets, missing
+
+
+def _step(target: Target) -> Step:
+    owner = target.request.name if target.request else None
+    return Step(Verb.DELETE, target.name, _what(target), queued_resource=owner)
 
 
 def _what(target: Target) -> str:

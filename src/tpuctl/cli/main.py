@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -20,10 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
+    from tpuctl.cli.app import App
     from tpuctl.clock import Clock
 
 # What a shell reports for a process that SIGPIPE ended.
 _PIPE_CLOSED = 141
+# What makes click complete a command line; `tpuctl completion` prints scripts that set it.
+COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
+# Failures of the machine that its user understands. No bug of ours looks like this.
+_OF_THE_MACHINE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+)
 
 
 class TerminatedError(BaseException):
@@ -47,8 +55,8 @@ def entry_point() -> None:
     invocation = Invocation(tuple(sys.argv[1:]), os.environ, Streams.of_process(), Path.cwd())
     code = main(invocation)
     with contextlib.suppress(OSError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        invocation.streams.stdout.flush()
+        invocation.streams.stderr.flush()
     # Skips the teardown of modules, which costs 20 ms with Google's libraries loaded.
     os._exit(code)
 
@@ -56,7 +64,6 @@ def entry_point() -> None:
 def main(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
     from tpuctl.cli.app import App  # noqa: PLC0415  # imports nothing heavy itself
-    from tpuctl.cli.tree import root  # noqa: PLC0415  # as above
 
     app = App(invocation)
     try:
@@ -64,14 +71,14 @@ def main(invocation: Invocation) -> int:
             contextlib.redirect_stdout(invocation.streams.stdout),
             contextlib.redirect_stderr(invocation.streams.stderr),
         ):
-            code = root().main(list(invocation.arguments), prog_name="tpuctl", standalone_mode=False, obj=app)
-            app.terminal.flush()
-        return int(code or ExitCode.OK)
+            return _run(app)
     except click.ClickException as error:
         as_json = asked_for_json(invocation.arguments, invocation.environ)
         show_usage(error, app.terminal, form=Format.JSON if as_json else Format.TABLE)
         return ExitCode.USAGE
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        if invocation.streams.stderr_is_terminal:
+            invocation.streams.stderr.write("\n")  # the terminal has shown ^C
         app.interrupted("interrupted")
         return ExitCode.INTERRUPTED
     except TerminatedError:
@@ -83,8 +90,32 @@ def main(invocation: Invocation) -> int:
     except TpuctlError as error:
         app.show_error(error)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        place = error.filename or "cannot write to stdout"
+        app.show_error(TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}"))
+        return ExitCode.FAILURE
     finally:
         app.close()
+
+
+def _run(app: App) -> int:
+    """Run the command, or complete the line. click's own `main` hides a closed pipe, and ends with 1."""
+    from tpuctl.cli.tree import root  # noqa: PLC0415  # only here
+
+    tree, invocation = root(), app.invocation
+    if instruction := invocation.environ.get(COMPLETION_VARIABLE):
+        from click.shell_completion import shell_complete  # noqa: PLC0415  # only for completion
+
+        return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
+    try:
+        with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
+            code = int(tree.invoke(context) or ExitCode.OK)
+    except click.exceptions.Exit as ending:
+        code = ending.exit_code
+    invocation.streams.stdout.flush()
+    return code
 
 
 def _silence(streams: Streams) -> None:

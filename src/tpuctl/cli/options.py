@@ -70,11 +70,15 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         help="Make all calls as this service account.",
     ),
     partial(click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used.", hidden=True),
+    partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
+    partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
     partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Show each request on stderr."),
 )
 _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
+# Those that mean nothing to a command that makes no calls.
+OF_THE_CLOUD = ("project", "zone", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
 
 
 def take_globals(ctx: click.Context, options: dict[str, Any]) -> App:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.sandbox.faults import Fault
 
-_UNUSED = ("project", "zone", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
+_UNUSED = ("project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
 
 
 @click.group("sandbox", cls=Group)
@@ -94,6 +94,7 @@ def serve(app: App, *, port: int) -> None:
       tpuctl sandbox serve --port 8090
       TPUCTL_ENDPOINT=http://127.0.0.1:8090 tpuctl list --project sandbox
     """
+    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # loaded long before
     from tpuctl.sandbox import server  # noqa: PLC0415  # only for the sandbox
 
     world = app.world
@@ -108,6 +109,9 @@ def serve(app: App, *, port: int) -> None:
     app.terminal.note(_HOW_TO_USE.format(url=opened.url))
     try:
         opened.serve_forever()
+    except (KeyboardInterrupt, TerminatedError):
+        # This is how a server is meant to end: no message, exit code 0.
+        pass
     finally:
         opened.close()
 

@@ -28,7 +28,6 @@ _WORTH_A_TRY = frozenset({NodeState.READY, NodeState.REPAIRING, NodeState.RESTAR
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--worker", type=click.IntRange(min=0), default=0, show_default=True, help="Which worker.")
 @click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
-@click.option("--user", metavar="LOGIN", help="Log in as somebody else; USER@NODE does the same.")
 @click.option("-o", "ssh_options", metavar="KEY=VALUE", multiple=True, help="An option of ssh itself.")
 @click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port, as ssh does.")
 @click.option("-t", "tty", is_flag=True, help="Give the command a terminal.")
@@ -39,7 +38,6 @@ def command(
     remote_command: tuple[str, ...],
     worker: int,
     line: str | None,
-    user: str | None,
     ssh_options: tuple[str, ...],
     local: tuple[str, ...],
     tty: bool,
@@ -52,11 +50,11 @@ def command(
     Examples:
       tpuctl ssh trainer
       tpuctl ssh trainer --worker 3 -- 'ls -l $HOME'
-      tpuctl ssh trainer -L 6006:localhost:6006
+      tpuctl ssh ada@trainer -L 6006:localhost:6006
     """
     login, _, name = node.rpartition("@")
-    if user or login:
-        app.log_in_as(user or login)
+    if login:
+        app.log_in_as(login)
     words = _command(remote_command, line)
     found = app.find(name)
     _check(found, worker)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.reset import start
+from tpuctl.actions.reset import needs_start, start
 from tpuctl.cli.change import change_nodes
 from tpuctl.cli.options import (
+    anyway_option,
     cli_command,
     dry_run_option,
     events_option,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @nodes_argument
 @timeout_option
 @no_wait_option
+@anyway_option
 @events_option
 @dry_run_option
 def command(
@@ -34,6 +37,7 @@ def command(
     nodes: tuple[str, ...],
     timeout: timedelta | str | None,
     no_wait: bool,
+    anyway: bool,
     events: str | None,
     dry_run: bool,
 ) -> None:
@@ -47,7 +51,8 @@ def command(
     change_nodes(
         app,
         nodes,
-        start,
+        partial(start, anyway=anyway),
+        is_needed=needs_start,
         verb=Verb.START,
         goal=Goal.READY,
         timeout=timeout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.reset import stop
+from tpuctl.actions.reset import needs_stop, stop
 from tpuctl.cli.change import change_nodes
 from tpuctl.cli.options import (
     anyway_option,
@@ -52,6 +52,7 @@ def command(
         app,
         nodes,
         partial(stop, anyway=anyway),
+        is_needed=partial(needs_stop, anyway=anyway),
         verb=Verb.STOP,
         goal=Goal.STOPPED,
         timeout=timeout,

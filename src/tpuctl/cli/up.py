@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.actions.bring_up import bring_up, check_type
 from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.options import (
     anyway_option,
     cli_command,
@@ -27,6 +29,8 @@ from tpuctl.readiness import Repair, Seen
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+    from tpuctl.events import Event
+    from tpuctl.names import NodeName
 
 
 @cli_command("up")
@@ -71,14 +75,23 @@ def command(
     if dry_run:
         show_plan(app, steps(policy, Seen(name=name, node=found, differences=differences)), spec=spec, node=found)
         return
-    if replace and differences:
+    # What was not there to be looked at was not confirmed either.
+    policy = dataclasses.replace(policy, replace=replace and bool(differences))
+    if policy.replace:
         what = "; ".join(map(str, differences))
         if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):
-            app.terminal.note("nothing was done")
-            return
-    going_on = f"`{name.node_id}` in {name.zone} exists or is being made, and bills as soon as it runs"
+            raise NotConfirmedError("nothing was done")
     undo = f"tpuctl down {name.zone}/{name.node_id}"
-    with app.progress(events=events) as progress, app.going_on(going_on, resume=app.command_line(), undo=undo):
+    with (
+        app.progress(events=events) as progress,
+        app.going_on(lambda: _going_on(name, progress.last), resume=app.command_line(), undo=undo),
+    ):
         outcome = bring_up(app.context(progress), name, spec, policy, once=no_wait)
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _going_on(name: NodeName, last: Event | None) -> str:
+    """Return what an interruption leaves behind in the cloud."""
+    known = f"the last that is known of it: {last.text}" if last else "nothing was asked for yet"
+    return f"`{name.node_id}` in {name.zone} bills as soon as it runs ({known})"

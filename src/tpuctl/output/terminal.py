@@ -5,25 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.errors import InvalidInputError
 from tpuctl.output import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from tpuctl.errors import TpuctlError
     from tpuctl.output.tables import Cell
-
-
-class OutputError(TpuctlError):
-    """What was to be shown cannot be written, for example because the disk is full."""
-
-    kind = "output"
 
 
 class Format(StrEnum):
@@ -52,11 +46,7 @@ class Streams:
         """Return the streams that the process was started with."""
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
-        # Python has no object for a stream that was closed when the process began (`>&-`).
-        stdin, stdout, stderr = (
-            stream or Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115  # open to the end of the process
-            for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
-        )
+        stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _nowhere(), sys.stderr or _nowhere()
         return cls(
             stdin,
             stdout,
@@ -66,6 +56,11 @@ class Streams:
             stderr.isatty(),
             shutil.get_terminal_size().columns,
         )
+
+
+def _nowhere() -> TextIO:
+    """Return what stands for a stream that was closed when the process began (`>&-`): Python has no object for it."""
+    return Path(os.devnull).open("r+", encoding="utf-8")
 
 
 class Terminal:
@@ -86,13 +81,7 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write a line of data."""
-        with self._writing() as stdout:
-            stdout.write(text + "\n")
-
-    def flush(self) -> None:
-        """Let go of what was written so far. Raises `OutputError` where it cannot be written."""
-        with self._writing() as stdout:
-            stdout.flush()
+        self.streams.stdout.write(text + "\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
@@ -117,17 +106,14 @@ class Terminal:
             import yaml  # noqa: PLC0415  # 12 ms
 
             dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-            with self._writing() as stdout:
-                yaml.dump(value, stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
+            yaml.dump(value, self.streams.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
             return
-        with self._writing() as stdout:
-            json.dump(value, stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
-            stdout.write("\n")
+        json.dump(value, self.streams.stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
+        self.streams.stdout.write("\n")
 
     def names(self, names: Iterable[str]) -> None:
         """Write one name on each line."""
-        with self._writing() as stdout:
-            stdout.writelines(name + "\n" for name in names)
+        self.streams.stdout.writelines(name + "\n" for name in names)
 
     def note(self, text: str) -> None:
         """Tell the user something that is not data."""
@@ -165,16 +151,6 @@ class Terminal:
         self.streams.stderr.write(f"{question} [y/N] ")
         self.streams.stderr.flush()
         return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
-
-    @contextmanager
-    def _writing(self) -> Iterator[TextIO]:
-        """Yield stdout, and say in words why it cannot be written. A closed pipe is no error: its reader had enough."""
-        try:
-            yield self.streams.stdout
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"cannot write to stdout: {error.strerror or error}") from error
 
     def _tell(self, text: str, *, label: str = "", code: str = "") -> None:
         # The service's words are among it: they must not steer the terminal.

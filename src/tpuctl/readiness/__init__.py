@@ -18,7 +18,7 @@ from tpuctl.readiness.values import (
     Verb,
     Wait,
 )
-from tpuctl.readiness.words import describe_answers
+from tpuctl.readiness.words import describe_answers, unanswered
 
 __all__ = [
     "Answer",
@@ -39,4 +39,5 @@ __all__ = [
     "decide",
     "describe_answers",
     "interval",
+    "unanswered",
 ]

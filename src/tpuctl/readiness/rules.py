@@ -29,6 +29,7 @@ from tpuctl.readiness.values import (
     Wait,
 )
 from tpuctl.readiness.words import (
+    belongs_to_a_request,
     beyond_repair,
     describe_answers,
     described_health,
@@ -139,6 +140,8 @@ def _winding_down(policy: Policy, seen: Seen, node: Node) -> Decision:
 
 def _dead(policy: Policy, seen: Seen, node: Node) -> Decision:
     if policy.may_create:
+        if node.queued_resource:
+            return GiveUp(belongs_to_a_request(node))
         word = "was preempted" if node.is_preempted else f"is {node.state}"
         return Delete(f"it {word}: only its record is left", node.id)
     return GiveUp(
@@ -150,7 +153,9 @@ def _dead(policy: Policy, seen: Seen, node: Node) -> Decision:
 
 
 def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
-    if policy.replace:
+    if policy.replace and not seen.recreates:
+        if node.queued_resource:
+            return GiveUp(belongs_to_a_request(node))
         if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
             return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id)
@@ -211,7 +216,8 @@ def _repair(policy: Policy, seen: Seen, node: Node, reason: str) -> Decision:
             return Restart(reason)
         if Answer.YES in seen.answers:
             return Reboot(reason + (f"; {why_not}" if why_not else ""))
-    if policy.repair.allows(Repair.RECREATE) and policy.may_create and seen.recreates < policy.max_recreates:
+    may_recreate = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
+    if may_recreate and seen.recreates < policy.max_recreates:
         return Delete(reason, node.id)
     tried = f"still so after {seen.restarts} restarts" if seen.restarts else why_not or "a restart is not allowed"
     hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)"

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import format_duration
-from tpuctl.errors import BrokenNodeError, NotFoundError, TimedOutError
+from tpuctl.errors import BrokenNodeError, ConflictError, NotFoundError, TimedOutError
 from tpuctl.model import Health, Node, NodeState
 from tpuctl.names import short
 from tpuctl.readiness.values import Answer
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.errors import TpuctlError
     from tpuctl.readiness.values import Policy, Seen
 
 
@@ -68,6 +71,15 @@ def beyond_repair(node: Node) -> BrokenNodeError:
     )
 
 
+def belongs_to_a_request(node: Node) -> ConflictError:
+    """Return the error for a node that would have to be deleted and made anew, but that a queued resource owns."""
+    name, owner = node.name.node_id, short(node.queued_resource or "")
+    return ConflictError(
+        f"`{name}` is {node.state} and belongs to the queued resource `{owner}`: it cannot be made anew on its own",
+        hint=f"`tpuctl down {name}` deletes both; then `tpuctl up {name} --type {node.accelerator_type}` makes a node",
+    )
+
+
 def timed_out(policy: Policy, seen: Seen) -> TimedOutError:
     """Return the error of a deadline: what the node is now, and how to go on or to end it."""
     name = seen.name.node_id
@@ -84,6 +96,17 @@ def timed_out(policy: Policy, seen: Seen) -> TimedOutError:
         f"`{name}` is not {policy.goal} after {waited}: it is {state}{queued}",
         hint=f"nothing was undone; go on waiting with `tpuctl wait {name} --for {policy.goal}`, or end it with "
         f"`tpuctl down {name}`",
+    )
+
+
+def unanswered(policy: Policy, seen: Seen, silent: timedelta, last: TpuctlError) -> TimedOutError:
+    """Return the error of a deadline that passed while the API gave no answers."""
+    name = seen.name.node_id
+    known = f"when it last did, it was {seen.node.state}" if seen.node else "what is there is not known"
+    return TimedOutError(
+        f"the API has not answered for {format_duration(silent)} ({last.message}), so whether `{name}` is {policy.goal} "
+        f"is not known; {known}",
+        hint=f"nothing was undone; look again with `tpuctl status {name}`",
     )
 
 

@@ -102,7 +102,6 @@ _SPECS: Final = (
         foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
         gcloud="auth/impersonate_service_account",
     ),
-    SettingSpec("lease", ValueKind.TEXT, "where watchers keep their lease, a gs:// prefix", files=_USER_ONLY),
     SettingSpec("user", ValueKind.TEXT, "login name on the workers"),
     SettingSpec("ssh_key", ValueKind.PATH, "private key for ssh"),
     SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
@@ -111,6 +110,7 @@ _SPECS: Final = (
         "tier",
         ValueKind.TEXT,
         "how capacity is bought for a new node",
+        flag_name="--on-demand|--spot|--preemptible|--reserved",
         choices=("on-demand", "spot", "preemptible", "reserved"),
     ),
     SettingSpec("network", ValueKind.TEXT, "network of a new node"),
@@ -140,7 +140,6 @@ _SPECS: Final = (
     ),
     SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2"),
     SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1"),
-    SettingSpec("journal", ValueKind.TEXT, "where specs are remembered: a folder, or gs://bucket/prefix"),
     SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("json", "yaml", "name")),
     SettingSpec(
         "quota_project",

@@ -1,0 +1,134 @@
+"""Write the reference pages from the code, so that they cannot say something else. `--check` only tells whether they are up to date."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from tpuctl.cli.tree import root
+from tpuctl.errors import ExitCode
+from tpuctl.settings import SETTINGS, FileKind
+
+FOLDER = Path(__file__).resolve().parent
+_NOTE = "<!-- made by docs/reference/generate.py -->"
+
+EXIT_CODES = {
+    ExitCode.OK: "done",
+    ExitCode.FAILURE: "failure without a better word, such as an API that does not answer; a bug keeps its traceback",
+    ExitCode.USAGE: "usage: an unknown flag, a value or setting that cannot be right, a confirmation that nobody could give, "
+    "a request that the service refuses as it stands",
+    ExitCode.NOT_FOUND: "not found",
+    ExitCode.NOT_ALLOWED: "not allowed: no credentials, scopes, IAM, API disabled, billing",
+    ExitCode.TIMED_OUT: "the deadline passed; the text says what is still going on in the cloud and how to go on",
+    ExitCode.NO_CAPACITY: "no capacity: the zone has no such TPU free",
+    ExitCode.QUOTA: "quota used up, or zero",
+    ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this",
+    ExitCode.CHECK_FAILED: "a check failed",
+    ExitCode.BROKEN: "the node is broken and repair is used up or impossible",
+    ExitCode.REMOTE_FAILED: "a command on a worker failed (`tpuctl ssh NODE -- COMMAND` ends with the command's own code)",
+    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone",
+    ExitCode.TERMINATED: "SIGTERM; the same",
+}
+
+
+def exit_codes() -> str:
+    """Return the page of exit codes."""
+    rows = "".join(f"| {int(code)} | {EXIT_CODES[code]} |\n" for code in ExitCode)
+    return f"""{_NOTE}
+# Exit codes
+
+They are a contract with scripts: a code keeps its meaning.
+
+| code | meaning |
+|---|---|
+{rows}
+With `-o json` an error is one JSON object on stderr: `{{"error": {{"kind", "message", "exit_code", "hint", "id"}}}}`, where `kind` is a word
+for the code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …) and `id` names the message of the service that was
+recognised. A closed pipe (`tpuctl list | head -1`) ends quietly with 141, the code of SIGPIPE.
+"""
+
+
+def settings() -> str:
+    """Return the page of settings."""
+    return f"""{_NOTE}
+# Settings
+
+The first of these that has a value wins: flag · `TPUCTL_*` variable · gcloud's and Google's own variables · `tpuctl.yaml` of the project
+(found upward from the working directory) · your own file (`$XDG_CONFIG_HOME/tpuctl/config.yaml`) · gcloud's active configuration · default.
+`tpuctl config show` prints each value with the place that it comes from; `tpuctl config path` the files.
+
+A zone from gcloud's configuration is only where new nodes are made: it never narrows `list` and never hides a node that is elsewhere.
+
+| key | what | flag | variables | in files | gcloud | default |
+|---|---|---|---|---|---|---|
+{"".join(_setting_rows())}
+A `tpuctl.yaml` may come from a repository that somebody else wrote: what could redirect or impersonate your calls is not read from it.
+
+    # tpuctl.yaml
+    project: vision-research
+    zone: us-central2-b
+    type: v4-8
+    labels: {{team: vision}}
+"""
+
+
+def _setting_rows() -> Iterator[str]:
+    for spec in SETTINGS.values():
+        variables = " ".join(f"`{name}`" for name in (spec.environment, *spec.foreign) if name)
+        where = {frozenset(FileKind): "both", frozenset({FileKind.USER}): "your own", frozenset(): "—"}[spec.files]
+        cells = (
+            f"`{spec.key}`",
+            spec.description,
+            " ".join(map(_code, (spec.flag or "").split("|"))),
+            variables,
+            where,
+            _code(spec.gcloud),
+            _code(spec.default),
+        )
+        yield "| " + " | ".join(cells) + " |\n"
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def commands() -> str:
+    """Return the page of commands: the help of each."""
+    pages = "\n".join(_help_pages(root(), ("tpuctl",)))
+    return f"{_NOTE}\n# Commands\n\n{pages}"
+
+
+def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
+    context = click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+    text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
+    yield f"## {' '.join(path)}\n\n{text}\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                yield from _help_pages(below, (*path, name))
+
+
+PAGES = {"exit-codes.md": exit_codes, "settings.md": settings, "commands.md": commands}
+
+
+def main() -> int:
+    """Write the pages, or tell which are not up to date."""
+    stale = []
+    for name, page in PAGES.items():
+        path = FOLDER / name
+        if not path.exists() or path.read_text("utf-8") != page():
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(page(), encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        sys.stderr.write(f"not up to date: {', '.join(stale)}; run `python docs/reference/generate.py`\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
