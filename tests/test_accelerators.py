@@ -87,9 +87,12 @@ def test_a_near_miss_is_refused_with_what_was_probably_meant(text: str, hint: st
     assert accelerators.find(text) is None
 
 
-def test_a_well_formed_type_that_resembles_none_is_for_the_zone_to_judge() -> None:
-    assert accelerators.check("quantum-16") == "quantum-16"
-    assert accelerators.find("quantum-16") is None
+@pytest.mark.parametrize("text", ["quantum-16", "v7-8", "v8e-256"])
+def test_a_well_formed_type_that_the_table_lacks_is_for_the_zone_to_judge(text: str) -> None:
+    assert (accelerators.check(text), accelerators.find(text)) == (text, None)
+
+
+def test_no_type_is_no_accelerator() -> None:
     assert accelerators.find(None) is None
 
 
@@ -140,9 +143,10 @@ def test_the_default_topology_of_a_large_type_has_its_chips(multiple: int) -> No
 @given(st.text(max_size=20))
 def test_no_text_is_more_than_refused(text: str) -> None:
     try:
-        accelerators.check(text)
+        hint = f"for the zone to judge: {accelerators.check(text)}"
     except InvalidInputError as error:
-        assert error.hint
+        hint = error.hint or ""
+    assert hint
 
 
 def test_the_zones_of_a_type_leave_out_those_that_need_an_agreement() -> None:

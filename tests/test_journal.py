@@ -56,9 +56,8 @@ from pathlib import Path
 from tpuctl.journal import Journal
 from tpuctl.names import NodeName
 for index in range(50):
-    Journal(Path(sys.argv[1])).append(
-        NodeName("p", "us-central2-b", "trainer"), "note", datetime.now(timezone.utc), by=sys.argv[2], index=index, pad="x" * 3000
-    )
+    name, now = NodeName("p", "us-central2-b", "trainer"), datetime.now(timezone.utc)
+    Journal(Path(sys.argv[1])).append(name, "note", now, by=sys.argv[2], index=index, pad="x" * 3000)
 """
 
 

@@ -161,7 +161,16 @@ def commands(verb: Verb, spec: NodeSpec | None = None, changes: dict[str, Any] |
 
 def test_a_create_says_everything_that_the_spec_says() -> None:
     assert commands(Verb.CREATE) == commands(Verb.WAIT, SMALL) == []
-    assert commands(Verb.CREATE, SMALL)[0].split("\n") == ["gcloud", "compute", "tpus", "tpu-vm", "create", "@", "--accelerator-type=v5litepod-8", "--version=v2-alpha-tpuv5-lite"]
+    assert commands(Verb.CREATE, SMALL)[0].split("\n") == [
+        "gcloud",
+        "compute",
+        "tpus",
+        "tpu-vm",
+        "create",
+        "@",
+        "--accelerator-type=v5litepod-8",
+        "--version=v2-alpha-tpuv5-lite",
+    ]
     assert commands(Verb.CREATE, FULL)[0].split("\n")[4:] == [
         "create",
         "@",
@@ -227,7 +236,7 @@ class _NothingHere(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _answer
+    do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server looks for
 
     def log_message(self, *_: object) -> None:
         """Be quiet."""

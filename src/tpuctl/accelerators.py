@@ -274,5 +274,7 @@ def _suggest(word: str) -> str | None:
         wanted = int(match[2])
         size = wanted if generation.has(wanted) else min(generation.sizes, key=lambda size: (abs(size - wanted), -size))
         return generation.type_of(size)
+    if match and not any(name.startswith(match[1][:2]) for name in table.generations):
+        return None  # of a generation newer than the table
     every = [generation.type_of(size) for generation in table.generations.values() for size in generation.sizes]
     return nearest(word, every)

@@ -69,7 +69,8 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
         if node.queued_resource:
             owner = short(node.queued_resource)
             hint = f"`tpuctl reset {name} --mode reboot` keeps it; `tpuctl down {name}` deletes it with its queued resource"
-            raise ConflictError(f"`{name}` belongs to the queued resource `{owner}` and cannot be made anew on its own", hint=hint)
+            text = f"`{name}` belongs to the queued resource `{owner}` and cannot be made anew on its own"
+            raise ConflictError(text, hint=hint)
         return wanted
     if wanted is ResetMode.RESTART and why_not:
         hint = f"`tpuctl reset {name} --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew"

@@ -87,6 +87,7 @@ class Pursuit:
             answers=answers,
             in_state=now - self._since,
             waited=now - self._started,
+            was_there=self.seen.was_there or node is not None,
             has_vanished=self.seen.has_vanished or (node is None and self._went_by_itself(before)),
             pending=self._pending.verb if self._pending else None,
             failure=failure,

@@ -34,10 +34,10 @@ def reset(context: Context, node: Node, mode: ResetMode, policy: Policy) -> Outc
             raise AssertionError("plan.reset_mode returns a definite mode")
 
 
-def needs_start(node: Node) -> bool:
+def needs_start(node: Node, *, anyway: bool = False) -> bool:
     """Tell whether a node is to be started; one that runs already is not.
 
-    Raises `ConflictError` where it cannot be started.
+    Raises `ConflictError` where the service would refuse it, unless `anyway`.
     """
     name = node.name.node_id
     if node.state in {NodeState.READY, NodeState.STARTING}:
@@ -57,7 +57,7 @@ def start(context: Context, node: Node, *, anyway: bool = False) -> Pending | No
 
     Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
     """
-    if not needs_start(node):
+    if not needs_start(node, anyway=anyway):
         return None
     _tell(context, node, "starting it", verb="start")
     return Pending(Verb.START, context.cloud.start_node(node.name))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.ensure import ensure
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.pursuit import Pending
-from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.clock import format_duration
+from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError
 from tpuctl.events import Event, EventKind
-from tpuctl.model import Node, NodeSpec, QueuedResource
+from tpuctl.model import Node, NodeSpec, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.readiness import Goal, Policy, Verb
+from tpuctl.readiness import Goal, Policy, Verb, interval
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
@@ -57,13 +59,11 @@ def find_target(context: Context, place: Place, reference: NodeReference) -> Tar
     return None
 
 
-def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bool, wait: bool) -> None:
+def tear_down(context: Context, target: Target, policy: Policy, *, wait: bool) -> None:
     """Delete what was found, through the queued resource where one owns it, and wait until it is gone.
 
-    Raises `ConflictError` for a request for several nodes without `all_nodes`, or when the node is not the one that was
-    looked at.
+    Raises `ConflictError` when the node is not the one that was looked at. Call `check_whole` before.
     """
-    refuse_others(target, all_nodes=all_nodes)
     request = target.request
     _record(context, target)
     if target.node is not None:
@@ -81,9 +81,28 @@ def tear_down(context: Context, target: Target, policy: Policy, *, all_nodes: bo
         operation = context.cloud.delete_node(target.name, expected_id=target.node.id if target.node else None)
     if wait:
         ensure(context, target.name, replace(policy, goal=Goal.GONE), pending=Pending(Verb.DELETE, operation))
+        if request:
+            _see_out(context, request, operation, policy)
 
 
-def refuse_others(target: Target, *, all_nodes: bool) -> None:
+def _see_out(context: Context, request: QueuedResource, operation: Operation, policy: Policy) -> None:
+    """Wait until the queued resource is gone too: it holds quota longer than its nodes."""
+    started = context.clock.monotonic()
+    while operation.name is not None and not operation.done:
+        waited = context.clock.monotonic() - started
+        if policy.timeout is not None and waited >= policy.timeout:
+            raise TimedOutError(
+                f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
+                hint="nothing was undone; its deletion goes on in the cloud",
+            )
+        context.clock.sleep(interval(waited))
+        with suppress(ServiceUnavailableError):  # asked again until the deadline
+            operation = context.cloud.get_operation(operation.name)
+    if operation.error is not None:
+        raise context.cloud.operation_error(operation.error)
+
+
+def check_whole(target: Target, *, all_nodes: bool) -> None:
     """Raise `ConflictError` where the deletion would take other nodes along, and nobody said that it may."""
     request = target.request
     if request and len(request.node_ids) > 1 and not all_nodes:

@@ -217,7 +217,8 @@ class App:
             self.terminal.note(how)
             return
         what = self._in_flight.what
-        lines = [f"{how}: {what if isinstance(what, str) else what()}; nothing was undone", f"  go on: {self._in_flight.resume}"]
+        text = what if isinstance(what, str) else what()
+        lines = [f"{how}: {text}; nothing was undone", f"  go on: {self._in_flight.resume}"]
         lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
         self.terminal.warn("\n".join(lines))
 

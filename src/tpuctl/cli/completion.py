@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.options import cli_command
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("completion")
+@cli_command("completion", without=OF_THE_CLOUD)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
     """Print the script that makes a shell complete commands, options and node names.

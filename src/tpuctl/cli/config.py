@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl import configfile
-from tpuctl.cli.options import cli_command
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 from tpuctl.cli.tree import Group
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import nearest
@@ -64,7 +64,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
         app.terminal.table(("KEY", "VALUE", "SOURCE"), [tuple(map(Cell, row)) for row in rows])
 
 
-@cli_command("set", short_help="Set a value in your own file, or in the project's.")
+@cli_command("set", short_help="Set a value in your own file, or in the project's.", without=OF_THE_CLOUD)
 @click.argument("key", shell_complete=_complete_key)
 @click.argument("value")
 @click.option("--here", is_flag=True, help="Write tpuctl.yaml of this project instead of your own file.")
@@ -82,20 +82,31 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     app.terminal.note(f"`{key}` is set in {path}")
 
 
-@cli_command("unset", short_help="Remove a value from your own file, or from the project's.")
+@cli_command("unset", short_help="Remove a value from your own file, or from the project's.", without=OF_THE_CLOUD)
 @click.argument("key", shell_complete=_complete_key)
 @click.option("--here", is_flag=True, help="Change tpuctl.yaml of this project instead of your own file.")
 def unset(app: App, *, key: str, here: bool) -> None:
-    """Remove a value from your own file, or with --here from the tpuctl.yaml of this project."""
+    """Remove a value from your own file, or with --here from the tpuctl.yaml of this project.
+
+    \b
+    Examples:
+      tpuctl config unset zone
+    """
     _check(key)
     path = _file(app, here=here)
     text = f"`{key}` is removed from {path}" if configfile.unset(path, key) else f"`{key}` is not set in {path}"
     app.terminal.note(text)
 
 
-@cli_command("path", short_help="Print the files that settings are read from.")
+@cli_command("path", short_help="Print the files that settings are read from.", without=OF_THE_CLOUD)
 def path(app: App) -> None:
-    """Print the files that settings are read from, those that win first."""
+    """Print the files that settings are read from, those that win first; your own also while it does not exist.
+
+    \b
+    Examples:
+      tpuctl config path
+      $EDITOR "$(tpuctl config path | tail -n 1)"
+    """
     environ = app.invocation.environ
     project_file = _project_file(app)
     app.terminal.names(str(entry) for entry in (project_file, configfile.user_file(environ)) if entry)

@@ -46,7 +46,7 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete nodes with their boot disks and wait until they are gone. When one of them does not exist, none is deleted (exit code 3).
+    """Delete nodes with their boot disks and wait until they are gone. Where one does not exist none is deleted (exit code 3).
 
     \b
     Examples:

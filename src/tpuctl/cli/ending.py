@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.tear_down import Target, find_target, refuse_others, tear_down
+from tpuctl.actions.tear_down import Target, absent, check_whole, find_target, tear_down
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.policy import deadline
 from tpuctl.errors import TpuctlError
@@ -49,8 +49,6 @@ def end_nodes(
         raise absent(missing[0], app.place)
     for target in targets:
         check_whole(target, all_nodes=all_nodes)
-    for target in targets:
-        refuse_others(target, all_nodes=all_nodes)
     if dry_run:
         show_plan(app, tuple(map(_step, targets)), spec=None, node=None)
         return targets, missing

@@ -78,7 +78,9 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
 )
 _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
-OF_THE_CLOUD = ("project", "zone", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
+OF_THE_CLOUD = (
+    "project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox",
+)  # fmt: skip
 
 
 def take_globals(ctx: click.Context, options: dict[str, Any]) -> App:

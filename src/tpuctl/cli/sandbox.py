@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import Duration, cli_command, yes_option
+from tpuctl.cli.options import OF_THE_CLOUD, Duration, cli_command, yes_option
 from tpuctl.cli.tree import Group
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.sandbox.faults import Fault
 
-_UNUSED = ("project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox")
-
 
 @click.group("sandbox", cls=Group)
 def command() -> None:
@@ -30,7 +28,7 @@ def command() -> None:
     """
 
 
-@cli_command("status", short_help="Show what is in the sandbox.", without=_UNUSED)
+@cli_command("status", short_help="Show what is in the sandbox.", without=OF_THE_CLOUD)
 def status(app: App) -> None:
     """Show what is in the sandbox: its file, its time and speed, its nodes, the faults to come."""
     from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
@@ -54,7 +52,7 @@ def status(app: App) -> None:
     app.terminal.details([(label, text, "") for label, text in rows])
 
 
-@cli_command("reset", short_help="Remove everything in the sandbox.", without=_UNUSED)
+@cli_command("reset", short_help="Remove everything in the sandbox.", without=OF_THE_CLOUD)
 @yes_option
 def reset(app: App, *, yes: bool) -> None:
     """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched."""
@@ -67,7 +65,7 @@ def reset(app: App, *, yes: bool) -> None:
     app.terminal.note("the sandbox is empty" if admin.reset(path) else "there was no sandbox")
 
 
-@cli_command("advance", short_help="Move the sandbox's time on.", without=_UNUSED)
+@cli_command("advance", short_help="Move the sandbox's time on.", without=OF_THE_CLOUD)
 @click.argument("time", type=Duration(), metavar="TIME")
 def advance(app: App, *, time: timedelta | str) -> None:
     """Move the sandbox's time on, for every process that uses it.
@@ -84,7 +82,7 @@ def advance(app: App, *, time: timedelta | str) -> None:
     app.terminal.note(f"it is {format_timestamp(now)} in the sandbox, {format_duration(time)} later")
 
 
-@cli_command("serve", short_help="Offer the sandbox on a port of this machine, to any client.", without=_UNUSED)
+@cli_command("serve", short_help="Offer the sandbox on a port of this machine, to any client.", without=OF_THE_CLOUD)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port. [default: a free one]")
 def serve(app: App, *, port: int) -> None:
     """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.
@@ -116,7 +114,7 @@ def serve(app: App, *, port: int) -> None:
         opened.close()
 
 
-@cli_command("fault", short_help="Make something go wrong in the sandbox.", without=_UNUSED)
+@cli_command("fault", short_help="Make something go wrong in the sandbox.", without=OF_THE_CLOUD)
 @click.argument("kind", required=False)
 @click.option("--node", metavar="NAME", default="*", help="Node, or a pattern. It need not exist yet.")
 @click.option("--zone", "where", metavar="ZONE", default="*", help="Zone, or a pattern.")

@@ -52,7 +52,7 @@ def command(
         app,
         nodes,
         partial(start, anyway=anyway),
-        is_needed=needs_start,
+        is_needed=partial(needs_start, anyway=anyway),
         verb=Verb.START,
         goal=Goal.READY,
         timeout=timeout,

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl import __version__
-from tpuctl.cli.options import cli_command
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("version")
+@cli_command("version", without=OF_THE_CLOUD)
 def command(app: App) -> None:
-    """Print the version of tpuctl; with -o json also those of what it is built on."""
+    """Print the version of tpuctl; with -o json also those of what it is built on.
+
+    \b
+    Examples:
+      tpuctl version -o json
+    """
     if app.format in {Format.JSON, Format.YAML}:
         import platform  # noqa: PLC0415  # only here
         from importlib.metadata import version  # noqa: PLC0415  # 20 ms

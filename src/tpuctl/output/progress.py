@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from tpuctl.clock import format_duration
 from tpuctl.events import Event, EventKind
@@ -71,7 +71,9 @@ class Progress:
         if event.kind is EventKind.WAIT:
             # A wait is worth a line only when its reason is news; durations within it are not.
             reason = event.text.split(" for ", 1)[0]
-            if reason == self._last_wait or event.data.get("state"):
+            state = event.data.get("state")
+            # The line before has told the state, or what was requested.
+            if reason == self._last_wait or (state and reason.endswith((f"it is {state}", " requested"))):
                 return
             self._last_wait = reason
         else:
@@ -88,7 +90,8 @@ class _Live:
     def __init__(self, stream: TextIO, *, colored: bool, elapsed: Callable[[], timedelta]) -> None:
         from rich.console import Console  # noqa: PLC0415  # 40 ms, only for long work on a terminal
 
-        self._console: Console = Console(file=stream, force_terminal=True, no_color=not colored, highlight=False)
+        system: Literal["auto"] | None = "auto" if colored else None
+        self._console: Console = Console(file=stream, force_terminal=True, color_system=system, highlight=False)
         self._status: Status | None = None
         self._elapsed = elapsed
 

@@ -101,7 +101,7 @@ def _absent(policy: Policy, seen: Seen) -> Decision:
     if seen.has_vanished:
         return GiveUp(vanished(seen))
     if policy.may_create:
-        return Create("there is none yet" if not seen.recreates else "the old one is gone")
+        return Create("the old one is gone" if seen.was_there or seen.recreates else "there is none yet")
     return GiveUp(NodeNotFoundError(seen.name.node_id, seen.name.zone))
 
 

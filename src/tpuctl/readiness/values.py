@@ -93,7 +93,7 @@ class Seen:
     `in_state` is how long the node's state, health and answers have been as they are; `waited` is how long this run has
     been at it; `answers` has one entry for each worker, or none where ssh was not asked; `is_ours` tells that this run
     created or started the node; `pending` is a change that this run requested and that has not ended; `failure` is the error
-    of such a change; `has_vanished` tells that the node was there in this run, and went without our doing.
+    of such a change; `was_there` tells that this run saw a node; `has_vanished` tells that the node was there in this run, and went without our doing.
     """
 
     name: NodeName
@@ -105,6 +105,7 @@ class Seen:
     is_ours: bool = False
     restarts: int = 0
     recreates: int = 0
+    was_there: bool = False
     refused_stop: str | None = None
     has_vanished: bool = False
     pending: Verb | None = None

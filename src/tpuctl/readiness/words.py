@@ -8,7 +8,7 @@ from tpuctl.clock import format_duration
 from tpuctl.errors import BrokenNodeError, ConflictError, NotFoundError, TimedOutError
 from tpuctl.model import Health, Node, NodeState
 from tpuctl.names import short
-from tpuctl.readiness.values import Answer
+from tpuctl.readiness.values import Answer, Goal
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -93,10 +93,14 @@ def timed_out(policy: Policy, seen: Seen) -> TimedOutError:
     owner = seen.node.queued_resource
     queued = f" (it belongs to the queued resource `{short(owner)}`)" if owner else ""
     return TimedOutError(
-        f"`{name}` is not {policy.goal} after {waited}: it is {state}{queued}",
+        f"`{name}` is not {_wanted(policy)} after {waited}: it is {state}{queued}",
         hint=f"nothing was undone; go on waiting with `tpuctl wait {name} --for {policy.goal}`, or end it with "
         f"`tpuctl down {name}`",
     )
+
+
+def _wanted(policy: Policy) -> str:
+    return "usable by ssh" if policy.goal is Goal.SSH else str(policy.goal)
 
 
 def unanswered(policy: Policy, seen: Seen, silent: timedelta, last: TpuctlError) -> TimedOutError:
@@ -104,7 +108,7 @@ def unanswered(policy: Policy, seen: Seen, silent: timedelta, last: TpuctlError)
     name = seen.name.node_id
     known = f"when it last did, it was {seen.node.state}" if seen.node else "what is there is not known"
     return TimedOutError(
-        f"the API has not answered for {format_duration(silent)} ({last.message}), so whether `{name}` is {policy.goal} "
+        f"the API has not answered for {format_duration(silent)} ({last.message}), so whether `{name}` is {_wanted(policy)} "
         f"is not known; {known}",
         hint=f"nothing was undone; look again with `tpuctl status {name}`",
     )

@@ -141,8 +141,9 @@ def _life(node: NodeRecord, phase: Phase, session: Session) -> lifecycle.Timelin
     match phase.state:
         case "CREATING":
             return node.timeline
-        case "DELETING" | "STARTING" | "STOPPING" | "RESTARTING" | "REPAIRING":
-            following = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED"}.get(phase.state, "READY")
+        case "DELETING" | "STARTING" | "STOPPING" | "RESTARTING" | "REPAIRING" | "REIMAGING" | "HIDING" | "UNHIDING":
+            ends = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED", "HIDING": "HIDDEN"}
+            following = ends.get(phase.state, "READY")
             at = session.now + timedelta(minutes=1)
             return (phase, Phase(at, following, "HEALTHY" if following == "READY" else ""))
         case _:

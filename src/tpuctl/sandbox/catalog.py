@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _NEIGHBOURS = (
     *("us-central1-ai1a", "us-south1-ai1b", "us-east1-b", "us-east1-c", "us-west1-a", "us-west1-b", "us-west4-b"),
     *("europe-west1-b", "europe-west1-c", "europe-west1-d", "europe-west4-c", "asia-east1-a", "asia-east1-b"),
-    *("asia-northeast1-a", "asia-northeast1-c", "southamerica-west1-a"),
+    *("asia-northeast1-a", "asia-northeast1-c", "southamerica-west1-a", "us-east4-a", "us-east4-b", "us-east4-c"),
+    *("us-west2-a", "us-west2-b", "us-west2-c", "us-west3-a", "us-west3-b", "us-west3-c"),
 )
 _TENSORFLOW = ("2.12.0", "2.13.0", "2.14.0", "2.15.0", "2.15.1", "2.16.1", "2.17.0", "2.17.1", "2.18.0", "2.19.0")
 RUNTIME_VERSIONS = tuple(

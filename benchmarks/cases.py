@@ -1,0 +1,145 @@
+"""What is measured: each command beside gcloud's, and lists of very many nodes."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.stage import GCLOUD, ZONE, Stage, filled, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from benchmarks.measurement import Program
+
+MANY = 10_000
+OURS, THEIRS = "tpuctl", "gcloud"
+_LIST = ("compute", "tpus", "tpu-vm", "list", "--zone=-")
+_SPEC = ("--accelerator-type", "v4-8", "--version", "tpu-ubuntu2204-base", "--zone", ZONE)
+# 40 zones by name: those with TPUs first. The sandbox's own list holds only these.
+_ZONES = "import sys; from tpuctl.sandbox import catalog;print(','.join([*catalog.zones(), *catalog._NEIGHBOURS][:40]))"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Programs that are measured side by side. `target` is the share of gcloud's wall time that was aimed at."""
+
+    name: str
+    what: str
+    programs: Mapping[str, Program]
+    target: float | None = None
+
+
+class Stages:
+    """The sandboxes, made when a case first asks for them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self._made: dict[str, Stage] = {}
+
+    def listening(self, nodes: int, *, name: str = "") -> Stage:
+        """Return a sandbox on a port."""
+        key = f"listening-{nodes}{name}"
+        if key not in self._made:
+            self._made[key] = self._stack.enter_context(listening(self._folder / key, nodes=nodes))
+        return self._made[key]
+
+    def filled(self, nodes: int) -> Stage:
+        """Return a sandbox that is used in process."""
+        key = f"filled-{nodes}"
+        if key not in self._made:
+            self._made[key] = filled(self._folder / key, nodes=nodes)
+        return self._made[key]
+
+
+def cases(stages: Stages, names: tuple[str, ...]) -> Iterator[Case]:
+    """Yield the cases of these names, all when there are none."""
+    for name, make in _CASES.items():
+        if not names or name in names:
+            yield make(stages)
+
+
+def _beside(name: str, what: str, ours: Program, theirs: Program, target: float | None = None) -> Case:
+    return Case(name, what, {OURS: ours, **({THEIRS: theirs} if GCLOUD else {})}, target)
+
+
+def _version(stages: Stages) -> Case:
+    stage = stages.listening(1)
+    what = "`tpuctl --version` / `gcloud --version`"
+    return _beside("version", what, stage.tpuctl("--version"), stage.gcloud("--version"), 0.2)
+
+
+def _help(stages: Stages) -> Case:
+    stage = stages.listening(1)
+    return _beside("help", "`tpuctl --help` / `gcloud --help`", stage.tpuctl("--help"), stage.gcloud("--help"))
+
+
+def _completion(stages: Stages) -> Case:
+    return _completing("completion", stages.listening(1), "tpuctl st")
+
+
+def _completion_node(stages: Stages) -> Case:
+    return _completing("completion-node", stages.listening(1), "tpuctl stop n")
+
+
+def _completing(name: str, stage: Stage, line: str) -> Case:
+    environ = {"_TPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    what = f"completion of `{line}` / `gcloud --version`"
+    return _beside(name, what, stage.tpuctl(environ=environ), stage.gcloud("--version"), 0.2)
+
+
+def _list_1(stages: Stages) -> Case:
+    stage = stages.listening(1)
+    what = "`tpuctl list` / `gcloud … list --zone=-`, 1 node"
+    return _beside("list-1", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.45)
+
+
+def _list_200(stages: Stages) -> Case:
+    stage = stages.listening(200)
+    what = "`tpuctl list` / `gcloud … list --zone=-`, 200 nodes"
+    return _beside("list-200", what, stage.tpuctl("list"), stage.gcloud(*_LIST), 0.45)
+
+
+def _status(stages: Stages) -> Case:
+    stage = stages.listening(200)
+    node, zone = "node-00008", ("--zone", ZONE)
+    theirs = stage.gcloud("compute", "tpus", "tpu-vm", "describe", node, *zone)
+    return _beside("status", "`tpuctl status` / `gcloud … describe`", stage.tpuctl("status", node, *zone), theirs, 0.45)
+
+
+def _create(stages: Stages) -> Case:
+    stage = stages.listening(1, name="-create")
+    ours = stage.tpuctl("create", "ours-{run}", *_SPEC, "--no-wait")
+    theirs = stage.gcloud("compute", "tpus", "tpu-vm", "create", "theirs-{run}", *_SPEC, "--async")
+    return _beside("create", "`tpuctl create --no-wait` / `gcloud … create --async`", ours, theirs)
+
+
+def _many(stages: Stages) -> Case:
+    stage = stages.filled(MANY)
+    python = stage.tpuctl().command[0].removesuffix("tpuctl") + "python"
+    zones = subprocess.run((python, "-c", _ZONES), capture_output=True, text=True, check=True).stdout.strip()
+    by_zone = ("list", "--zone", zones)
+    programs = {
+        "wildcard, to a pipe": stage.tpuctl("list"),
+        "wildcard, to a terminal": stage.tpuctl("list", on_terminal=True),
+        "40 zones, to a pipe": stage.tpuctl(*by_zone),
+        "40 zones, to a terminal": stage.tpuctl(*by_zone, on_terminal=True),
+    }
+    return Case("many", f"`tpuctl list`, {MANY:,} nodes, the sandbox in the same process", programs)
+
+
+_CASES: dict[str, Callable[[Stages], Case]] = {
+    "version": _version,
+    "help": _help,
+    "completion": _completion,
+    "completion-node": _completion_node,
+    "list-1": _list_1,
+    "list-200": _list_200,
+    "status": _status,
+    "create": _create,
+    "many": _many,
+}
+NAMES = tuple(_CASES)

@@ -1,0 +1,115 @@
+"""The figures, as a table for the terminal and as docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from benchmarks.cases import OURS, THEIRS
+from benchmarks.stage import GCLOUD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from benchmarks.cases import Case
+    from benchmarks.measurement import Cost
+
+Measured = tuple["Case", "Mapping[str, Cost]"]
+_SLOWEST, _LARGEST = 3.0, 200.0  # seconds and MiB that a list of very many nodes may take
+
+
+def lines(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield the figures for a terminal."""
+    for case, costs in measured:
+        yield f"{case.name}: {case.what}"
+        for name, cost in costs.items():
+            yield f"  {name:24} {cost.wall:7.3f} s wall  {cost.cpu:7.3f} s CPU  {cost.memory:6.1f} MiB"
+        if THEIRS in costs:
+            wall, cpu, memory = _ratios(costs)
+            aimed = f", aimed at {case.target:g}: {_verdict(is_met=wall <= case.target)}" if case.target else ""
+            yield f"  {'ratio':24} {wall:7.2f} wall    {cpu:7.2f} CPU    {memory:6.2f} memory{aimed}"
+
+
+def markdown(measured: Sequence[Measured], *, runs: int) -> str:
+    """Return docs/benchmarks.md."""
+    beside = [
+        f"| {case.what} | {_bold(wall, case.target)} | {cpu:.2f} | {memory:.2f} | {case.target or ''} |"
+        for case, costs in measured
+        if THEIRS in costs
+        for wall, cpu, memory in (_ratios(costs),)
+    ]
+    alone = [
+        f"| {case.what}: {name} | {cost.wall:.2f} s | {cost.cpu:.2f} s | {cost.memory:.0f} MiB |"
+        for case, costs in measured
+        if OURS not in costs
+        for name, cost in costs.items()
+    ]
+    return _PAGE.format(
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        machine=_machine(),
+        versions=", ".join(_versions()),
+        runs=runs,
+        beside="\n".join(beside),
+        alone="\n".join(alone),
+        slowest=f"{_SLOWEST:g}",
+        largest=f"{_LARGEST:g}",
+    )
+
+
+def _ratios(costs: Mapping[str, Cost]) -> tuple[float, float, float]:
+    ours, theirs = costs[OURS], costs[THEIRS]
+    return ours.wall / theirs.wall, ours.cpu / theirs.cpu, ours.memory / theirs.memory
+
+
+def _verdict(*, is_met: bool) -> str:
+    return "met" if is_met else "missed"
+
+
+def _bold(ratio: float, target: float | None) -> str:
+    return f"**{ratio:.2f}** (missed)" if target and ratio > target else f"{ratio:.2f}"
+
+
+def _machine() -> str:
+    """Return what kind of machine this is, without its name."""
+    try:
+        system = platform.freedesktop_os_release()
+        name = f"{system.get('NAME', 'Linux').removesuffix(' GNU/Linux')} {system.get('VERSION_ID', '')}".strip()
+    except OSError:
+        name = f"{platform.system()} {platform.release()}"
+    return f"{os.cpu_count()} cores, {name}, Python {platform.python_version()}"
+
+
+def _versions() -> Iterator[str]:
+    from tpuctl import __version__  # noqa: PLC0415  # after the measurements
+
+    yield f"tpuctl {__version__}"
+    if GCLOUD:
+        said = subprocess.run((GCLOUD, "--version"), capture_output=True, text=True, check=True).stdout
+        yield said.partition("\n")[0]
+
+
+_PAGE = """# How quick it is
+
+Written by `python -m benchmarks --markdown` on {date}: {machine}; {versions}. Each figure is the median of {runs} runs; the
+programs took turns. Absolute times depend on the machine, so that beside gcloud only ratios are given: 0.2 means a fifth.
+
+## Beside gcloud
+
+Both talk to the same `tpuctl sandbox serve` on a loopback port, without credentials. CPU and memory count the program and
+the processes that it started. gcloud has no completion that could be compared, so its `--version` stands for it.
+
+| tpuctl / gcloud | wall time | CPU | peak memory | aimed at (wall) |
+|---|---|---|---|---|
+{beside}
+
+## Very many nodes
+
+The sandbox runs in the same process here, so that its own work is part of the figures. Aimed at: {slowest} s and {largest} MiB.
+
+| | wall time | CPU | peak memory |
+|---|---|---|---|
+{alone}
+"""

@@ -1,0 +1,147 @@
+"""How nodes and tables look: columns for a person, tabs for a pipe, JSON for a program."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tpuctl.model import Node, QueuedResource
+from tpuctl.names import NodeName
+from tpuctl.output import nodes as shown
+from tpuctl.output.tables import Cell, columns, tabs
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def node(node_id: str = "trainer", **fields: Any) -> Node:
+    return Node.from_api(
+        {
+            "name": f"projects/p/locations/us-central2-b/nodes/{node_id}",
+            "state": "READY",
+            "health": "HEALTHY",
+            "acceleratorType": "v4-16",
+            "createTime": "2026-01-01T09:00:00Z",
+        }
+        | fields
+    )
+
+
+def test_columns_that_say_nothing_are_left_out_for_a_person_only() -> None:
+    rows = [(Cell("a"), Cell(""), Cell("x")), (Cell("bb"), Cell(""), Cell(""))]
+
+    assert list(columns(("ONE", "TWO", "THREE"), rows, width=80, colored=False)) == ["ONE  THREE", "a    x", "bb"]
+    assert list(columns(("ONE", "TWO"), [], width=80, colored=False)) == ["ONE  TWO"]
+    assert list(tabs(rows)) == ["a\t\tx", "bb\t\t"]
+
+
+def test_colour_adds_nothing_to_the_width() -> None:
+    rows = [(Cell("ab", style="red"), Cell("x", style="dim")), (Cell("c"), Cell("y"))]
+
+    assert list(columns(("N", "S"), rows, width=None, colored=True)) == [
+        "\x1b[1mN   S\x1b[0m",
+        "\x1b[31mab\x1b[0m  \x1b[2mx\x1b[0m",
+        "c   y",
+    ]
+
+
+def test_wide_characters_take_two_places_and_accents_none() -> None:
+    rows = [(Cell("訓練"), Cell("x")), (Cell("e\u0301t"), Cell("東京都千代田区千代田一番地"))]
+
+    assert list(columns(("NAME", "NOTE"), rows, width=20, colored=False)) == [
+        "NAME  NOTE",
+        "訓練  x",
+        "e\u0301t    東京都千代田…",
+    ]
+
+
+def test_a_column_too_narrow_to_read_is_left_to_the_terminal() -> None:
+    rows = [(Cell("a" * 20), Cell("some note"))]
+
+    assert list(columns(("N", "NOTE"), rows, width=30, colored=False))[1] == "a" * 20 + "  some note"
+
+
+@given(st.lists(st.tuples(st.text(), st.text(), st.text()), min_size=1, max_size=4))
+def test_no_text_breaks_out_of_its_cell(texts: list[tuple[str, str, str]]) -> None:
+    rows = [tuple(map(Cell, row)) for row in texts]
+    piped = "\n".join(tabs(rows))
+    lines = [*columns(("A", "B", "C"), rows, width=40, colored=False)]
+
+    assert [line.count("\t") for line in piped.split("\n")] == [2] * len(rows)
+    assert len(lines) == len(rows) + 1
+    assert all(line.isprintable() for line in (*lines, *piped.replace("\t", "\n").split("\n")))
+
+
+def test_a_zone_that_could_not_be_asked_has_a_row() -> None:
+    assert list(tabs(shown.unreachable_rows(["us-east1-d"]))) == ["?\tus-east1-d\t\t\t\t\t\t\tzone could not be asked"]
+
+
+def test_the_note_of_a_node_says_what_matters() -> None:
+    troubled = node(
+        healthDescription="slow",
+        symptoms=[{"symptomType": "LOW_MEMORY"}, {"symptomType": "OUT_OF_MEMORY", "workerId": "1"}],
+        upcomingMaintenance={"windowStartTime": "2026-01-01T14:05:00Z"},
+        queuedResource="projects/p/locations/z/queuedResources/q1",
+    )
+
+    assert shown.note(troubled, NOW) == (
+        "slow; OUT_OF_MEMORY on worker 1 (+1 more); maintenance in 2h05m; of queued resource q1"
+    )
+    assert shown.note(node(upcomingMaintenance={"windowStartTime": "2026-01-01T11:00:00Z"}), NOW) == "maintenance now"
+    assert shown.note(node(state="NEW"), NOW) == "a state that this version of tpuctl does not know"
+    assert shown.note(node(state="TERMINATED"), NOW) == "dead record: `down` frees its quota"
+
+
+def test_the_details_of_a_node() -> None:
+    endpoints = [{"ipAddress": "10.0.0.1", "accessConfig": {"externalIp": "1.2.3.4"}}, {"ipAddress": "10.0.0.2"}]
+    full = node(
+        networkEndpoints=endpoints,
+        labels={"b": "2", "a": "1"},
+        acceleratorConfig={"topology": "2x2x2"},
+        runtimeVersion="img",
+    )
+
+    assert [(label, text) for label, text, _ in shown.details(full, NOW)] == [
+        ("name", "trainer"),
+        ("zone", "us-central2-b"),
+        ("project", "p"),
+        ("state", "READY"),
+        ("health", "HEALTHY"),
+        ("type", "v4-16 (2x2x2), 2 workers"),
+        ("version", "img"),
+        ("tier", "on-demand"),
+        ("created", "2026-01-01T09:00:00Z (3h ago)"),
+        ("worker 0", "1.2.3.4 / 10.0.0.1"),
+        ("worker 1", "10.0.0.2"),
+        ("labels", "a=1, b=2"),
+    ]
+
+
+def test_json_has_the_fields_of_the_api_and_what_users_look_for() -> None:
+    assert shown.to_json(node(), sandbox=True) == {
+        **node().raw,
+        "nodeId": "trainer",
+        "zone": "us-central2-b",
+        "project": "p",
+        "workers": 2,
+        "sandbox": True,
+    }
+    assert "sandbox" not in shown.to_json(node(), sandbox=False)
+
+
+def test_dead_requests_that_hold_quota_are_told() -> None:
+    def request(index: int, state: str) -> QueuedResource:
+        return QueuedResource.from_api(
+            {"name": f"projects/p/locations/z/queuedResources/q{index}", "state": {"state": state}}
+        )  # fmt: skip
+
+    assert shown.held_by_dead([request(0, "ACTIVE")]) is None
+    assert shown.held_by_dead([request(0, "ACTIVE"), request(1, "FAILED")]) == (
+        "1 queued resource ended and still holds quota: z/q1; `tpuctl down NODE` deletes them"
+    )
+    assert shown.held_by_dead([request(index, "SUSPENDED") for index in range(5)]) == (
+        "5 queued resources ended and still hold quota: z/q0, z/q1, z/q2 and 2 more; `tpuctl down NODE` deletes them"
+    )

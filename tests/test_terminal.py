@@ -1,0 +1,228 @@
+"""What is written where: one output for a person and one for a pipe, each compared whole; questions, errors, progress."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tpuctl.clock import ManualClock
+from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
+from tpuctl.events import Event, EventKind
+from tpuctl.model import Node
+from tpuctl.names import NodeName
+from tpuctl.output import nodes as shown
+from tpuctl.output.progress import Progress
+from tpuctl.output.terminal import Format, Streams, Terminal
+
+NAME = NodeName("p", "us-central2-b", "trainer")
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def terminal(
+    *,
+    is_terminal: bool = False,
+    width: int = 100,
+    typed: str = "",
+    quiet: bool = False,
+    environ: dict[str, str] | None = None,
+) -> Terminal:
+    streams = Streams(
+        io.StringIO(typed), io.StringIO(), io.StringIO(), is_terminal, is_terminal, is_terminal, width
+    )  # fmt: skip
+    return Terminal(streams, environ or {}, quiet=quiet)
+
+
+def out(written: Terminal) -> str:
+    assert isinstance(written.streams.stdout, io.StringIO)
+    return written.streams.stdout.getvalue()
+
+
+def err(written: Terminal) -> str:
+    assert isinstance(written.streams.stderr, io.StringIO)
+    return written.streams.stderr.getvalue()
+
+
+def node(node_id: str = "trainer", **fields: Any) -> Node:
+    return Node.from_api(
+        {
+            "name": f"projects/p/locations/us-central2-b/nodes/{node_id}",
+            "state": "READY",
+            "health": "HEALTHY",
+            "acceleratorType": "v4-16",
+            "createTime": "2026-01-01T09:00:00Z",
+        }
+        | fields
+    )
+
+
+NODES = [
+    node(),
+    node(
+        "eval", state="PREEMPTED", health=None, acceleratorType="v4-8", schedulingConfig={"spot": True}, createTime=None
+    ),
+]
+
+
+def test_a_person_sees_columns_with_a_header_and_a_pipe_gets_tabs_without() -> None:
+    person, pipe = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), terminal()
+    for each in (person, pipe):
+        each.table(shown.HEADER, shown.rows(NODES, NOW))
+
+    assert out(person) == (
+        "NAME     ZONE           TYPE   STATE      HEALTH   WORKERS  AGE  TIER       NOTE\n"
+        "trainer  us-central2-b  v4-16  READY      HEALTHY  2        3h   on-demand\n"
+        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` makes i…\n"
+    )
+    assert out(pipe) == (
+        "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t2\t2026-01-01T09:00:00Z\ton-demand\t\n"
+        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` makes it again, `down` frees its quota\n"
+    )
+
+
+def test_ten_thousand_rows_are_one_line_each() -> None:
+    written = terminal(is_terminal=True)
+    written.table(shown.HEADER, shown.rows([node(f"n-{index}") for index in range(10_000)], NOW))
+
+    assert out(written).count("\n") == 10_001
+
+
+@pytest.mark.parametrize(
+    ("form", "is_terminal", "expected"),
+    [
+        (Format.JSON, False, '{"a": ["é", null]}\n'),
+        (Format.JSON, True, '{\n  "a": [\n    "é",\n    null\n  ]\n}\n'),
+        (Format.YAML, False, "a:\n- é\n- null\n"),
+    ],
+)
+def test_data_is_written_in_the_format_that_was_asked_for(form: Format, is_terminal: bool, expected: str) -> None:
+    written = terminal(is_terminal=is_terminal)
+    written.data({"a": ["é", None]}, form)
+
+    assert (out(written), err(written)) == (expected, "")
+
+
+def test_an_error_is_words_for_a_person_and_one_object_for_a_program() -> None:
+    error = NodeNotFoundError("trainer", "us-central2-b")
+    person, pipe, program = terminal(is_terminal=True), terminal(), terminal()
+    person.error(error)
+    pipe.error(error)
+    program.error(TpuctlError("broken", error_id="quota-zero"), form=Format.JSON, sandbox=True)
+
+    assert err(person) == (
+        "\x1b[1;31merror: \x1b[0mno node `trainer` in us-central2-b\n"
+        "\x1b[36m  hint: \x1b[0mrun `tpuctl list` to see the nodes of all zones\n"
+    )
+    assert err(pipe) == (
+        "error: no node `trainer` in us-central2-b\n  hint: run `tpuctl list` to see the nodes of all zones\n"
+    )
+    assert json.loads(err(program)) == {
+        "error": {"kind": "failure", "message": "broken", "exit_code": 1, "id": "quota-zero"},
+        "sandbox": True,
+    }
+    assert (out(person), out(pipe), out(program)) == ("", "", "")
+
+
+def test_the_words_of_the_service_do_not_steer_the_terminal() -> None:
+    written = terminal(is_terminal=True, environ={"TERM": "dumb"})
+    written.error(TpuctlError("bad\x1b[2J\rname\nsecond line", hint="a\x07b\nc"))
+    written.warn("w\x1b]0;title\x07")
+    written.note("n\u202egnp.exe")
+
+    assert err(written) == (
+        "error: bad [2J name\nsecond line\n  hint: a b\n  hint: c\nwarning: w ]0;title \nn gnp.exe\n"
+    )
+
+
+def test_quiet_silences_notes_and_nothing_else() -> None:
+    written = terminal(quiet=True)
+    written.note("by the way")
+    written.warn("this matters")
+    written.write("data")
+
+    assert (out(written), err(written)) == ("data\n", "warning: this matters\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"), [("y\n", True), ("Yes\n", True), ("\n", False), ("no\n", False), ("", False)]
+)
+def test_only_a_yes_is_a_yes(typed: str, answer: bool) -> None:
+    written = terminal(is_terminal=True, typed=typed)
+
+    assert (written.confirm("delete it?", yes=False), err(written)) == (answer, "delete it? [y/N] ")
+
+
+@pytest.mark.parametrize(("is_terminal", "environ"), [(False, {}), (True, {"CI": "true"})])
+def test_nobody_is_asked_where_nobody_is(is_terminal: bool, environ: dict[str, str]) -> None:
+    written = terminal(is_terminal=is_terminal, typed="y\n", environ=environ)
+
+    assert written.confirm("delete it?", yes=True)
+    with pytest.raises(InvalidInputError) as refused:
+        written.confirm("delete it?", yes=False)
+    assert (str(refused.value), refused.value.hint, err(written)) == (
+        "delete it? needs a confirmation, and nobody can be asked here",
+        "add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+        "",
+    )
+
+
+def event(kind: EventKind, text: str, **data: object) -> Event:
+    return Event(kind, NOW, NAME, text, data)
+
+
+EVENTS = [
+    event(EventKind.ACTION, "creating v4-8", verb="create"),
+    event(EventKind.WAIT, "create requested"),
+    event(EventKind.WAIT, "create requested"),
+    event(EventKind.STATE, "READY", state="READY"),
+    event(EventKind.WAIT, "the API has not answered for 5s"),
+    event(EventKind.WAIT, "the API has not answered for 20s"),
+    event(EventKind.REACHED, "ssh after 3m"),
+]
+
+
+def test_without_a_terminal_each_change_has_one_line_and_each_event_one_object() -> None:
+    written, sink = terminal(), io.StringIO()
+    with Progress(written, ManualClock(), events=sink) as progress:
+        for each in EVENTS:
+            progress(each)
+
+    assert err(written) == (
+        "trainer: creating v4-8\n"
+        "trainer: create requested\n"
+        "trainer: READY\n"
+        "trainer: the API has not answered for 5s\n"
+        "trainer: ssh after 3m\n"
+    )
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert [(line["event"], line["text"]) for line in lines] == [(str(each.kind), each.text) for each in EVENTS]
+    assert lines[0] == {
+        "at": "2026-01-01T12:00:00Z",
+        "event": "action",
+        "node": "trainer",
+        "zone": "us-central2-b",
+        "project": "p",
+        "text": "creating v4-8",
+        "verb": "create",
+    }
+
+
+def test_quiet_progress_still_feeds_programs() -> None:
+    written, sink = terminal(quiet=True), io.StringIO()
+    with Progress(written, ManualClock(), events=sink) as progress:
+        progress(EVENTS[0])
+
+    assert (err(written), sink.getvalue().count("\n")) == ("", 1)
+
+
+def test_on_a_terminal_what_stays_is_each_change_with_its_time() -> None:
+    written, clock = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), ManualClock()
+    with Progress(written, clock) as progress:
+        progress(EVENTS[0])
+        clock.sleep(timedelta(minutes=3))
+        progress(event(EventKind.STATE, "READY \x1b[2J"))
+
+    assert err(written) == "     0s → trainer creating v4-8\n     3m • trainer READY  [2J\n"
