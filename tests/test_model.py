@@ -297,3 +297,24 @@ def test_a_queued_resource_owns_the_nodes_it_asks_for() -> None:
         True,
         False,
     )
+
+
+def test_a_node_made_again_keeps_what_no_option_can_name() -> None:
+    """Several networks, a disk key, ip forwarding: lost silently they would be found missing days later."""
+    raw = {
+        "name": "projects/p/locations/us-central2-b/nodes/trainer",
+        "acceleratorType": "v4-8",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "networkConfig": {"canIpForward": True, "enableExternalIps": True},
+        "bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": "k"}},
+    }
+
+    spec = NodeSpec.from_json(NodeSpec.from_node(Node.from_api(raw)).to_json())
+
+    body = spec.to_api()
+    assert body["networkConfig"] == {"canIpForward": True, "enableExternalIps": True}
+    assert body["bootDiskConfig"] == {"customerEncryptionKey": {"kmsKeyName": "k"}}
+    several = NodeSpec.from_node(
+        Node.from_api({**raw, "networkConfigs": [{"network": "a"}, {"network": "b"}]})
+    ).to_api()
+    assert ("networkConfig" in several, several["networkConfigs"]) == (False, [{"network": "a"}, {"network": "b"}])

@@ -140,8 +140,13 @@ def test_dead_requests_that_hold_quota_are_told() -> None:
 
     assert shown.held_by_dead([request(0, "ACTIVE")]) is None
     assert shown.held_by_dead([request(0, "ACTIVE"), request(1, "FAILED")]) == (
-        "1 queued resource ended and still holds quota: z/q1; `tpuctl down NODE` deletes them"
+        "1 queued resource ended and still holds quota: z/q1"
     )
     assert shown.held_by_dead([request(index, "SUSPENDED") for index in range(5)]) == (
-        "5 queued resources ended and still hold quota: z/q0, z/q1, z/q2 and 2 more; `tpuctl down NODE` deletes them"
+        "5 queued resources ended and still hold quota: z/q0, z/q1, z/q2 and 2 more"
+    )
+    spec = {"nodeSpec": [{"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "s"}}]}
+    several = {"name": "projects/p/locations/z/queuedResources/q", "state": {"state": "FAILED"}, "tpu": spec}
+    assert shown.held_by_dead([QueuedResource.from_api(several)]) == (
+        "1 queued resource ended and still holds quota: z/q; to delete: `tpuctl down z/s-0 --all-nodes`"
     )

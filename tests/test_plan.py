@@ -64,14 +64,7 @@ _STEPS = {
 
 def test_the_steps_from_each_state_are_those_that_up_would_take() -> None:
     assert {state: planned(node(state)) for state in (*map(str, NodeState), "BRAND_NEW")} == _STEPS
-    assert planned(None) == "create"
-
-
-def test_a_step_says_why() -> None:
-    assert steps(UP, Seen(name=NAME, node=node("PREEMPTED"))) == (
-        Step(Verb.DELETE, NAME, "it was preempted: only its record is left"),
-        Step(Verb.CREATE, NAME, "there is none yet"),
-    )
+    assert steps(UP, Seen(name=NAME, node=None)) == (Step(Verb.CREATE, NAME, "there is none yet"),)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +91,7 @@ def test_a_plan_follows_differences_time_and_shape(found: Node, options: dict[st
     assert planned(found, **options) == expected
 
 
+_QUEUED = "projects/p/locations/us-central2-b/queuedResources/q1"
 _SPOT, _SLICE = {"schedulingConfig": {"spot": True}}, {"acceleratorType": "v4-16"}
 
 
@@ -120,6 +114,7 @@ _SPOT, _SLICE = {"schedulingConfig": {"spot": True}}, {"acceleratorType": "v4-16
         (node("REPAIRING"), "reboot", None),
         (node("PREEMPTED"), "auto", None),
         (node("PREEMPTED"), "recreate", "recreate"),
+        (node("READY", queuedResource=_QUEUED), "auto", "reboot"),
     ],
 )
 def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, chosen: str | None) -> None:
@@ -129,6 +124,13 @@ def test_a_reset_destroys_only_when_that_is_its_mode(found: Node, wanted: str, c
     with pytest.raises(ConflictError) as refused:
         reset_mode(found, ResetMode(wanted))
     assert "--mode recreate` deletes it and makes it anew" in (refused.value.hint or "")
+
+
+def test_a_node_of_a_queued_resource_is_not_made_anew_on_its_own() -> None:
+    with pytest.raises(ConflictError) as refused:
+        reset_mode(node("READY", queuedResource=_QUEUED), ResetMode.RECREATE)
+
+    assert str(refused.value) == "`trainer` belongs to the queued resource `q1` and cannot be made anew on its own"
 
 
 SMALL = NodeSpec(accelerator_type="v5litepod-8", runtime_version="v2-alpha-tpuv5-lite")
@@ -211,6 +213,7 @@ def test_a_topology_is_asked_for_where_gcloud_can(accelerator_type: str, topolog
 
 def test_the_other_steps_have_commands_too() -> None:
     base = "gcloud compute tpus tpu-vm"
+    present = {"labels": {"old": "x", "a": "z"}, "metadata": {"k": "v"}, "tags": ["t"]}
     changes = {"labels": {"a": "b"}, "metadata": {}, "tags": ["t"], "description": ""}
 
     assert [commands(verb)[0].replace("\n", " ") for verb in (Verb.DELETE, Verb.START, Verb.STOP, Verb.REBOOT)] == [
@@ -222,6 +225,8 @@ def test_the_other_steps_have_commands_too() -> None:
     assert commands(Verb.UPDATE, None, changes)[0].replace("\n", " ") == (
         f"{base} update @ --clear-labels --update-labels=a=b --clear-metadata --clear-tags --add-tags=t --description="
     )
+    printed = gcloud_commands(Step(Verb.UPDATE, NAME, ""), None, changes, present)
+    assert printed[0].split(" p ", 1)[1] == "--update-labels=a=b --remove-labels=old --remove-metadata=k --description="
 
 
 class _NothingHere(BaseHTTPRequestHandler):
@@ -256,16 +261,20 @@ def endpoint() -> Iterator[str]:
 @pytest.mark.gcloud
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
 @pytest.mark.parametrize(
-    ("verb", "spec", "changes"),
+    ("step", "spec", "changes"),
     [
-        (Verb.CREATE, FULL, None),
-        (Verb.CREATE, replace(SMALL, topology="2x4", tier=Tier.RESERVED), None),
-        (Verb.STOP, None, None),
-        (Verb.UPDATE, None, {"labels": {"a": "b"}, "metadata": {"k": "a,b"}, "tags": ["t"], "description": ""}),
+        (Step(Verb.CREATE, NAME, ""), FULL, None),
+        (Step(Verb.CREATE, NAME, ""), replace(SMALL, topology="2x4", tier=Tier.RESERVED), None),
+        (Step(Verb.DELETE, NAME, "", queued_resource=_QUEUED), None, None),
+        (
+            Step(Verb.UPDATE, NAME, ""),
+            None,
+            {"labels": {"a": "b"}, "metadata": {"k": "a,b"}, "tags": ["t"], "description": ""},
+        ),
     ],
 )
 def test_gcloud_understands_what_is_printed(
-    verb: Verb, spec: NodeSpec | None, changes: dict[str, Any] | None, endpoint: str, tmp_path: Path
+    step: Step, spec: NodeSpec | None, changes: dict[str, Any] | None, endpoint: str, tmp_path: Path
 ) -> None:
     """A command that gcloud cannot parse ends with 2; one that reached the API ends with the API's error."""
     environ = {
@@ -281,7 +290,7 @@ def test_gcloud_understands_what_is_printed(
         "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
         "NO_PROXY": "127.0.0.0/8,localhost",
     }
-    (command,) = gcloud_commands(Step(verb, NAME, ""), spec, changes)
+    (command,) = gcloud_commands(step, spec, changes)
 
     ended = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=False)
 

@@ -46,6 +46,3 @@ class Event:
             "text": self.text,
             **self.data,
         }
-
-
-Listener = "Callable[[Event], None]"

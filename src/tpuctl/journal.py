@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,10 +71,10 @@ class Journal:
             raise JournalError(path, error.strerror or str(error)) from error
 
     def entries(self, name: NodeName) -> Iterator[dict[str, Any]]:
-        """Yield what was written about a node, oldest first; a torn line is skipped."""
+        """Yield what was written about a node, oldest first; a torn line is skipped, and a file that cannot be read is empty."""
         try:
             lines = self._path(name).read_text("utf-8", errors="replace").splitlines()
-        except FileNotFoundError:
+        except OSError:
             return
         for line in lines:
             try:
@@ -87,7 +88,9 @@ class Journal:
         """Return the spec that the node was last created from, or was seen to have before it was deleted."""
         found = None
         for entry in self.entries(name):
-            if entry.get("spec"):
+            if not entry.get("spec"):
+                continue
+            with suppress(TypeError, ValueError, KeyError):  # of another version of tpuctl, or not tpuctl's at all
                 found = Remembered(NodeSpec.from_json(entry["spec"]), parse_timestamp(entry.get("at")))
         return found
 

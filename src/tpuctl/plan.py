@@ -131,10 +131,16 @@ def _in_state(seen: Seen, state: str) -> Node:
     return Node(seen.name, raw)
 
 
-def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def gcloud_commands(
+    step: Step,
+    spec: NodeSpec | None,
+    changes: Mapping[str, Any] | None = None,
+    present: Mapping[str, Any] | None = None,
+) -> tuple[str, ...]:
     """Return the gcloud commands that do the same as a step, ready for a shell; none for a wait.
 
-    `changes` are the API fields that an update writes, whole; gcloud is told to clear first what it merges.
+    `changes` are the API fields that an update writes, whole. gcloud merges: it is told what differs from what is
+    `present`, or, where that is not known, to clear first.
     """
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project)
     group = ("compute", "tpus", "tpu-vm")
@@ -144,7 +150,9 @@ def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any
             return (shlex.join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
         case Verb.DELETE if step.queued_resource:
             owner = (short(step.queued_resource), *where[1:])
-            return (shlex.join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),)
+            return (
+                shlex.join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),
+            )
         case Verb.DELETE:
             return (shlex.join((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:
@@ -152,7 +160,7 @@ def gcloud_commands(step: Step, spec: NodeSpec | None, changes: Mapping[str, Any
         case Verb.REBOOT:
             return (shlex.join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
         case Verb.UPDATE:
-            return (shlex.join((*base, "update", *where, *_update_flags(changes or {}))),)
+            return (shlex.join((*base, "update", *where, *_update_flags(changes or {}, present))),)
         case Verb.WAIT:
             return ()
 
@@ -199,13 +207,22 @@ def _create_track(spec: NodeSpec) -> tuple[str, ...]:
     return ("gcloud", "alpha") if needs_alpha else ("gcloud",)
 
 
-def _update_flags(changes: Mapping[str, Any]) -> list[str]:
+def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any] | None) -> list[str]:
     flags: list[str] = []
     for field in ("labels", "metadata"):
-        if field in changes:
+        if field in changes and present is not None:
+            old, new = present.get(field) or {}, changes[field]
+            changed = {key: value for key, value in new.items() if old.get(key) != value}
+            flags += [f"--update-{field}={_pairs(changed)}"] if changed else []
+            flags += [f"--remove-{field}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
+        elif field in changes:
             flags.append(f"--clear-{field}")
             flags += [f"--update-{field}={_pairs(changes[field])}"] if changes[field] else []
-    if "tags" in changes:
+    if "tags" in changes and present is not None:
+        old, new = present.get("tags") or [], changes["tags"]
+        flags += [f"--add-tags={','.join(tag for tag in new if tag not in old)}"] if set(new) - set(old) else []
+        flags += [f"--remove-tags={','.join(tag for tag in old if tag not in new)}"] if set(old) - set(new) else []
+    elif "tags" in changes:
         flags.append("--clear-tags")
         flags += [f"--add-tags={','.join(changes['tags'])}"] if changes["tags"] else []
     if "description" in changes:

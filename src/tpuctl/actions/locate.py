@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, ServiceUnavailableError
+from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.names import NodeName, NodeReference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuctl.actions.cloud import NodeListing
-    from tpuctl.model import Node
+    from tpuctl.actions.cloud import NodeListing, QueuedListing
+    from tpuctl.model import Node, QueuedResource
 
 
 class Finder(Protocol):
@@ -23,6 +23,13 @@ class Finder(Protocol):
 
     def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
         """Return the nodes of some zones, or of all."""
+
+
+class RequestFinder(Protocol):
+    """The part of a cloud that lists queued resources."""
+
+    def list_queued_resources(self, project: str, zones: Sequence[str] = ()) -> QueuedListing:
+        """Return the queued resources of some zones, or of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,14 @@ def search(finder: Finder, place: Place, reference: NodeReference) -> Node | Non
     if not found and listing.unreachable:
         raise unreachable(reference.node_id, listing.unreachable)
     return found[0] if found else None
+
+
+def requests_to_mention(cloud: RequestFinder, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:
+    """Return the queued resources of some zones, or of all; none where they cannot be listed: nobody asked for them."""
+    try:
+        return cloud.list_queued_resources(project, zones).queued_resources
+    except TpuctlError:
+        return ()
 
 
 def unreachable(node_id: str, zones: Sequence[str]) -> ServiceUnavailableError:

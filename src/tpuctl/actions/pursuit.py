@@ -74,7 +74,8 @@ class Pursuit:
         picture = node and (node.id, node.state, node.health, answers, len(node.endpoints))
         if picture != self._picture:
             self._picture, self._since = picture, now
-            self._tell_change(before, node)
+        if _shown(before) != _shown(node):
+            self._tell_change(node)
         if before and node and before.id != node.id and not self._pending:
             self.tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
             self.seen = replace(self.seen, is_ours=False, restarts=0)
@@ -154,11 +155,12 @@ class Pursuit:
 
     def wait(self, delay: timedelta, reason: str) -> None:
         """Say why, and sleep."""
-        state = str(self.seen.node.state) if self.seen.node else None
+        node = self.seen.node
         self.tell(
             EventKind.WAIT,
             reason,
-            state=state,
+            state=node and str(node.state),
+            health=node and str(node.health),
             in_state=self.seen.in_state.total_seconds(),
             next_look=delay.total_seconds(),
         )
@@ -266,14 +268,18 @@ class Pursuit:
             raise AssertionError("this step needs a node that was seen")
         return self.seen.node
 
-    def _tell_change(self, before: Node | None, node: Node | None) -> None:
+    def _tell_change(self, node: Node | None) -> None:
         if node is None:
-            if before is not None:
-                self.tell(EventKind.STATE, "gone", state=None)
+            self.tell(EventKind.STATE, "gone", state=None)
             return
         health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
         text = f"{node.state} {health}".strip() if node.state is NodeState.READY else str(node.state)
         self.tell(EventKind.STATE, text, state=str(node.state), health=health or None, id=node.id)
+
+
+def _shown(node: Node | None) -> object:
+    """Return what of a node is worth a word when it changes."""
+    return node and (node.id, node.state, node.health)
 
 
 def describe(spec: NodeSpec) -> str:

@@ -12,7 +12,7 @@ from tpuctl.errors import ConflictError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, NodeSpec, NodeState
 from tpuctl.plan import ResetMode
-from tpuctl.readiness import Goal, Policy, Verb
+from tpuctl.readiness import Answer, Goal, Policy, Verb, describe_answers
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
@@ -24,6 +24,7 @@ def reset(context: Context, node: Node, mode: ResetMode, policy: Policy) -> Outc
         case ResetMode.RESTART:
             return _restart(context, node, replace(policy, may_start=True))
         case ResetMode.REBOOT:
+            _check_answers(context, node)
             _tell(context, node, "rebooting every worker", verb="reboot")
             context.workers.reboot(node)
             context.clock.sleep(REBOOT_PAUSE)
@@ -93,6 +94,18 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
         context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))
     _tell(context, node, "stopping it", verb="stop")
     return Pending(Verb.STOP, context.cloud.stop_node(node.name))
+
+
+def _check_answers(context: Context, node: Node) -> None:
+    """Raise `ConflictError` unless every worker lets us in, which a reboot from inside needs."""
+    answers = context.workers.ask(node)
+    if any(answer is not Answer.YES for answer in answers):
+        name, why_not = node.name.node_id, node.why_not_restartable()
+        others = "" if why_not else f"`tpuctl reset {name} --mode restart` stops and starts it; "
+        raise ConflictError(
+            f"`{name}` cannot be rebooted from inside: {describe_answers(answers)}",
+            hint=f"{others}`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)",
+        )
 
 
 def _restart(context: Context, node: Node, policy: Policy) -> Outcome:

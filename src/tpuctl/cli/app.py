@@ -64,7 +64,10 @@ class App:
     @cached_property
     def settings(self) -> Settings:
         """Every setting, with its source. Raises `SettingError` for a broken file."""
-        return self.settings_with({})
+        settings = self.settings_with({})
+        # Read now: a format that nobody knows must not come to light after a change was made.
+        settings.text("output")
+        return settings
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings where a command's own flags count too."""
@@ -218,7 +221,8 @@ class App:
             return
         what = self._in_flight.what
         text = what if isinstance(what, str) else what()
-        lines = [f"{how}: {text}; nothing was undone", f"  go on: {self._in_flight.resume}"]
+        undone = "; nothing was undone" if self._in_flight.undo else ""
+        lines = [f"{how}: {text}{undone}", f"  go on: {self._in_flight.resume}"]
         lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
         self.terminal.warn("\n".join(lines))
 

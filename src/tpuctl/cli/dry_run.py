@@ -34,7 +34,8 @@ def show_plan(
     spec = spec or (NodeSpec.from_node(node) if node else None)
     if spec:
         spec = replace(spec, metadata=dict.fromkeys(spec.metadata, _HIDDEN))
-    planned = [_described(app, step, spec, _without_metadata_values(changes or {})) for step in steps]
+    present = node.raw if node else {}
+    planned = [_described(app, step, spec, changes or {}, present) for step in steps]
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data(planned, app.format)
         return
@@ -51,7 +52,9 @@ def show_plan(
     app.terminal.note("dry run: nothing was changed")
 
 
-def _described(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any]) -> dict[str, Any]:
+def _described(
+    app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any], present: Mapping[str, Any]
+) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "step": str(step.verb),
         "node": step.name.node_id,
@@ -59,12 +62,12 @@ def _described(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str
         "project": step.name.project,
         "reason": step.reason,
     }
-    preview = _preview(app, step, spec, changes)
+    preview = _preview(app, step, spec, _without_metadata_values(changes))
     if preview:
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
             entry["request"]["body"] = preview.body
-    if commands := gcloud_commands(step, spec, changes):
+    if commands := gcloud_commands(step, spec, _without_metadata_values(changes, present), present):
         entry["gcloud"] = list(commands)
     if app.is_sandbox:
         entry["sandbox"] = True
@@ -90,8 +93,10 @@ def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, 
             return None
 
 
-def _without_metadata_values(changes: Mapping[str, Any]) -> dict[str, Any]:
-    shown = dict(changes)
-    if "metadata" in shown:
-        shown["metadata"] = dict.fromkeys(shown["metadata"], _HIDDEN)
-    return shown
+def _without_metadata_values(changes: Mapping[str, Any], present: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the changes with hidden values; those that stay as they are `present` are left, to be seen as unchanged."""
+    if "metadata" not in changes:
+        return dict(changes)
+    kept = ((present or {}).get("metadata") or {}).items()
+    shown = {key: value if (key, value) in kept else _HIDDEN for key, value in changes["metadata"].items()}
+    return {**changes, "metadata": shown}

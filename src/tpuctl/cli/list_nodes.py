@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.locate import incomplete
+from tpuctl.actions.locate import incomplete, requests_to_mention
 from tpuctl.cli.options import cli_command
 from tpuctl.output import nodes as shown
 from tpuctl.output.terminal import Format
@@ -42,8 +42,8 @@ def command(app: App) -> None:
             else:
                 terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
     if terminal.is_interactive and app.format is Format.TABLE:
-        queued = app.client.list_queued_resources(app.project, app.zones)
-        if line := shown.held_by_dead(queued.queued_resources):
+        line = shown.held_by_dead(requests_to_mention(app.client, app.project, app.zones))
+        if line:
             terminal.note(line)
     if listing.unreachable:
         raise incomplete(listing.unreachable)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find, zones_of
 from tpuctl.actions.locate import search
+from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.clock import format_duration
 from tpuctl.errors import InvalidInputError, NotFoundError, SettingError
 from tpuctl.model import Tier
@@ -38,7 +39,7 @@ def where_to_create(app: App, text: str, spec: NodeSpec | None) -> tuple[NodeNam
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
     """Return the spec that the node had when tpuctl last made or deleted it, after asking.
 
-    Raises `InvalidInputError` where none is remembered, or the answer is no.
+    Raises `InvalidInputError` where none is remembered, `NotConfirmedError` where the answer is no.
     """
     remembered = app.journal.last_spec(name)
     if remembered is None:
@@ -50,7 +51,7 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
     age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} as it was ({what})?", yes=yes):
-        raise InvalidInputError("nothing was done", hint="name what you want: `--type TYPE`")
+        raise NotConfirmedError("nothing was done", hint="name what you want: `--type TYPE`")
     return spec
 
 

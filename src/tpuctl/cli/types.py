@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.accelerators import find
+from tpuctl.accelerators import check, find
 from tpuctl.actions.catalogue import offered
 from tpuctl.actions.locate import incomplete
 from tpuctl.cli.options import cli_command
+from tpuctl.errors import NotFoundError
 from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
 
@@ -27,6 +28,8 @@ def command(app: App, *, accelerator_type: str | None) -> None:
       tpuctl types --zone us-central2-b
       tpuctl types v5litepod-16
     """
+    if accelerator_type is not None:
+        check(accelerator_type)
     catalogue = offered(app.client.accelerator_types, app.client.locations, app.project, app.zones)
     entries = [
         (zone, name)
@@ -34,8 +37,12 @@ def command(app: App, *, accelerator_type: str | None) -> None:
         for name in sorted(names, key=_order)
         if accelerator_type in (None, name)
     ]
+    if accelerator_type is not None and not entries and not catalogue.unreachable:
+        where = ", ".join(app.zones) or f"any zone of project {app.project}"
+        raise NotFoundError(f"`{accelerator_type}` is not offered in {where}", hint="see `tpuctl types` for what is")
     if app.format in {Format.JSON, Format.YAML}:
-        app.terminal.data([_described(zone, name) for zone, name in entries], app.format)
+        mark = {"sandbox": True} if app.is_sandbox else {}
+        app.terminal.data([{**_described(zone, name), **mark} for zone, name in entries], app.format)
     elif app.format is Format.NAME:
         app.terminal.names(dict.fromkeys(name for _, name in entries))
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.actions.update import update
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.options import cli_command, dry_run_option, node_argument
 from tpuctl.cli.results import show_node
@@ -40,16 +41,16 @@ def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # c
       tpuctl update trainer --labels team=vision,run=7
       tpuctl update trainer --remove-labels run --description "free to use"
     """
-    found = app.find(node)
-    changes = _changes(app, found, options)
     if not any(value not in (None, ()) for value in options.values()):
         raise InvalidInputError("nothing to change was named", hint="see `tpuctl update --help`")
+    found = app.find(node)
+    changes = _changes(app, found, options)
     if dry_run:
         steps = (Step(Verb.UPDATE, found.name, ", ".join(changes)),) if changes else ()
         show_plan(app, steps, spec=None, node=found, changes=changes)
         return
     if changes:
-        app.client.update_node(found.name, changes)
+        update(app.client, app.clock, found.name, changes, timeout=app.settings.duration("timeout"))
     show_node(app, app.client.find_node(found.name) or found)
 
 

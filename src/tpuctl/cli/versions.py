@@ -27,7 +27,8 @@ def command(app: App) -> None:
         raise app.settings.missing("zone")
     versions = sorted(app.client.runtime_versions(place.project, zone))
     if app.format in {Format.JSON, Format.YAML}:
-        app.terminal.data([{"runtimeVersion": version, "zone": zone} for version in versions], app.format)
+        mark = {"sandbox": True} if app.is_sandbox else {}
+        app.terminal.data([{"runtimeVersion": version, "zone": zone, **mark} for version in versions], app.format)
     elif app.format is Format.NAME:
         app.terminal.names(versions)
     else:

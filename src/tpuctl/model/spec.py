@@ -28,7 +28,8 @@ class NodeSpec:
     """What a node is wanted to be. What is nothing, or empty, is left to the service, and is not compared.
 
     `accelerator_type` and `topology` together are asked for as type and topology; `tier` nothing means that the user did
-    not name one. `named` holds the fields that the user named, by flag or file: only these are compared.
+    not name one. `named` holds the fields that the user named, by flag or file: only these are compared. `kept` holds API
+    fields that have no option, of a node that exists: they pass on to the one that replaces it.
     """
 
     accelerator_type: str
@@ -48,6 +49,7 @@ class NodeSpec:
     data_disks: tuple[DataDisk, ...] = ()
     shielded_secure_boot: bool | None = None
     description: str | None = None
+    kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
 
     @property
@@ -82,7 +84,7 @@ class NodeSpec:
             description=self.description,
             cidrBlock=self.cidr_block,
         )
-        return body
+        return body if not self.kept else self._with_kept(body)
 
     def differences(self, node: Node) -> tuple[Difference, ...]:
         """Return where a node is not what the user named. Labels, tags, metadata and description never count."""
@@ -101,6 +103,7 @@ class NodeSpec:
             "tier": self.tier and str(self.tier),
             "labels": dict(self.labels),
             "metadata": dict(self.metadata),
+            "kept": dict(self.kept),
             "scopes": list(self.scopes),
             "tags": list(self.tags),
         }
@@ -144,7 +147,15 @@ class NodeSpec:
             ),
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
+            kept=_without_options(node),
         )
+
+    def _with_kept(self, body: dict[str, Any]) -> dict[str, Any]:
+        network = {**body["networkConfig"], **self.kept.get("networkConfig", {})}
+        merged = {**body, **self.kept, "networkConfig": network}
+        if "networkConfigs" in self.kept:
+            del merged["networkConfig"]  # a node has the one or the other [API v2, Node]
+        return merged
 
     def _accelerator(self) -> dict[str, Any]:
         accelerator = find(self.accelerator_type)
@@ -193,6 +204,14 @@ def _shown(value: Any) -> str:  # any field of a spec
     if isinstance(value, tuple):
         return f"`{', '.join(map(str, value))}`" if value else "none"
     return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _without_options(node: Node) -> dict[str, Any]:
+    """Return the fields of a node that no option can ask for, in the API's form."""
+    kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
+    if (node.raw.get("networkConfig") or {}).get("canIpForward"):
+        kept["networkConfig"] = {"canIpForward": True}
+    return kept
 
 
 def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:

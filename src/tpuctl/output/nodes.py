@@ -70,14 +70,16 @@ def details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
         yield "", f"and {len(node.endpoints) - 8} more workers", "dim"
     if node.labels:
         yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items())), ""
+    if node.raw.get("tags"):
+        yield "tags", ", ".join(node.raw["tags"]), ""
     if node.raw.get("description"):
         yield "description", node.raw["description"], ""
     if text := note(node, now):
         yield "note", text, "yellow"
 
 
-def note(node: Node, now: datetime) -> str:
-    """Return what matters about a node beyond its state, most urgent first."""
+def note(node: Node, now: datetime | None) -> str:
+    """Return what matters about a node beyond its state, most urgent first; without `now` times are absolute."""
     parts = []
     if node.is_preempted:
         parts.append("preempted: `up` makes it again, `down` frees its quota")
@@ -93,7 +95,9 @@ def note(node: Node, now: datetime) -> str:
         parts.append(f"{last.kind}{worker}{more}")
     if maintenance := node.upcoming_maintenance:
         when = ""
-        if maintenance.start:
+        if maintenance.start and now is None:
+            when = f" at {format_timestamp(maintenance.start)}"
+        elif maintenance.start and now is not None:
             left = maintenance.start - now
             when = f" in {format_duration(left)}" if left.total_seconds() > 0 else " now"
         parts.append(f"maintenance{when}")
@@ -109,11 +113,15 @@ def held_by_dead(requests: Sequence[QueuedResource]) -> str | None:
     dead = [request for request in requests if request.state.is_dead]
     if not dead:
         return None
-    named = ", ".join(f"{request.zone}/{request.queued_resource_id}" for request in dead[:3])
+    shown = dead[:3]
+    named = ", ".join(f"{request.zone}/{request.queued_resource_id}" for request in shown)
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
     count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
     verb = "hold" if len(dead) > 1 else "holds"
-    return f"{count} ended and still {verb} quota: {named}{more}; `tpuctl down NODE` deletes them"
+    nodes = [f"{request.zone}/{request.node_ids[0]}" for request in shown if request.node_ids]
+    together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
+    remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
+    return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
 
 
 def _row(node: Node, now: datetime) -> tuple[Cell, ...]:
@@ -129,7 +137,7 @@ def _row(node: Node, now: datetime) -> tuple[Cell, ...]:
         Cell(str(node.workers)),
         age,
         Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
-        Cell(note(node, now), style="yellow"),
+        Cell(note(node, now), plain=note(node, None), style="yellow"),
     )
 
 

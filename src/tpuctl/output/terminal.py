@@ -126,7 +126,7 @@ class Terminal:
 
     def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
         """Print an error: message and hint, or one JSON object on stderr where JSON was asked for."""
-        if form is Format.JSON:
+        if form in {Format.JSON, Format.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"hint": error.hint} if error.hint else {}
             body |= {"id": error.error_id} if error.error_id else {}

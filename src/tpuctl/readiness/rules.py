@@ -219,7 +219,11 @@ def _repair(policy: Policy, seen: Seen, node: Node, reason: str) -> Decision:
     may_recreate = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
     if may_recreate and seen.recreates < policy.max_recreates:
         return Delete(reason, node.id)
-    tried = f"still so after {seen.restarts} restarts" if seen.restarts else why_not or "a restart is not allowed"
+    tried = (
+        f"still so after {seen.restarts} restart{'s' * (seen.restarts > 1)}"
+        if seen.restarts
+        else why_not or "a restart is not allowed"
+    )
     hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)"
     return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {tried}", hint=hint))
 

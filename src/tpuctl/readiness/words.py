@@ -87,7 +87,7 @@ def timed_out(policy: Policy, seen: Seen) -> TimedOutError:
     if seen.node is None:
         return TimedOutError(f"`{name}` did not appear within {waited}", hint=f"look again: `tpuctl status {name}`")
     state = str(seen.node.state)
-    if seen.node.state is NodeState.READY:
+    if seen.node.state is NodeState.READY and policy.goal.is_usable:
         why = why_not_usable(seen, seen.node)
         state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
     owner = seen.node.queued_resource

@@ -140,7 +140,7 @@ _SPECS: Final = (
     ),
     SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2"),
     SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1"),
-    SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("json", "yaml", "name")),
+    SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name")),
     SettingSpec(
         "quota_project",
         ValueKind.TEXT,
