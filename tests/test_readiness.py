@@ -95,7 +95,7 @@ def test_of_what_is_not_there_only_up_makes_one() -> None:
     assert look(UP, None) == "create: there is none yet"
     assert look(UP, None, recreates=1) == "create: the old one is gone"
     assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
-    gone = "not_found: `trainer` is gone from us-central2-b: somebody deleted it, or an earlier request to create it failed"
+    gone = "not_found: `trainer` is gone from us-central2-b: by somebody else, or because a request to create it failed"
     assert look(UP, None, has_vanished=True) == look(WAIT, None, has_vanished=True) == gone
     assert look(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
 

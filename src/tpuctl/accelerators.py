@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from math import ceil, prod
 from typing import Any
 
@@ -118,6 +117,8 @@ class Catalogue:
 @cache
 def load() -> Catalogue:
     """Return the table, read once."""
+    from importlib import resources  # noqa: PLC0415  # only to read the table
+
     import yaml  # noqa: PLC0415  # 12 ms, and most commands never look a type up
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -153,7 +153,7 @@ def test_a_late_ssh_key_is_not_there_before_its_time(world: World, api: Any, clo
 def test_quota_refuses_the_call_itself(world: World, api: Any) -> None:
     set_fault(world, FaultKind.QUOTA, limit=4)
 
-    text = "Quota limit 'TPUsPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
+    text = "Quota limit 'TPUV4sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
     assert (api.create(), "name" in api.create()) == ((429, text), True)
 
 

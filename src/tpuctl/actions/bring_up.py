@@ -13,6 +13,8 @@ from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, NodeState, Tier
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.actions.cloud import Cloud, Context
     from tpuctl.model import Operation
     from tpuctl.names import NodeName
@@ -61,11 +63,20 @@ def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
         return
     offered = cloud.accelerator_types(project, zone)
     if offered and spec.accelerator_type not in offered:
-        near = nearest(spec.accelerator_type, offered)
+        near = _nearest_size(spec.accelerator_type, offered) or nearest(spec.accelerator_type, offered)
         raise InvalidInputError(
             f"{zone} does not offer `{spec.accelerator_type}`",
             hint=(f"did you mean `{near}`? " if near else "") + f"see `tpuctl types --zone {zone}`",
         )
+
+
+def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
+    """Return the type of the same generation whose size is nearest, the larger of two."""
+    prefix, _, size = wanted.rpartition("-")
+    sizes = [int(name[len(prefix) + 1 :]) for name in offered if name.rpartition("-")[0] == prefix and name[-1].isdigit()]
+    if not sizes or not size.isdigit():
+        return None
+    return f"{prefix}-{min(sizes, key=lambda found: (abs(found - int(size)), -found))}"
 
 
 def _patch(context: Context, node: Node, spec: NodeSpec) -> None:

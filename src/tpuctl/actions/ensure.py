@@ -76,10 +76,7 @@ def ensure(
                     return Outcome(seen.node, pursuit.took, 0)
                 pursuit.wait(delay, reason)
             case GiveUp(reason_to_stop):
-                if seen.failure and seen.node and seen.was_there and not seen.node.state.is_dead:
-                    pursuit.tell(
-                        EventKind.NOTE, f"it is still there, {seen.node.state}: `tpuctl down {name.node_id}` deletes it"
-                    )
+                pursuit.leave()
                 raise reason_to_stop
             case Create() | Start() | Restart() | Reboot() | Delete():
                 _act(pursuit, decision)

@@ -52,7 +52,7 @@ class Pursuit:
         self._context, self._name, self._policy, self._spec, self._pending = context, name, policy, spec, pending
         self._started = self._since = self._answered = context.clock.monotonic()
         self._picture: object = ()
-        self._deleted = self._has_sent_key = False
+        self._was_alive = self._has_sent_key = False
         self._history = History(context.journal, name)
         self._may_change = policy.may_create or policy.may_start
         if self._may_change:
@@ -89,9 +89,10 @@ class Pursuit:
             in_state=now - self._since,
             waited=now - self._started,
             was_there=self.seen.was_there or node is not None,
-            has_vanished=self.seen.has_vanished or (node is None and self._went_by_itself(before)),
+            has_vanished=self.seen.has_vanished or self._went_by_itself(before, node),
             pending=self._pending.verb if self._pending else None,
-            failure=failure,
+            # A creation that a deletion cut short: the end of the node says more than that of the operation.
+            failure=None if isinstance(failure, ConflictError) and self._went_by_itself(before, node) else failure,
         )
         return self.seen
 
@@ -116,6 +117,11 @@ class Pursuit:
         """Remember that the node was handed over as usable."""
         if self.seen.node is not None and self._policy.goal.is_usable:
             self._history.finish(self.seen.node.id, self._context.clock.now())
+
+    def leave(self) -> None:
+        """Say what a creation that failed has left behind [observed: terraform-provider-google#16147]."""
+        if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
+            self.tell(EventKind.NOTE, f"its record is still there: `tpuctl down {self._name.node_id}` deletes it")
 
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
         """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
@@ -195,6 +201,8 @@ class Pursuit:
     def _recognise(self, node: Node) -> None:
         """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""
         now = self._context.clock.now()
+        deleting = self._pending is not None and self._pending.verb is Verb.DELETE
+        self._was_alive = self._was_alive or not (deleting or node.state is NodeState.DELETING)
         is_new = node.state is NodeState.CREATING and self._policy.may_create
         if self.seen.is_ours or is_new or self._history.is_unfinished(node.id):
             self.seen = replace(self.seen, is_ours=True)
@@ -203,11 +211,12 @@ class Pursuit:
         if node.state is NodeState.DELETING and self._policy.may_create and self._spec is None:
             self._spec = NodeSpec.from_node(node)  # `up` goes on where the deletion ends
 
-    def _went_by_itself(self, before: Node | None) -> bool:
-        """Tell whether a node that was there a moment ago has gone without our doing and without its own announcement."""
-        if before is None or (self._pending and self._pending.verb is Verb.DELETE):
+    def _went_by_itself(self, before: Node | None, node: Node | None) -> bool:
+        """Tell whether a node that this run has seen alive goes, or is gone, without our doing: somebody deleted it."""
+        is_going = node is None or node.state is NodeState.DELETING
+        if before is None or before.state.is_dead or (self._pending and self._pending.verb is Verb.DELETE):
             return False
-        return not before.state.is_dead and before.state is not NodeState.DELETING and not self._deleted
+        return is_going and self._was_alive
 
     def _ask(self, node: Node) -> tuple[Answer, ...]:
         """Ask the workers, where their answer can change the decision."""
@@ -234,7 +243,7 @@ class Pursuit:
             self.tell(EventKind.NOTE, "somebody else has just created it")
             return
         self._pending = Pending(Verb.CREATE, operation)
-        self._deleted = False
+        self._was_alive = False
         self.seen = replace(self.seen, is_ours=True)
 
     def _stop(self, reason: str) -> None:
@@ -258,7 +267,7 @@ class Pursuit:
             return  # Not the node that the decision was about: look again.
         self.tell(EventKind.ACTION, f"deleting it: {reason}", verb="delete", id=node_id)
         self._spec = spec
-        self._deleted = True
+        self._was_alive = False
         self._pending = Pending(Verb.DELETE, self._context.cloud.delete_node(self._name, expected_id=node_id))
         if not node.state.is_dead:
             self.seen = replace(self.seen, recreates=self.seen.recreates + 1)

@@ -107,6 +107,7 @@ class HttpFactory:
         self._credentials = credentials if endpoint is None or not endpoint.is_loopback else None
         self._endpoint = endpoint
         self._local = threading.local()
+        self._made: list[Http] = []
         self._lock = threading.Lock()
         self._loaded: Any = None
 
@@ -114,12 +115,13 @@ class HttpFactory:
         """Return this thread's http object."""
         if not hasattr(self._local, "http"):
             self._local.http = self._make()
+            self._made.append(self._local.http)
         return self._local.http
 
     def close(self) -> None:
-        """Close this thread's connections."""
-        if hasattr(self._local, "http"):
-            self._local.http.close()
+        """Close the connections of all threads, also of those that have ended."""
+        for http in tuple(self._made):
+            http.close()
 
     def _make(self) -> Http:
         from tpuctl.api.connections import AuthorizedHttp, Http  # noqa: PLC0415  # httplib2 costs 95 ms to import

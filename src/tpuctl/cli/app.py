@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli.places import journal_folder, sandbox_world, state_folder
+from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
 from tpuctl.names import check_project, check_zone, parse_reference
@@ -49,7 +50,6 @@ class App:
         self.invocation = invocation
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
-        self.closers: list[Callable[[], None]] = []
         self._at_the_end: list[Callable[[], None]] = []
 
     def take(self, options: dict[str, Any]) -> None:
@@ -231,13 +231,13 @@ class App:
         try:
             form, sandbox = self.format, self.is_sandbox
         except (SettingError, ValueError):
-            form, sandbox = Format.TABLE, False
+            # The settings are what is wrong: the flag alone tells.
+            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
+            form, sandbox = Format.JSON if is_json else Format.TABLE, False
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def close(self) -> None:
         """Let go of what was opened."""
-        for close in self.closers:
-            close()
         while self._at_the_end:
             self._at_the_end.pop()()
 

@@ -38,7 +38,6 @@ def connect(app: App) -> TpuClient:
     )
     factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
     app.at_the_end(factory.close)
-    app.closers.append(factory.close)
     return TpuClient(_traced(app, factory), app.clock, endpoint=text)
 
 

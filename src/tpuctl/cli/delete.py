@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.actions.tear_down import absent
-from tpuctl.cli.ending import end_nodes
 from tpuctl.cli.options import (
     cli_command,
     dry_run_option,
@@ -17,7 +15,6 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.cli.results import show_ended
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -53,6 +50,10 @@ def command(
       tpuctl delete trainer
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
     """
+    from tpuctl.actions.tear_down import absent  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # as above
+    from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
+
     targets, missing = end_nodes(
         app,
         nodes,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.ending import end_nodes
 from tpuctl.cli.options import (
     cli_command,
     dry_run_option,
@@ -16,7 +15,6 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.cli.results import show_ended
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -52,6 +50,9 @@ def command(
       tpuctl down trainer
       tpuctl down trainer-0 trainer-1 --yes
     """
+    from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
+
     targets, missing = end_nodes(
         app, nodes, all_nodes=all_nodes, timeout=timeout, wait=not no_wait, events=events, dry_run=dry_run, yes=yes
     )

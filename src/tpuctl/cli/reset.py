@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.actions.reset import reset
 from tpuctl.cli.dry_run import show_plan
-from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.options import cli_command, dry_run_option, events_option, node_argument, timeout_option, yes_option
 from tpuctl.cli.policy import deadline, reachable_goal
-from tpuctl.cli.results import show_node
 from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
@@ -67,6 +64,10 @@ def command(
       tpuctl reset trainer
       tpuctl reset trainer --mode recreate --yes
     """
+    from tpuctl.actions.reset import reset  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
+    from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
+
     found = app.find(node)
     chosen = reset_mode(found, ResetMode(mode))
     if dry_run:

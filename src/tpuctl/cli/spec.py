@@ -27,10 +27,10 @@ _OPTIONS = (
     ),
     click.option("--topology", metavar="AxB[xC]", help="Shape, with a generation as type: --type v4 --topology 2x2x2."),
     click.option("--version", "--runtime-version", "version", metavar="VERSION", help="Image. [default: by type]"),
-    click.option("--spot", "tier", flag_value="spot", help="Cheaper; may be taken back at any time."),
-    click.option("--preemptible", "tier", flag_value="preemptible", help="As --spot, ends after 24 h at the latest."),
-    click.option("--reserved", "tier", flag_value="reserved", help="From your reservation."),
-    click.option("--on-demand", "tier", flag_value="on-demand", help="The full price, whatever a file says."),
+    click.option("--spot", is_flag=True, help="Cheaper; may be taken back at any time."),
+    click.option("--preemptible", is_flag=True, help="As --spot, ends after 24 h at the latest."),
+    click.option("--reserved", is_flag=True, help="From your reservation."),
+    click.option("--on-demand", is_flag=True, help="The full price, whatever a file says."),
     click.option("--network", metavar="NAME", help="Network."),
     click.option("--subnetwork", metavar="NAME", help="Subnetwork."),
     click.option("--internal-ips", is_flag=True, default=None, help="No external addresses."),
@@ -52,7 +52,7 @@ _OPTIONS = (
     click.option("--description", metavar="TEXT", help="Description."),
 )
 _NAMES = (
-    "type", "topology", "version", "tier", "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
+    "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand", "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
     "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
     "shielded_secure_boot", "description",
 )  # fmt: skip
@@ -73,8 +73,16 @@ def spec_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def take_spec(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that describe a node out of a command's options; those not given are left out."""
+    """Take the options that describe a node out of a command's options; those not given are left out.
+
+    Raises `InvalidInputError` where capacity is to be bought in two ways.
+    """
     taken = {name: options.pop(name) for name in _NAMES}
+    tiers = [str(tier) for tier in Tier if taken.pop(str(tier).replace("-", "_"), False)]
+    if len(tiers) > 1:
+        both = " and ".join(f"`--{tier}`" for tier in tiers)
+        raise InvalidInputError(f"{both} exclude each other", hint="choose one")
+    taken |= {"tier": tiers[0]} if tiers else {}
     return {name: value for name, value in taken.items() if value not in (None, ())}
 
 

@@ -65,7 +65,7 @@ def command(
     streams.stdout.flush()
     if not words and streams.stdin is sys.stdin:
         app.close()
-        execute(connection, options=options)
+        execute(connection, tty=tty or streams.stdin_is_terminal, options=options)
     return run(connection, words, tty=tty, options=options)
 
 

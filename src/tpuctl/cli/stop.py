@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.reset import needs_stop, stop
-from tpuctl.cli.change import change_nodes
 from tpuctl.cli.options import (
     anyway_option,
     cli_command,
@@ -16,7 +14,6 @@ from tpuctl.cli.options import (
     nodes_argument,
     timeout_option,
 )
-from tpuctl.readiness import Goal, Verb
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,6 +45,10 @@ def command(
       tpuctl stop trainer
       tpuctl stop trainer-0 trainer-1 --no-wait
     """
+    from tpuctl.actions.reset import needs_stop, stop  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.change import change_nodes  # noqa: PLC0415  # as above
+    from tpuctl.readiness import Goal, Verb  # noqa: PLC0415  # as above
+
     change_nodes(
         app,
         nodes,

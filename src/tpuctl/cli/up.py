@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.actions.bring_up import bring_up, check_type
-from tpuctl.cli.dry_run import show_plan
-from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.options import (
     anyway_option,
     cli_command,
@@ -20,11 +17,7 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.cli.policy import ready_policy
-from tpuctl.cli.results import show_node
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
-from tpuctl.cli.target import remembered_spec, where_to_create
-from tpuctl.plan import steps
 from tpuctl.readiness import Repair, Seen
 
 if TYPE_CHECKING:
@@ -63,6 +56,14 @@ def command(
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
       tpuctl up trainer          (as it was before)
     """
+    from tpuctl.actions.bring_up import bring_up, check_type  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # as above
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
+    from tpuctl.cli.policy import ready_policy  # noqa: PLC0415  # as above
+    from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
+    from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
+    from tpuctl.plan import steps  # noqa: PLC0415  # as above
+
     spec = build_spec(app, take_spec(options), anyway=anyway)
     events, replace = options.pop("events"), options["replace"]
     policy = ready_policy(app, forced=yes, **options)
@@ -93,5 +94,5 @@ def command(
 
 def _going_on(name: NodeName, last: Event | None) -> str:
     """Return what an interruption leaves behind in the cloud."""
-    known = f"the last that is known of it: {last.text}" if last else "nothing was asked for yet"
+    known = f"the last that is known of it: {last.text.removeprefix('it is ')}" if last else "nothing was asked for yet"
     return f"`{name.node_id}` in {name.zone} bills as soon as it runs ({known})"

@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.actions.ensure import ensure
 from tpuctl.cli.options import cli_command, events_option, nodes_argument, timeout_option
 from tpuctl.cli.policy import deadline, reachable_goal
-from tpuctl.cli.results import show_states
-from tpuctl.cli.target import name_to_watch
 from tpuctl.readiness import Goal, Policy
 
 if TYPE_CHECKING:
@@ -37,6 +34,10 @@ def command(
       tpuctl wait trainer --for healthy --timeout 2h
       tpuctl wait trainer-0 trainer-1 --for gone
     """
+    from tpuctl.actions.ensure import ensure  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.results import show_states  # noqa: PLC0415  # as above
+    from tpuctl.cli.target import name_to_watch  # noqa: PLC0415  # as above
+
     wanted = reachable_goal(app, goal)
     names = [name_to_watch(app, text, goal=wanted) for text in nodes]
     with app.progress(events=events) as progress, app.going_on("nothing was changed", resume=app.command_line()):

@@ -73,7 +73,7 @@ class Progress:
             reason = event.text.split(" for ", 1)[0]
             state = event.data.get("state")
             # The line before has told the state, or what was requested.
-            told = (f"it is {state}", f"it is {state} but {event.data.get('health')}")
+            told = (f"it is {state}", "it is being deleted", f"it is {state} but {event.data.get('health')}")
             if reason == self._last_wait or (state and (reason in told or reason.endswith(" requested"))):
                 return
             self._last_wait = reason

@@ -112,7 +112,7 @@ def _present(policy: Policy, seen: Seen, node: Node) -> Decision:
         return _dead(policy, seen, node)
     if node.state is NodeState.DELETING:
         if policy.may_create:
-            return _wait(seen, "it is being deleted")
+            return GiveUp(vanished(seen)) if seen.has_vanished else _wait(seen, "it is being deleted")
         return GiveUp(ConflictError(f"`{seen.name.node_id}` is being deleted"))
     if not node.state.is_known:
         return _wait(seen, f"state {node.state} is new to this version of tpuctl")

@@ -93,7 +93,7 @@ class Seen:
     `in_state` is how long the node's state, health and answers have been as they are; `waited` is how long this run has
     been at it; `answers` has one entry for each worker, or none where ssh was not asked; `is_ours` tells that this run
     created or started the node; `pending` is a change that this run requested and that has not ended; `failure` is the error
-    of such a change; `was_there` tells that this run saw a node; `has_vanished` tells that the node was there in this run, and went without our doing.
+    of such a change; `was_there` tells that this run saw a node; `has_vanished` that it went without our doing.
     """
 
     name: NodeName

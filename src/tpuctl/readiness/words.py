@@ -118,6 +118,7 @@ def vanished(seen: Seen) -> NotFoundError:
     """Return the error for a node that went while we waited for it."""
     name = seen.name.node_id
     return NotFoundError(
-        f"`{name}` is gone from {seen.name.zone}: somebody deleted it, or an earlier request to create it failed",
+        f"`{name}` {'is being deleted' if seen.node else 'is gone'} from {seen.name.zone}: by somebody else, "
+        "or because a request to create it failed",
         hint=f"nothing was created in its place; run `tpuctl up {name}` again if you still want it",
     )

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.sandbox import catalog, faults, lifecycle, rendering
+from tpuctl.sandbox import capacity, catalog, faults, lifecycle, queued, quotas, rendering
 from tpuctl.sandbox.lifecycle import Phase
 from tpuctl.sandbox.nodes import creation
 from tpuctl.sandbox.world import NotAWorldError, QueuedRecord, World
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.capacity import Stockout
     from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.quotas import Quota
     from tpuctl.sandbox.world import NodeRecord, Session
 
 PROJECT = "sandbox"
@@ -81,7 +83,8 @@ def reset(path: Path) -> bool:
         return False
     for file in files(path):  # the marker last: an interrupted reset can be run again
         file.unlink(missing_ok=True)
-    shutil.rmtree(path.parent / "workers", ignore_errors=True)
+    for folder in ("workers", "programs", "gcloud"):
+        shutil.rmtree(path.parent / folder, ignore_errors=True)
     return True
 
 
@@ -189,7 +192,41 @@ def add_queued_resource(
 def set_setting(world: World, name: str, value: object) -> None:
     """Keep a setting of a world; None unsets it.
 
-    `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`.
+    `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
+    `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
     """
     with world.write() as session:
         session.set_setting(name, value)
+
+
+def set_quota(session: Session, *, limit: int, **what: str) -> Quota:
+    """Keep a quota: `metric`, or `generation` and `tier`; `region` or `zone`; `project`. `quotas.set_quota` says more."""
+    return quotas.set_quota(session, limit=limit, **what)
+
+
+def add_stockout(
+    session: Session,
+    *,
+    zone: str = "*",
+    accelerator_type: str = "*",
+    tier: str = "*",
+    project: str = "*",
+    after: timedelta = timedelta(),  # immutable
+    duration: timedelta | None = None,
+) -> Stockout:
+    """Let a zone run out of capacity, `after` from now and for `duration` (for ever without), and return how that is kept.
+
+    Zone, type and project are globs, the tier `on-demand`, `spot`, `reserved` or all. Queued resources that wait go on waiting.
+    Raises `InvalidInputError`.
+    """
+    where = {"zone": zone, "accelerator_type": accelerator_type, "tier": tier, "project": project}
+    stockout = capacity.put_stockout(session, **where, after=after, duration=duration)
+    queued.requeue(session)
+    return stockout
+
+
+def end_stockouts(session: Session) -> int:
+    """Let there be capacity everywhere: queued resources that waited have their turn. Return how many stock-outs there were."""
+    count = capacity.remove_stockouts(session)
+    queued.requeue(session)
+    return count

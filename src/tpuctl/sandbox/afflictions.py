@@ -26,6 +26,7 @@ class FaultKind(StrEnum):
     PREEMPT = "preempt"
     OPERATION_ERROR = "operation-error"
     MAINTENANCE = "maintenance"
+    MISSING_CHIP = "missing-chip"
     SSH_KEY_LATE = "ssh-key-late"
     QUOTA = "quota"
     DROP_BEFORE = "drop-before"
@@ -47,6 +48,7 @@ class Fault:
     - preempt: at `at`, or `after` from now (from READY for a node that is still to be made).
     - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
+    - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after stop and start: jax#13260).
     - ssh-key-late: a key in the metadata works `duration` after it was written.
     - quota: create is refused with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.
@@ -70,9 +72,12 @@ class Fault:
     limit: int = 0
     status: int = 503
     retry_after: int | None = None
+    worker: int = 0
 
 
-TIMELINE_KINDS = frozenset({FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE})
+TIMELINE_KINDS = frozenset(
+    {FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE, FaultKind.MISSING_CHIP}
+)
 
 
 def afflict(
@@ -98,6 +103,8 @@ def afflict(
             return lifecycle.preempt(timeline, at, pace, owned=owned)
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
+        case FaultKind.MISSING_CHIP:
+            return _take_chip(timeline, fault, now)
         case _:
             return None
 
@@ -121,6 +128,15 @@ def _sicken(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
     )
     before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
     return (*before, ill, *_beyond(timeline[index:], "READY"))
+
+
+def _take_chip(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
+    index = _ahead(timeline, "READY", now)
+    if index is None:
+        return None
+    until = len(timeline) - len(_beyond(timeline[index:], "READY"))
+    lacking = (replace(phase, lacks_chip=fault.worker) for phase in timeline[index:until])
+    return (*timeline[:index], *lacking, *timeline[until:])
 
 
 def hang(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
@@ -147,7 +163,7 @@ def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | Non
     steady = replace(_same(timeline[index:], "READY")[-1], state="READY", health="HEALTHY", description="")
     event = {
         "type": "SCHEDULED" if begin > known else "UNSCHEDULED",
-        "canReschedule": False,
+        "canReschedule": begin > known,  # what is announced may be begun by the customer (unverified)
         "windowStartTime": format_timestamp(begin),
         "windowEndTime": format_timestamp(end),
         "latestWindowStartTime": format_timestamp(begin),

@@ -47,34 +47,68 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Media:
+    """Bytes that come with a call, beside its JSON: what is uploaded. The type is empty where the client named none."""
+
+    content: bytes
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One API call, checked against the discovery document.
 
     `method` is the discovery document's id (`tpu.projects.locations.nodes.create`), `params` its path and query
     parameters under the document's own names, with the document's types (int, bool, str); `body` the decoded JSON
-    with enum numbers turned into names.
+    with enum numbers turned into names. `media` is what an upload carries; `wants_media` asks for the bytes of a resource
+    instead of its JSON (`alt=media`): the handler then answers with a `Response`.
     """
 
     version: str
     method: str
     params: Mapping[str, Any]
     body: Json
+    media: Media | None = None
+    wants_media: bool = False
 
 
 class ApiError(Exception):
-    """An error as Google's APIs answer it: `{"error": {"code", "message", "status", "details"}}`."""
+    """An error as Google's APIs answer it: `{"error": {"code", "message", "status", "details"}}`.
 
-    def __init__(self, code: int, status: str, message: str, *details: Json) -> None:
+    `reason` is the word for it that compute and storage use, whose bodies are older: `{"error": {"code", "message",
+    "errors": [{"message", "domain", "reason"}]}}`; one that fits the code where none is given.
+    """
+
+    def __init__(self, code: int, status: str, message: str, *details: Json, reason: str = "") -> None:
         super().__init__(f"{status}: {message}")
         self.code = code
         self.status = status
         self.message = message
         self.details = details
+        self.reason = reason or _REASONS.get(code, "backendError" if code >= 500 else "invalid")
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
-        """Return the HTTP answer that carries this error."""
-        error: Json = {"code": self.code, "message": self.message, "status": self.status}
+    def response(self, headers: Mapping[str, str] | None = None, *, with_reasons: bool = False) -> Response:
+        """Return the HTTP answer that carries this error; `with_reasons` as compute and storage write it."""
+        if self.code == 304:  # HTTP allows it no body
+            return Response(304, b"", headers or {})
+        error: Json = {"code": self.code, "message": self.message}
+        if with_reasons:
+            error["errors"] = [{"message": self.message, "domain": "global", "reason": self.reason}]
+        if self.details or not with_reasons:
+            error["status"] = self.status
         if self.details:
             error["details"] = list(self.details)
         answer = Response.of({"error": error}, status=self.code)
         return Response(answer.status, answer.body, {**answer.headers, **(headers or {})})
+
+
+# Source: error bodies that users of both APIs have published.
+_REASONS = {
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    412: "conditionNotMet",
+    429: "rateLimitExceeded",
+    501: "notImplemented",
+}

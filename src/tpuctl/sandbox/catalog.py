@@ -42,6 +42,10 @@ RUNTIME_VERSIONS = tuple(
 )
 
 
+# Of TPU Nodes: unverified, from the legacy documentation's examples; the images of TPU VMs are listed there too (gcloud).
+TENSORFLOW_VERSIONS = tuple(sorted((*RUNTIME_VERSIONS, *_TENSORFLOW, "nightly", "pytorch-2.0", "pytorch-nightly")))
+
+
 @cache
 def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
     """Return the accelerator types of every zone that has any, by size within a generation."""
@@ -61,6 +65,11 @@ def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
 def zones() -> tuple[str, ...]:
     """Return the zones that host TPUs."""
     return tuple(_offers())
+
+
+def places() -> tuple[str, ...]:
+    """Return the zones that there are, of TPUs or not."""
+    return tuple(sorted({*_offers(), *_NEIGHBOURS}))
 
 
 def offers(zone: str, accelerator_type: str) -> bool:
@@ -117,6 +126,12 @@ def check_runtime_version(version: str) -> None:
         raise invalid_field("RuntimeVersion", version)
 
 
+def check_tensorflow_version(version: str) -> None:
+    """Raise `ApiError` 400 for a version of TPU Nodes that does not exist (observed: tensorflow/tpu#877)."""
+    if version not in TENSORFLOW_VERSIONS:
+        raise invalid_field("TensorflowVersion", version)
+
+
 def get_location(session: Session, call: Call) -> Json:
     """Answer locations.get. Zones without TPUs are not locations of this API."""
     del session
@@ -158,24 +173,25 @@ def list_accelerator_types(session: Session, call: Call) -> Json:
 
 
 def get_runtime_version(session: Session, call: Call) -> Json:
-    """Answer runtimeVersions.get, and v1's tensorflowVersions.get."""
+    """Answer runtimeVersions.get, and tensorflowVersions.get of v1."""
     del session
     name = str(call.params["name"])
     where = resource_names.parse(name)
     check_zone(where.project, where.zone)
-    if where.resource_id not in RUNTIME_VERSIONS:
+    known = TENSORFLOW_VERSIONS if "/tensorflowVersions/" in name else RUNTIME_VERSIONS
+    if where.resource_id not in known:
         raise not_found(name)
     return {"name": name, "version": where.resource_id}
 
 
 def list_runtime_versions(session: Session, call: Call) -> Json:
     """Answer runtimeVersions.list."""
-    return _versions(session, call, "runtimeVersions")
+    return _versions(session, call, "runtimeVersions", RUNTIME_VERSIONS)
 
 
 def list_tensorflow_versions(session: Session, call: Call) -> Json:
-    """Answer v1's tensorflowVersions.list with the same images."""
-    return _versions(session, call, "tensorflowVersions")
+    """Answer tensorflowVersions.list of v1."""
+    return _versions(session, call, "tensorflowVersions", TENSORFLOW_VERSIONS)
 
 
 def generate_service_identity(session: Session, call: Call) -> Json:
@@ -191,14 +207,10 @@ def project_number(project: str) -> int:
     return 100_000_000_000 + int.from_bytes(project.encode(), "big") % 899_999_999_999
 
 
-def _versions(session: Session, call: Call, collection: str) -> Json:
+def _versions(session: Session, call: Call, collection: str, versions: tuple[str, ...]) -> Json:
     del session
     where = resource_names.parse(str(call.params["parent"]))
-    names = [
-        f"projects/{where.project}/locations/{z}/{collection}/{v}"
-        for z in _zones_named(where)
-        for v in RUNTIME_VERSIONS
-    ]
+    names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
     shown, following = paging.page(call, names)
     answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
     return {**answer, "nextPageToken": following} if following else answer

@@ -55,7 +55,10 @@ def follow(session: Session, owner: QueuedRecord, *, initiator: str) -> Timeline
     """
     nodes = [session.node(owner.project, owner.zone, node_id) for node_id in owner.node_ids]
     owned = [node for node in nodes if node and node.queued_resource == owner.name]
-    if any(phase.state in {"SUSPENDING", "DELETING", "FAILED"} and phase.at <= session.now for phase in owner.timeline):
+    if any(
+        phase.state in {"SUSPENDING", "SUSPENDED", "DELETING", "FAILED"} and phase.at <= session.now
+        for phase in owner.timeline
+    ):
         return owner.timeline
     kept = [phase for phase in owner.timeline if phase.state not in {"ACTIVE", "SUSPENDING", "SUSPENDED"}]
     kept += [phase for phase in owner.timeline if phase.state == "ACTIVE" and phase.at <= session.now]

@@ -58,7 +58,10 @@ APIS = frozenset(service.api for service in _SERVICES)
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a document. `parameters` are its path and query parameters as the document declares them."""
+    """A method of a document. `parameters` are its path and query parameters as the document declares them.
+
+    `takes_media` and `gives_media` tell whether bytes may be uploaded with it, or downloaded instead of its answer.
+    """
 
     id: str
     http_method: str
@@ -67,6 +70,8 @@ class Method:
     parameters: Mapping[str, Json]
     request: str | None
     response: str | None
+    takes_media: bool = False
+    gives_media: bool = False
 
     @property
     def query_parameters(self) -> Mapping[str, Json]:
@@ -183,6 +188,8 @@ def _method(raw: Json, service: Service) -> Method:
         parameters=raw.get("parameters", {}),
         request=raw.get("request", {}).get("$ref"),
         response=raw.get("response", {}).get("$ref"),
+        takes_media=bool(raw.get("supportsMediaUpload")),
+        gives_media=bool(raw.get("supportsMediaDownload")),
     )
 
 

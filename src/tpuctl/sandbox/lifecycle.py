@@ -30,7 +30,7 @@ PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A state from a moment on. `initiator` is only used by queued resources."""
+    """A state from a moment on. `initiator` is only used by queued resources; `lacks_chip` is the worker that misses a chip."""
 
     at: datetime
     state: str
@@ -38,6 +38,7 @@ class Phase:
     description: str = ""
     maintenance: Json | None = None
     initiator: str = ""
+    lacks_chip: int | None = None
 
 
 Timeline = tuple[Phase, ...]
@@ -50,6 +51,7 @@ class Verb(StrEnum):
     STOP = "stop"
     UPDATE = "update"
     DELETE = "delete"
+    REIMAGE = "reimage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,11 @@ def stop(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
     return (*until(timeline, now), Phase(now, "STOPPING"), Phase(now + pace.stop(), "STOPPED"))
 
 
+def reimage(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
+    """Return the timeline after a reimage, which takes as long as a start (unverified)."""
+    return (*until(timeline, now), Phase(now, "REIMAGING"), *_ready(now + pace.start(), pace))
+
+
 def delete(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
     """Return the timeline after a delete; one that is already going on is not begun again."""
     current = phase_at(timeline, now)
@@ -190,6 +197,7 @@ def _rules() -> dict[tuple[Verb, str], Rule]:
     table[Verb.DELETE, "READY"] = table[Verb.STOP, "READY"] = table[Verb.START, "STOPPED"] = documented
     table[Verb.UPDATE, "READY"] = documented
     table[Verb.DELETE, "STOPPED"] = table[Verb.DELETE, "TERMINATED"] = documented
+    table[Verb.REIMAGE, "READY"] = table[Verb.REIMAGE, "STOPPED"] = _YES
     table[Verb.DELETE, "PREEMPTED"] = replace(_YES, source="observed: skypilot#129")
     table[Verb.UPDATE, "PREEMPTED"] = replace(_NO, source="observed: skypilot source")
     for verb in (Verb.START, Verb.STOP):

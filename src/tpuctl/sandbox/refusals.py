@@ -53,12 +53,6 @@ def unknown_location(project: str, zone: str) -> ApiError:
     return ApiError(403, "PERMISSION_DENIED", f"Permission denied on 'locations/{zone}' (or it may not exist).", reason)
 
 
-def quota(metric: str, zone: str, *, limit: int) -> ApiError:
-    """Return the refusal of a create beyond the quota (observed: marin#1612)."""
-    text = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}."
-    return ApiError(429, "RESOURCE_EXHAUSTED", text)
-
-
 def no_capacity(zone: str) -> str:
     """Return the text of a stock-out, which comes as the error of an operation, code 8 (observed)."""
     text = (

@@ -24,9 +24,11 @@ PORT = 8470
 _V1 = frozenset({"v1", "v1alpha1"})
 _V1_FIELDS = (
     *("acceleratorType", "cidrBlock", "createTime", "description", "health", "healthDescription", "labels", "name"),
-    *("state", "symptoms"),
+    *("state", "symptoms", "useServiceNetworking"),
 )
 _ONLY_ALPHA = frozenset({"autocheckpointEnabled"})
+_ONLY_V1 = frozenset({"useServiceNetworking"})
+_LEGACY = frozenset({"V1", "V1_ALPHA1"})
 _SCHEDULING = {"v2": ("preemptible", "reserved", "spot"), "v1": ("preemptible", "reserved")}
 
 
@@ -73,6 +75,7 @@ def node(record: NodeRecord, now: datetime, version: str) -> Json:
         document["networkEndpoints"] = _endpoints(record)
     if version in _V1:
         return _as_v1(document)
+    document = {field: value for field, value in document.items() if field not in _ONLY_V1}
     return _as_alpha(document) if version == "v2alpha1" else _as_v2(document)
 
 
@@ -101,7 +104,8 @@ def _as_v2(document: Json) -> Json:
 
 
 def _as_alpha(document: Json) -> Json:
-    document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
+    if document["apiVersion"] not in _LEGACY:
+        document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
     scheduling = document["schedulingConfig"]
     model = "SPOT" if scheduling.get("spot") else "STANDARD"
     document["schedulingConfig"] = {"provisioningModel": model, **scheduling}
@@ -110,7 +114,8 @@ def _as_alpha(document: Json) -> Json:
 
 def _as_v1(document: Json) -> Json:
     shown = {field: document[field] for field in _V1_FIELDS if field in document}
-    shown["apiVersion"] = "V2_ALPHA1"  # the newest that v1 can name
+    is_legacy = document["apiVersion"] in _LEGACY
+    shown["apiVersion"] = document["apiVersion"] if is_legacy else "V2_ALPHA1"  # the newest that v1 can name
     shown["tensorflowVersion"] = document["runtimeVersion"]
     shown["network"] = (document.get("networkConfig") or document["networkConfigs"][0]).get("network", "")
     shown["serviceAccount"] = document["serviceAccount"]["email"]
@@ -143,21 +148,27 @@ def queued_resource(record: QueuedRecord, now: datetime, version: str) -> Json:
     if state["state"] == "FAILED" and record.error:
         state["failedData"] = {"error": record.error}
     document = {**record.document, "state": state}
+    specs = [_spec(spec, version) for spec in (document.get("tpu") or {}).get("nodeSpec", [])]
+    document["tpu"] = {"nodeSpec": specs}
     return _queued_as_v2(document) if version == "v2" else document
 
 
+def _spec(spec: Json, version: str) -> Json:
+    """Return what is asked of one node, or of several: the two versions have two names for that."""
+    shown = {key: value for key, value in spec.items() if key not in {"multiNodeParams", "multisliceParams"}}
+    several = spec.get("multiNodeParams") or spec.get("multisliceParams")
+    if several and version == "v2":
+        shown["multisliceParams"] = _only(several, ("nodeCount", "nodeIdPrefix"))
+    elif several:
+        shown["multiNodeParams"] = several
+    if version == "v2":
+        shown["node"] = _as_v2({"schedulingConfig": {}, **spec["node"]})
+    return shown
+
+
 def _queued_as_v2(document: Json) -> Json:
-    shown = {
-        key: value for key, value in document.items() if key not in {"bestEffort", "provisioningModel", "runDuration"}
-    }
-    specs = []
-    for spec in (document.get("tpu") or {}).get("nodeSpec", []):
-        copy = {key: value for key, value in spec.items() if key != "multiNodeParams"}
-        if "multiNodeParams" in spec:
-            copy["multisliceParams"] = _only(spec["multiNodeParams"], ("nodeCount", "nodeIdPrefix"))
-        copy["node"] = _as_v2({"schedulingConfig": {}, **spec["node"]})
-        specs.append(copy)
-    shown["tpu"] = {"nodeSpec": specs}
+    only_alpha = {"bestEffort", "provisioningModel", "runDuration"}
+    shown = {key: value for key, value in document.items() if key not in only_alpha}
     if "guaranteed" in shown:
         shown["guaranteed"] = _only(shown["guaranteed"], ("minDuration",))
     return shown

@@ -1,15 +1,18 @@
 """The sandbox's Cloud APIs as one function: an HTTP request in, its answer, or a connection that breaks, out.
 
-Both faces call it. It knows HTTP, JSON and Google's error bodies; what a call does is in `methods.py`.
+Both faces call it. It knows HTTP, JSON and Google's error bodies; what a call does is in `methods.py`, what keeps a project
+from calling in `admission.py`, how bytes come and go in `uploads.py`.
 """
 
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import parse_qsl
 
+from tpuctl.sandbox import admission, request_log, uploads
 from tpuctl.sandbox.calls import ApiError, Dropped, Request, Response
 from tpuctl.sandbox.discovery import APIS, route
 from tpuctl.sandbox.faults import CallFaultKind, call_fault
@@ -18,7 +21,10 @@ from tpuctl.sandbox.payload import decode
 from tpuctl.sandbox.schema import check_request
 
 if TYPE_CHECKING:
-    from tpuctl.sandbox.calls import Call, Json
+    from datetime import datetime
+
+    from tpuctl.sandbox.calls import Call
+    from tpuctl.sandbox.discovery import Route
     from tpuctl.sandbox.faults import CallFault
     from tpuctl.sandbox.world import World
 
@@ -46,13 +52,16 @@ def respond(world: World, request: Request) -> Response | Dropped:
     try:
         answer = _answer(world, _overridden(request))
     except ApiError as error:
-        answer = error.response(_CHALLENGE if error.code == 401 else None)
-    return answer if isinstance(answer, Dropped) else dated(world, answer)
+        challenge = _CHALLENGE if error.code == 401 else None
+        answer = error.response(challenge, with_reasons=_has_reasons(request))
+    now = world.clock.now()
+    request_log.note(world.path, request, 0 if isinstance(answer, Dropped) else answer.status, now)
+    return answer if isinstance(answer, Dropped) else dated(world, answer, now)
 
 
-def dated(world: World, response: Response) -> Response:
+def dated(world: World, response: Response, now: datetime | None = None) -> Response:
     """Return an answer with the `Date` header that clients take ages from."""
-    date = format_datetime(world.clock.now(), usegmt=True)
+    date = format_datetime(now or world.clock.now(), usegmt=True)
     return Response(response.status, response.body, {"date": date, **response.headers})
 
 
@@ -65,42 +74,67 @@ def error_of(status: int, message: str = "") -> ApiError:
 
 
 def _answer(world: World, request: Request) -> Response | Dropped:
-    found = route(request.method, request.path, api=_api(request))
-    if found is None:
+    direction, path = uploads.split(request.path)
+    is_upload = direction == "upload"
+    method = "POST" if is_upload and uploads.is_continued(request) else request.method
+    found = route(method, path, api=_api(request))
+    if found is None or not _fits(found, direction):
         return _page_not_found(request.path)
-    call = check_request(found, request.query, decode(request.body))
+    call = uploads.read(found, request) if is_upload else check_request(found, request.query, decode(request.body))
     fault = call_fault(world, call)
     if fault is None:
-        return _carry_out(world, call, request.method)
-    return _faulty_answer(world, call, request.method, fault=fault)
+        return _carry_out(world, _billed(call, request), request)
+    return _faulty_answer(world, _billed(call, request), request, fault=fault)
 
 
-def _carry_out(world: World, call: Call, http_method: str) -> Response:
+def _fits(found: Route, direction: str) -> bool:
+    return {"upload": found.method.takes_media, "download": found.method.gives_media}.get(direction, True)
+
+
+def _billed(call: Call, request: Request) -> Call:
+    """Return a call that says what its headers and system parameters say: who pays, and whether bytes are wanted."""
+    params = dict(request.query)
+    wants_media = request.method == "GET" and "media" in {params.get("alt"), params.get("$alt")}
+    payer = request.headers.get("x-goog-user-project")
+    if payer and call.method.startswith("storage."):
+        call = replace(call, params={"userProject": payer, **call.params})
+    return replace(call, wants_media=wants_media)
+
+
+def _carry_out(world: World, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
-        raise error_of(501)
-    with world.read() if http_method == "GET" else world.write() as session:
-        value: Json = handler(session, call)
-    return Response.of(value)
+        raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
+    with world.read() if request.method == "GET" else world.write() as session:
+        admission.check(session, call)
+        is_upload = uploads.split(request.path)[0] == "upload"
+        value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)
+    answer = value if isinstance(value, Response) else Response.of(value)
+    return uploads.partial(answer, request.headers.get("range", "")) if call.wants_media else answer
 
 
-def _faulty_answer(world: World, call: Call, http_method: str, *, fault: CallFault) -> Response | Dropped:
+def _faulty_answer(world: World, call: Call, request: Request, *, fault: CallFault) -> Response | Dropped:
     match fault.kind:
         case CallFaultKind.DROP_BEFORE:
             return Dropped()
         case CallFaultKind.DROP_AFTER:
-            _carry_out(world, call, http_method)
+            _carry_out(world, call, request)
             return Dropped()
         case CallFaultKind.SLOW:
             world.clock.sleep(fault.delay)
-            return _carry_out(world, call, http_method)
+            return _carry_out(world, call, request)
         case CallFaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
-            return error_of(fault.status, fault.message).response(wait)
+            return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
         case CallFaultKind.UNAUTHENTICATED:
             raise _unauthenticated()
         case _:
             assert_never(fault.kind)
+
+
+def _has_reasons(request: Request) -> bool:
+    """Tell whether an API is asked whose errors are of the older form."""
+    return uploads.split(request.path)[1].startswith(("/compute/", "/storage/"))
 
 
 def _overridden(request: Request) -> Request:

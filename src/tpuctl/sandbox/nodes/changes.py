@@ -7,49 +7,51 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import consequences, faults, lifecycle, operations
+from tpuctl.sandbox import capacity, catalog, consequences, faults, lifecycle, operations
+from tpuctl.sandbox.capacity import Tier
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.lifecycle import GONE, Verb
-from tpuctl.sandbox.nodes.creation import failure
+from tpuctl.sandbox.nodes.creation import demand, failure
+from tpuctl.sandbox.nodes.legacy import API_VERSIONS
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import bad_request, failed_precondition, invalid
 
 if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
-    from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.world import NodeRecord, Session
 
 
 def stop(session: Session, call: Call) -> Json:
     """Answer nodes.stop; refused for slices (API field text) and for nodes of queued resources (observed)."""
-    node = _begin(session, call)
+    node = begin(session, call)
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
     if node.workers > 1:
         raise bad_request("This operation is only available with single TPU nodes.")
-    _allow(session, Verb.STOP, node)
+    allow(session, Verb.STOP, node)
     pace = consequences.pace(session, node)
-    if fault := _failing(session, call, node):
-        node = _keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STOPPING", then="READY"))
-        return _failed(session, node, call, fault)
-    node = _keep(session, node, lifecycle.stop(node.timeline, session.now, pace))
+    if error := _failing(session, call, node):
+        node = keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STOPPING", then="READY"))
+        return _failed(session, node, call, error)
+    node = keep(session, node, lifecycle.stop(node.timeline, session.now, pace))
     return operations.begin(session, node, "stop", call, goal="STOPPED")
 
 
 def start(session: Session, call: Call) -> Json:
     """Answer nodes.start; refused for spot and preemptible nodes (gcloud's help), may lack capacity (observed)."""
-    node = _begin(session, call)
+    node = begin(session, call)
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
         raise bad_request("Preemptible TPUs cannot be restarted.")
     if scheduling.get("spot"):
         raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
-    _allow(session, Verb.START, node)
+    allow(session, Verb.START, node)
     pace = consequences.pace(session, node)
-    if fault := _failing(session, call, node):
-        node = _keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STARTING", then="STOPPED"))
-        return _failed(session, node, call, fault)
-    node = _keep(session, node, lifecycle.start(node.timeline, session.now, pace))
+    error = _failing(session, call, node) or capacity.shortage(session, demand(node.project, node.zone, node.document))
+    if error:
+        node = keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STARTING", then="STOPPED"))
+        return _failed(session, node, call, error)
+    node = keep(session, node, lifecycle.start(node.timeline, session.now, pace))
     return operations.begin(session, node, "start", call, goal="READY")
 
 
@@ -57,16 +59,33 @@ def delete(session: Session, call: Call) -> Json:
     """Answer nodes.delete, from any state; a repeat while DELETING begins another operation with the same end (unverified)."""
     if repeated := operations.repeated(session, call):
         return repeated
-    node = _begin(session, call)
-    _allow(session, Verb.DELETE, node)
+    node = begin(session, call)
+    allow(session, Verb.DELETE, node)
     pace = consequences.pace(session, node)
-    if fault := _failing(session, call, node):
+    if error := _failing(session, call, node):
         state = getattr(node.phase(session.now), "state", "READY")
-        node = _keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="DELETING", then=state))
-        return _failed(session, node, call, fault)
+        node = keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="DELETING", then=state))
+        return _failed(session, node, call, error)
     timeline = lifecycle.delete(node.timeline, session.now, pace)
-    node = _keep(session, node, timeline, initiator="USER")
+    node = keep(session, node, timeline, initiator="USER")
     return operations.begin(session, node, "delete", call, goal=GONE)
+
+
+def reimage(session: Session, call: Call) -> Json:
+    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the version asked for, or the same anew.
+
+    Refused for TPU VMs, whose API has no such method; that, and in which states it is allowed, is unverified.
+    """
+    node = begin(session, call)
+    if node.document.get("apiVersion") not in API_VERSIONS.values():
+        raise bad_request("reimage is not supported for TPU VMs.")  # unverified words
+    version = str(call.body.get("tensorflowVersion") or node.document["runtimeVersion"])
+    catalog.check_tensorflow_version(version)
+    allow(session, Verb.REIMAGE, node)
+    timeline = lifecycle.reimage(node.timeline, session.now, consequences.pace(session, node))
+    node = replace(node, document={**node.document, "runtimeVersion": version})
+    node = keep(session, node, timeline)
+    return operations.begin(session, node, "reimage", call, goal="READY")
 
 
 _SNAKE = re.compile(r"_([a-z])")
@@ -78,14 +97,14 @@ def patch(session: Session, call: Call) -> Json:
 
     What the mask may name is the API's field text, and `dataDisks`, which gcloud sends.
     """
-    node = _begin(session, call)
+    node = begin(session, call)
     paths = [
         _SNAKE.sub(lambda m: m[1].upper(), path.strip()) for path in str(call.params.get("updateMask") or "").split(",")
     ]
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
-    _allow(session, Verb.UPDATE, node)
+    allow(session, Verb.UPDATE, node)
     state = getattr(node.phase(session.now), "state", "")
     if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
         raise _refusal(Verb.UPDATE, state)  # observed: labels cannot be set on pending nodes
@@ -115,12 +134,14 @@ def _set(document: Json, path: str, body: Json) -> None:
         disk.setdefault("mode", "READ_WRITE")
 
 
-def _begin(session: Session, call: Call) -> NodeRecord:
+def begin(session: Session, call: Call) -> NodeRecord:
+    """Return the node that a change is asked for, and note that it was."""
     session.log_request(call.method, str(call.params["name"]))
     return find(session, str(call.params["name"]))
 
 
-def _allow(session: Session, verb: Verb, node: NodeRecord) -> None:
+def allow(session: Session, verb: Verb, node: NodeRecord) -> None:
+    """Raise `ApiError` 400 unless the node's state lets a verb through."""
     phase = node.phase(session.now)
     if phase and not lifecycle.is_allowed(verb, phase.state, session.settings()):
         raise _refusal(verb, phase.state)
@@ -130,16 +151,18 @@ def _refusal(verb: Verb, state: str) -> Exception:
     return bad_request(f"{verb} is not supported while in state {state}")
 
 
-def _failing(session: Session, call: Call, node: NodeRecord) -> Fault | None:
-    return faults.take(session, FaultKind.OPERATION_ERROR, Target(call.method, node.project, node.zone, node.node_id))
+def _failing(session: Session, call: Call, node: NodeRecord) -> Json | None:
+    target = Target(call.method, node.project, node.zone, node.node_id)
+    fault = faults.take(session, FaultKind.OPERATION_ERROR, target)
+    return failure(fault, node.zone, Tier.of(node.document["schedulingConfig"])) if fault else None
 
 
-def _failed(session: Session, node: NodeRecord, call: Call, fault: Fault) -> Json:
+def _failed(session: Session, node: NodeRecord, call: Call, error: Json) -> Json:
     verb = call.method.rpartition(".")[2]
-    ended = node.timeline[-1].at
-    return operations.begin(session, node, verb, call, goal="", ended=ended, error=failure(fault, node.zone))
+    return operations.begin(session, node, verb, call, goal="", ended=node.timeline[-1].at, error=error)
 
 
-def _keep(session: Session, node: NodeRecord, timeline: lifecycle.Timeline, *, initiator: str = "USER") -> NodeRecord:
+def keep(session: Session, node: NodeRecord, timeline: lifecycle.Timeline, *, initiator: str = "USER") -> NodeRecord:
+    """Keep a node with a new timeline, under the faults that it meets, and return it."""
     timeline = faults.plan(session, node, timeline, consequences.pace(session, node))
     return consequences.keep(session, node, timeline, initiator=initiator)

@@ -9,9 +9,22 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import catalog, consequences, faults, lifecycle, operations, rendering, resource_names
+from tpuctl import accelerators
+from tpuctl.sandbox import (
+    capacity,
+    catalog,
+    consequences,
+    faults,
+    lifecycle,
+    operations,
+    quotas,
+    rendering,
+    resource_names,
+)
+from tpuctl.sandbox.capacity import Demand, Tier
 from tpuctl.sandbox.faults import FaultKind, Target
-from tpuctl.sandbox.refusals import already_exists, failed_precondition, invalid, invalid_field, no_capacity, quota
+from tpuctl.sandbox.nodes import legacy
+from tpuctl.sandbox.refusals import already_exists, invalid, invalid_field
 from tpuctl.sandbox.world import NodeRecord
 
 if TYPE_CHECKING:
@@ -23,7 +36,6 @@ if TYPE_CHECKING:
 
 _NODE_ID = re.compile(r"[A-Za-z0-9_.~+%-]+")  # API field text of NodeSpec.nodeId
 _SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-# What a client may choose; all else in a body is output only and ignored, as proto3 APIs do.
 _CHOSEN = (
     *("description", "labels", "tags", "metadata", "dataDisks", "bootDiskConfig", "networkConfig", "networkConfigs"),
     *("serviceAccount", "schedulingConfig", "shieldedInstanceConfig", "runtimeVersion", "autocheckpointEnabled"),
@@ -40,24 +52,39 @@ def create(session: Session, call: Call) -> Json:
     where = resource_names.parse(str(call.params["parent"]))
     node_id = str(call.params.get("nodeId") or "")
     session.log_request(call.method, f"{call.params['parent']}/nodes/{node_id}")
-    if call.version.startswith("v1"):
-        # Observed: skypilot#5593.
-        raise failed_precondition(
-            "Your request to provision TPU Node has been denied. Please migrate to TPU VM Architecture or contact Cloud TPU "
-            "team to gain TPU Node access."
-        )
-    check(session, where.project, where.zone, node_id, body=call.body)
+    is_legacy = call.version.startswith("v1")
+    body = legacy.admit(session, call) if is_legacy else chosen(call.body)
+    check(session, where.project, where.zone, node_id, body=body)
     target = Target(call.method, where.project, where.zone, node_id)
+    wanted = demand(where.project, where.zone, body)
     if fault := faults.take(session, FaultKind.QUOTA, target):
-        raise quota("TPUsPerProjectPerZoneForTPUAPI", where.zone, limit=fault.limit)
-    node = prepare(session, where.project, where.zone, node_id, body=call.body)
-    if fault := faults.take(session, FaultKind.OPERATION_ERROR, target):
-        return fail_create(session, node, call, fault)
+        metric, place = quotas.metrics(wanted)[1]
+        raise quotas.refusal(metric, place, limit=fault.limit)
+    quotas.check(session, [wanted])
+    node = prepare(session, where.project, where.zone, node_id, body=body)
+    fault = faults.take(session, FaultKind.OPERATION_ERROR, target)
+    if error := failure(fault, where.zone, wanted.tier) if fault else capacity.shortage(session, wanted):
+        return fail_create(session, node, call, error)
     node = replace(node, timeline=faults.plan(session, node, node.timeline, consequences.pace(session, node)))
     session.put_node(node)
     answer = operations.begin(session, node, "create", call, goal="READY")
     operations.settle(session, node.name, node.timeline)
     return answer
+
+
+def chosen(body: Json) -> Json:
+    """Return what a client may choose of a node; all else in a body is output only and ignored, as proto3 APIs do."""
+    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
+    return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
+
+
+def demand(project: str, zone: str, body: Json) -> Demand:
+    """Return what a node, given by a body or a document, asks of a zone."""
+    config = body.get("acceleratorConfig") or {}
+    name = str(body.get("acceleratorType") or "")
+    if not name:
+        name = accelerators.from_config(str(config.get("type", "")), str(config.get("topology", ""))).name
+    return Demand(project, zone, name, Tier.of(body.get("schedulingConfig") or {}))
 
 
 def check(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:
@@ -66,7 +93,8 @@ def check(session: Session, project: str, zone: str, node_id: str, *, body: Json
     if not _NODE_ID.fullmatch(node_id):
         raise invalid_field("NodeId", node_id)
     catalog.accelerator(body, zone)
-    catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
+    if "apiVersion" not in body:
+        catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
     if body.get("networkConfig") and body.get("networkConfigs"):
         raise invalid("Only one of network_config and network_configs may be set.")  # API field text
     for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
@@ -149,8 +177,10 @@ def _document(body: Json, accelerator: AcceleratorType, *, project: str, zone: s
     document.setdefault("shieldedInstanceConfig", {})
     for disk in document.get("dataDisks", []):
         disk.setdefault("mode", "READ_WRITE")  # API field text
-    document["cidrBlock"] = "10.128.0.0/20"
+    document["cidrBlock"] = str(body.get("cidrBlock") or "10.128.0.0/20")
     document["apiVersion"] = "V2"
+    if "apiVersion" in body:  # a TPU Node, of API v1
+        document |= {key: body[key] for key in ("apiVersion", "useServiceNetworking") if key in body}
     return document
 
 
@@ -169,18 +199,18 @@ def _network(config: Json, project: str, zone: str) -> Json:
     }
 
 
-def failure(fault: Fault, zone: str) -> Json:
+def failure(fault: Fault, zone: str, tier: Tier) -> Json:
     """Return the google.rpc.Status that a fault stands for."""
     if fault.message:
         message = fault.message
     elif fault.code == 8:
-        message = no_capacity(zone)
+        message = capacity.shortage_text(zone, tier)
     else:
         message = "an internal error has occurred"  # observed: terraform-provider-google#16147
     return {"code": fault.code, "message": message}
 
 
-def fail_create(session: Session, node: NodeRecord, call: Call, fault: Fault) -> Json:
+def fail_create(session: Session, node: NodeRecord, call: Call, error: Json) -> Json:
     """Keep a node that will not come to be, and return the operation that will say so.
 
     The record disappears with the failure; the world setting `keep_failed_nodes` leaves it behind in CREATING (both are
@@ -193,4 +223,4 @@ def fail_create(session: Session, node: NodeRecord, call: Call, fault: Fault) ->
         timeline = timeline[:1]
     node = replace(node, timeline=timeline)
     session.put_node(node)
-    return operations.begin(session, node, "create", call, goal="READY", ended=ended, error=failure(fault, node.zone))
+    return operations.begin(session, node, "create", call, goal="READY", ended=ended, error=error)

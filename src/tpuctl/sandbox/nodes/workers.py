@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import faults, rendering
+from tpuctl.sandbox import catalog, faults, rendering
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import invalid
 
@@ -25,7 +25,8 @@ _NAMESPACE = "hostkeys"
 class Worker:
     """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
 
-    `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project.
+    `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
+    ones of all workers of the node; `lacks_chip` says that this one misses one.
     """
 
     project: str
@@ -38,6 +39,10 @@ class Worker:
     metadata: Mapping[str, str]
     accelerator_type: str
     project_metadata: Mapping[str, str]
+    topology: str
+    addresses: tuple[str, ...]
+    project_number: int
+    lacks_chip: bool
 
 
 def find_worker(session: Session, address: str) -> Worker | None:
@@ -67,6 +72,13 @@ def find_worker(session: Session, address: str) -> Worker | None:
         metadata=_metadata(session, node),
         accelerator_type=node.document["acceleratorType"],
         project_metadata=_project_metadata(session, node.project),
+        topology=str(node.document.get("acceleratorConfig", {}).get("topology", "")),
+        addresses=tuple(
+            rendering.internal_address(number)
+            for number in range(node.first_address, node.first_address + node.workers)
+        ),
+        project_number=catalog.project_number(node.project),
+        lacks_chip=phase.lacks_chip == index,
     )
 
 
@@ -111,7 +123,13 @@ def get_guest_attributes(session: Session, call: Call) -> Json:
 
 def _attributes(node: NodeRecord, index: int, key: str, query: str) -> Json:
     items = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}] if key else []
-    items.append({"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, index)})
+    items += [
+        # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.
+        {"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, index)},
+        # As attributes of the instance these are observed (marin's log, JAX source); as guest attributes unverified.
+        {"namespace": "tpu", "key": "agent-worker-number", "value": str(index)},
+        {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
+    ]
     wanted = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
     return {"queryPath": query, "queryValue": {"items": wanted}}
 

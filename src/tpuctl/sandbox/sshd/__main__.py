@@ -15,6 +15,7 @@ from tpuctl.sandbox.nodes.workers import host_name
 from tpuctl.sandbox.sshd import guest, server
 from tpuctl.sandbox.sshd.folders import Folders
 from tpuctl.sandbox.sshd.host_keys import host_key
+from tpuctl.sandbox.sshd.identity import identify
 from tpuctl.sandbox.sshd.reboots import end_processes, is_rebooting, note_reboot
 from tpuctl.sandbox.world import World
 
@@ -57,7 +58,9 @@ def _connect(world_path: Path, address: str) -> None:
     host_key(folders.node)
     domain = f"{worker.zone}.c.{worker.project}.internal"
     name = host_name(worker.id, worker.index)
-    session = guest.furnish(folders, world_path=world_path, address=address, host_name=name, domain=domain)
+    session = guest.furnish(
+        folders, identify(worker, name), world_path=world_path, address=address, host_name=name, domain=domain
+    )
     login = server.own_login()
     keys = server.authorized_keys(login, *_key_lists(worker))
     server.become_sshd(sshd, server.configure(folders, session, keys, login=login))

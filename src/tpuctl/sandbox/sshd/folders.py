@@ -31,6 +31,16 @@ class Folders:
         return self.control / "bin"
 
     @property
+    def metadata(self) -> Path:
+        """Return the folder of what the metadata server would say, by its paths."""
+        return self.control / "metadata"
+
+    @property
+    def devices(self) -> Path:
+        """Return the folder that stands for `/` where device files are counted. In the home, but out of the way of its user."""
+        return self.home / ".tpu"
+
+    @property
     def last_reboot(self) -> Path:
         """Return the file that holds the sandbox's time of the last reboot in the guest; absent when there was none."""
         return self.control / "rebooted"

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from tpuctl.sandbox.sshd.folders import Folders, make_private_folder, write_private_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from tpuctl.sandbox.sshd.identity import Identity
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
 MARK = "TPUCTL_SANDBOX_WORKER"
@@ -17,7 +20,9 @@ MARK = "TPUCTL_SANDBOX_WORKER"
 _SESSION = """\
 #!/bin/sh
 # Started by sshd in place of what the client asked for.
-export HOME={home} {mark}={control} HOSTNAME={name} TPU_WORKER_ID={index}
+export HOME={home} {mark}={control} HOSTNAME={name}
+export TPUCTL_DEVICE_ROOT={devices} TPUCTL_METADATA_ROOT={metadata}
+{variables}
 PATH={programs}:$PATH
 export PATH
 unset SSH_AUTH_INFO_0
@@ -105,16 +110,21 @@ _PROGRAMS = {
 }
 
 
-def furnish(folders: Folders, *, world_path: Path, address: str, host_name: str, domain: str) -> Path:
-    """Make a worker's folders and programs where they are missing, and return the program that starts a session."""
+def furnish(
+    folders: Folders, identity: Identity, *, world_path: Path, address: str, host_name: str, domain: str
+) -> Path:
+    """Make a worker's folders, programs, devices and metadata as they are to be, and return the program that starts a session."""
     make_private_folder(folders.home)
+    _keep_files(folders.metadata, identity.metadata)
+    _keep_files(folders.devices, dict.fromkeys(identity.devices, ""))
     make_private_folder(folders.programs)
     plain = {
         "home": str(folders.home),
         "control": str(folders.control),
         "programs": str(folders.programs),
         "name": host_name,
-        "index": str(folders.index),
+        "devices": str(folders.devices),
+        "metadata": str(folders.metadata),
         "domain": domain,
         "address": address,
         "world": str(world_path.absolute()),
@@ -122,6 +132,7 @@ def furnish(folders: Folders, *, world_path: Path, address: str, host_name: str,
         "mark": MARK,
     }
     words = {key: shlex.quote(value) for key, value in plain.items()}
+    words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())
     for name, text in _PROGRAMS.items():
         write_private_file(folders.programs / name, text.format(**words), mode=0o700)
     for name in (".profile", ".zprofile"):
@@ -131,3 +142,14 @@ def furnish(folders: Folders, *, world_path: Path, address: str, host_name: str,
     session = folders.control / "session"
     write_private_file(session, _SESSION.format(**words), mode=0o700)
     return session
+
+
+def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
+    """Let a folder hold these files, by path, and no others."""
+    make_private_folder(root)
+    for path in root.rglob("*"):
+        if not path.is_dir() and str(path.relative_to(root)) not in wanted:
+            path.unlink(missing_ok=True)
+    for name, text in wanted.items():
+        make_private_folder((root / name).parent)
+        write_private_file(root / name, text)

@@ -80,6 +80,10 @@ class World:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Hold a consistent view. Raises `WorldError` subclasses."""
+        if (joined := self._joined) is not None:
+            yield joined
+            return
+        self._catch_up()
         with translated(self.path), transaction(self._connection, immediate=False):
             yield Session(self._connection, self.clock.now(), self.path)
 
@@ -89,8 +93,22 @@ class World:
 
         Raises `WorldError` subclasses; `WorldLockedError` when others hold it for 10 s.
         """
+        if (joined := self._joined) is not None:
+            yield joined
+            return
         with translated(self.path), transaction(self._connection, immediate=True):
-            yield Session(self._connection, self.clock.now(), self.path)
+            now = self.clock.now()
+            self._let_happen(now)
+            yield Session(self._connection, now, self.path)
+
+    @contextmanager
+    def together(self) -> Iterator[Session]:
+        """Hold the world for a change of several parts: whatever this thread reads and writes meanwhile joins in.
+
+        All of it is kept at the end, nothing when an exception passes. Raises as `write` does.
+        """
+        with self.write() as session, self._joining(session):
+            yield session
 
     def advance(self, duration: timedelta) -> datetime:
         """Move the world's time on, for all processes, and return the new time. Raises `InvalidInputError` when negative."""
@@ -132,6 +150,40 @@ class World:
                     self._connections.pop(thread).close()  # a server has a thread for every client
                 self._connections[threading.current_thread()] = connection
         return connection
+
+    @property
+    def _joined(self) -> Session | None:
+        session: Session | None = getattr(self._local, "joined", None)
+        return session
+
+    @contextmanager
+    def _joining(self, session: Session) -> Iterator[None]:
+        before = self._joined
+        self._local.joined = session
+        try:
+            yield
+        finally:
+            self._local.joined = before
+
+    def _catch_up(self) -> None:
+        """Let what was planned for a time that has come happen, before anybody looks."""
+        with translated(self.path):
+            due = Session(self._connection, self.clock.now(), self.path).is_event_due()
+        if due:
+            with self.write():
+                pass
+
+    def _let_happen(self, now: datetime) -> None:
+        """Let planned events happen that are due, in order, each at its own time; one that fails changes nothing."""
+        while event := Session(self._connection, now, self.path).take_event():
+            from tpuctl.sandbox import scenarios  # noqa: PLC0415  # most worlds have no events
+
+            session = Session(self._connection, event.at, self.path)
+            self._connection.execute("SAVEPOINT event")
+            with self._joining(session):
+                if not scenarios.happen(self, event):
+                    self._connection.execute("ROLLBACK TO event")
+            self._connection.execute("RELEASE event")
 
     def _settle(self, speed: float) -> None:
         """Write down what is decided once, when the world is made."""

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LAYOUT = 1
 PATIENCE = timedelta(seconds=10)
 
-_TABLES = """
+_FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE nodes (
   project TEXT, zone TEXT, node_id TEXT, number TEXT, first_address INTEGER, workers INTEGER, gone REAL, record TEXT,
@@ -37,6 +36,21 @@ CREATE TABLE faults (id INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)
 CREATE TABLE projects (project TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE requests (serial INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, method TEXT, name TEXT);
 """
+# What the other APIs serve. A parent is a project, or the bucket of an object; contents are what was uploaded.
+_RESOURCES = """
+CREATE TABLE resources (
+  kind TEXT, parent TEXT, name TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, parent, name)) WITHOUT ROWID;
+CREATE INDEX resources_name ON resources (kind, name);
+CREATE TABLE contents (name TEXT PRIMARY KEY, content BLOB NOT NULL);
+"""
+# What is planned: events of scenarios.
+_EVENTS = """
+CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, record TEXT NOT NULL);
+CREATE INDEX events_at ON events (at);
+"""
+# Each brings a world from the layout before to its own: an older world is brought up when it is opened. Only ever append.
+_STEPS = (_FIRST, _RESOURCES, _EVENTS)
+LAYOUT = len(_STEPS)
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -70,15 +84,15 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous=NORMAL")
     with transaction(connection, immediate=True):
         version = _version(connection)
-        if version not in {0, LAYOUT}:
+        if version > LAYOUT:
             raise WorldTooNewError(path, version)
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise WorldCorruptError(path, "it is a database of something else")
-        if version == 0:
-            for statement in _TABLES.split(";"):
+        for step in _STEPS[version:]:
+            for statement in step.split(";"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={LAYOUT}")
-            marker(path).touch(mode=0o600)
+        connection.execute(f"PRAGMA user_version={LAYOUT}")
+        marker(path).touch(mode=0o600)
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -133,6 +147,10 @@ def marker(path: Path) -> Path:
     return path.with_name(path.name + "-world")
 
 
+# The database with its companions; the log of requests; where it is served.
+_SUFFIXES = ("", "-wal", "-shm", "-journal", "-requests", "-requests.old", "-served")
+
+
 def files(path: Path) -> tuple[Path, ...]:
     """Return all files that a world may consist of."""
-    return (*(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")), marker(path))
+    return (*(path.with_name(path.name + suffix) for suffix in _SUFFIXES), marker(path))

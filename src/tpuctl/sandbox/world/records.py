@@ -95,9 +95,19 @@ class OperationRecord:
         return self.ended is not None and self.ended <= now
 
 
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something planned. `document` says what, in the words of `scenarios`."""
+
+    at: datetime
+    document: Json
+
+
 def dump_timeline(timeline: Timeline) -> list[list[object]]:
     """Return a timeline as JSON."""
-    return [[p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator] for p in timeline]
+    return [
+        [p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator, p.lacks_chip] for p in timeline
+    ]
 
 
 def load_timeline(rows: list[list[object]]) -> Timeline:

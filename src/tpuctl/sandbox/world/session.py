@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.sandbox.lifecycle import end_of, phase_at
 from tpuctl.sandbox.world import records
+from tpuctl.sandbox.world.resources import Resources
 
 if TYPE_CHECKING:
     import sqlite3
@@ -184,6 +185,37 @@ class Session:
     def delete_operation(self, name: str) -> None:
         """Forget an operation; what it does goes on."""
         self._write("DELETE FROM operations WHERE name = ?", name)
+
+    # What the other APIs serve
+
+    @property
+    def resources(self) -> Resources:
+        """What the APIs beside the TPU API have in this world."""
+        return Resources(self._connection)
+
+    # What is planned
+
+    def plan_event(self, at: datetime, document: Json) -> None:
+        """Keep something that shall happen at a time."""
+        self._write("INSERT INTO events (at, record) VALUES (?, ?)", at.timestamp(), json.dumps(document))
+
+    def events(self) -> list[records.Event]:
+        """Return what is planned, soonest first."""
+        rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
+        return [records.Event(records.moment(at), json.loads(text)) for at, text in rows]
+
+    def is_event_due(self) -> bool:
+        """Tell whether the time of something planned has come."""
+        return self._row("SELECT 1 FROM events WHERE at <= ? LIMIT 1", self.now.timestamp()) is not None
+
+    def take_event(self) -> records.Event | None:
+        """Return the first planned event whose time has come, and take it off the plan."""
+        text = "SELECT id, at, record FROM events WHERE at <= ? ORDER BY at, id LIMIT 1"
+        row = self._row(text, self.now.timestamp())
+        if row is None:
+            return None
+        self._write("DELETE FROM events WHERE id = ?", row[0])
+        return records.Event(records.moment(row[1]), json.loads(row[2]))
 
     # Faults, projects, the log of writes
 

@@ -1,0 +1,96 @@
+"""`tpuctl sandbox log`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.options import OF_THE_CLOUD, Duration, cli_command
+from tpuctl.clock import SystemClock, format_timestamp
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpuctl.cli.app import App
+    from tpuctl.sandbox.request_log import Entry
+
+_INTERVAL = timedelta(milliseconds=200)
+_HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
+
+
+@cli_command("log", short_help="Show the requests that the sandbox got.", without=OF_THE_CLOUD)
+@click.option("--since", type=Duration(), metavar="TIME", help="Only of the last so much time of the sandbox.")
+@click.option("--follow", "-f", is_flag=True, help="Show requests as they come, until Ctrl-C.")
+def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:
+    """Show the requests that the sandbox got, from whom, and how it answered: about the last 20 000, of all clients.
+
+    Times are the sandbox's. EVENT is something that a scenario or `fault --after` had planned; `-` as status: the connection
+    was dropped. Headers and bodies are not kept.
+
+    \b
+    Examples:
+      tpuctl sandbox log --since 10m
+      tpuctl sandbox log --follow -o json
+    """
+    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.sandbox import request_log  # noqa: PLC0415  # only for the sandbox
+
+    world = app.world
+    with world.read() as session:
+        begin = session.now - since if isinstance(since, timedelta) else None
+    coming = request_log.follow(world.path)
+    next(coming) if follow else ()
+    _show(app, request_log.entries(world.path, since=begin), is_part=follow)
+    try:
+        while follow:
+            app.terminal.streams.stdout.flush()
+            SystemClock().sleep(_INTERVAL)
+            _show(app, next(coming), is_part=True)
+    except (KeyboardInterrupt, TerminatedError):
+        # This is how following is meant to end.
+        return
+
+
+def _show(app: App, entries: Iterable[Entry], *, is_part: bool) -> None:
+    """Show requests: JSON of them all is a list; of a part, an object per line."""
+    if app.format in {Format.JSON, Format.YAML}:
+        shown = [_as_json(entry) for entry in entries]
+        if not is_part:
+            app.terminal.data(shown, app.format)
+        for entry in shown if is_part else ():
+            app.terminal.write(_line(entry))
+        return
+    rows = [_row(entry) for entry in entries]
+    if is_part:
+        for row in rows:
+            app.terminal.write("\t".join(row))
+    else:
+        app.terminal.table(_HEADER, [[Cell(text) for text in row] for row in rows])
+
+
+def _line(entry: dict[str, Any]) -> str:
+    import json  # noqa: PLC0415  # only for this format
+
+    return json.dumps(entry)
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "at": format_timestamp(entry.at),
+        "method": entry.method,
+        "path": entry.path,
+        "status": entry.status or None,
+        "client": entry.client,
+    }
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    from tpuctl.sandbox.request_log import EVENT, client_name  # noqa: PLC0415  # only for the sandbox
+
+    client = "-" if entry.method == EVENT else client_name(entry.client)
+    status = str(entry.status) if entry.status else "-"
+    return format_timestamp(entry.at), entry.method, status, client, entry.path

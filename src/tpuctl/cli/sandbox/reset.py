@@ -1,0 +1,23 @@
+"""`tpuctl sandbox reset`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command, yes_option
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("reset", short_help="Remove everything in the sandbox.", without=OF_THE_CLOUD)
+@yes_option
+def command(app: App, *, yes: bool) -> None:
+    """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched."""
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # --help need not wait for it
+    from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
+
+    path = app.sandbox_path
+    if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+    app.terminal.note("the sandbox is empty" if admin.reset(path) else "there was no sandbox")

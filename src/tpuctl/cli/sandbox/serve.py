@@ -1,0 +1,67 @@
+"""`tpuctl sandbox serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+@cli_command("serve", short_help="Offer the sandbox on a port of this machine, to any client.", without=OF_THE_CLOUD)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port. [default: a free one]")
+def command(app: App, *, port: int) -> None:
+    """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.
+
+    stdout gets the address, stderr what points gcloud at it: the same as `tpuctl sandbox env` prints in another terminal.
+
+    \b
+    Examples:
+      tpuctl sandbox serve --port 8090
+      eval "$(tpuctl sandbox env)" && gcloud compute tpus tpu-vm list
+      TPUCTL_ENDPOINT=http://127.0.0.1:8090 tpuctl list --project sandbox
+    """
+    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.sandbox import server, shims  # noqa: PLC0415  # only for the sandbox
+
+    world = app.world
+    try:
+        opened = server.serve(world, port, log=app.terminal.note if app.is_verbose else None)
+    except OSError as error:
+        raise InvalidInputError(
+            f"port {port} cannot be used: {error.strerror}", hint="leave `--port` out to take a free one"
+        ) from error
+    app.terminal.write(opened.url)
+    app.terminal.streams.stdout.flush()
+    shims.note_served(world.path, opened.url)
+    try:
+        app.terminal.note(_how_to_use(app, opened.url))
+        opened.serve_forever()
+    except (KeyboardInterrupt, TerminatedError):
+        # This is how a server is meant to end: no message, exit code 0.
+        pass
+    finally:
+        shims.forget_served(world.path, opened.url)
+        opened.close()
+
+
+def _how_to_use(app: App, url: str) -> str:
+    from tpuctl.sandbox import shims  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.admin import PROJECT, ZONE  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.sshd import SshdUnavailableError  # noqa: PLC0415  # as above
+
+    lines = ["point tpuctl at it:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={PROJECT}"]
+    try:
+        variables = shims.environment(app.world.path, url, project=PROJECT, zone=ZONE, environ=app.invocation.environ)
+    except SshdUnavailableError as error:
+        return "\n".join([*lines, f"no environment for gcloud: {error.message}"])
+    lines += ['point gcloud at it (this is what `eval "$(tpuctl sandbox env)"` does):']
+    # What PATH is to be extended by is enough for a reader.
+    folder = variables.pop("PATH").partition(":")[0]
+    shown = [f"export PATH={folder}:$PATH", *shims.exports(variables).splitlines()]
+    return "\n".join([*lines, *(f"  {line}" for line in shown), "Ctrl-C ends it"])

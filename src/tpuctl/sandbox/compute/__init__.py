@@ -1,0 +1,52 @@
+"""Compute Engine v1 (and alpha, in the same words): what clients of TPUs touch of it.
+
+A project's metadata, operations, zones and regions with quotas, networks, firewall rules, disks, virtual machines. Each
+project has a network `default` with its subnetworks and firewall rules. Filters and orders of lists are ignored: gcloud
+applies its own again.
+"""
+
+from tpuctl.sandbox.compute.machines import (
+    aggregate_instances,
+    get_disk,
+    get_instance,
+    list_disks,
+    list_instances,
+)
+from tpuctl.sandbox.compute.metadata import get_project, set_common_instance_metadata
+from tpuctl.sandbox.compute.networks import (
+    aggregate_subnetworks,
+    delete_firewall,
+    get_firewall,
+    get_network,
+    get_subnetwork,
+    insert_firewall,
+    list_firewalls,
+    list_networks,
+    list_subnetworks,
+)
+from tpuctl.sandbox.compute.operations import get as get_operation
+from tpuctl.sandbox.compute.places import get_region, get_zone, list_regions, list_zones
+
+__all__ = [
+    "aggregate_instances",
+    "aggregate_subnetworks",
+    "delete_firewall",
+    "get_disk",
+    "get_firewall",
+    "get_instance",
+    "get_network",
+    "get_operation",
+    "get_project",
+    "get_region",
+    "get_subnetwork",
+    "get_zone",
+    "insert_firewall",
+    "list_disks",
+    "list_firewalls",
+    "list_instances",
+    "list_networks",
+    "list_regions",
+    "list_subnetworks",
+    "list_zones",
+    "set_common_instance_metadata",
+]

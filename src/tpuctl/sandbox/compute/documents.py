@@ -1,0 +1,111 @@
+"""What all resources of Compute Engine have in common: links, ids, lists, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import paging, rendering
+from tpuctl.sandbox.calls import ApiError, Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.world import Session
+
+BASE = "https://www.googleapis.com/compute/v1/"
+_LARGEST_PAGE = 500  # API field text of maxResults
+# API field text of each resource's name.
+_NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def identity(session: Session, kind: str, path: str) -> Json:
+    """Return what every resource begins with. `path` is its name below the API: `projects/P/zones/Z/disks/D`."""
+    return {
+        "kind": f"compute#{kind}",
+        "id": number(path),
+        "creationTimestamp": rendering.timestamp(session.now),
+        "name": path.rpartition("/")[2],
+        "selfLink": BASE + path,
+    }
+
+
+def number(path: str) -> str:
+    """Return the numeric id of a resource: the same for the same name."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return str(10**18 + int.from_bytes(digest) % (8 * 10**18))
+
+
+def link(project: str, collection: str, given: str) -> str:
+    """Return the full link of a resource that is named by id, path or link; `collection` as in `global/networks`."""
+    if "projects/" in given:
+        return BASE + given[given.index("projects/") :]
+    return f"{BASE}projects/{project}/{collection}/{given.rpartition('/')[2]}"
+
+
+def listed(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
+    """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
+    shown, following = paging.page(_paged(call), entries)
+    answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": BASE + path}
+    if shown:
+        answer["items"] = list(shown)
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def aggregated(call: Call, kind: str, key: str, *, entries: Iterable[tuple[str, Json]], scopes: Iterable[str]) -> Json:
+    """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each scope that has none."""
+    path = f"projects/{call.params['project']}/aggregated/{key}"
+    shown, following = paging.page(_paged(call), list(entries))
+    items: dict[str, Json] = {scope: {"warning": _nothing_in(scope)} for scope in scopes}
+    for scope, entry in shown:
+        if key not in items.setdefault(scope, {key: []}):
+            items[scope] = {key: []}
+        items[scope][key].append(entry)
+    answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": BASE + path, "items": items}
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def kept(session: Session, kind: str, project: str, defaults: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the resources of a kind by name: what every project has, and what was added; an empty document hides."""
+    found = {**defaults, **{entry.name: entry.document for entry in session.resources.under(kind, project)}}
+    return {name: found[name] for name in sorted(found) if found[name]}
+
+
+def check_name(name: str) -> None:
+    """Raise `ApiError` 400 for what cannot be the name of a resource (observed words)."""
+    if not _NAME.fullmatch(name):
+        raise invalid_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
+
+
+def not_found(path: str) -> ApiError:
+    """Return the answer about what does not exist (observed)."""
+    return ApiError(404, "NOT_FOUND", f"The resource '{path}' was not found", reason="notFound")
+
+
+def already_exists(path: str) -> ApiError:
+    """Return the answer to a second insert (observed)."""
+    return ApiError(409, "ALREADY_EXISTS", f"The resource '{path}' already exists", reason="alreadyExists")
+
+
+def invalid_value(field: str, value: str, problem: str) -> ApiError:
+    """Return the refusal of a field's value (observed words)."""
+    message = f"Invalid value for field '{field}': '{value}'. {problem}"
+    return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
+
+
+def _paged(call: Call) -> Call:
+    size = int(call.params.get("maxResults") or _LARGEST_PAGE)
+    if size < 0:
+        raise invalid_value("maxResults", str(size), "Values must be between [0, 500]")  # unverified words
+    params = {"pageSize": min(size, _LARGEST_PAGE), "pageToken": call.params.get("pageToken")}
+    return Call(call.version, call.method, params, {})
+
+
+def _nothing_in(scope: str) -> Json:
+    return {
+        "code": "NO_RESULTS_ON_PAGE",
+        "message": f"There are no results for scope '{scope}' on this page.",
+        "data": [{"key": "scope", "value": scope}],
+    }

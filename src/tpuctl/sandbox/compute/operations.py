@@ -1,0 +1,56 @@
+"""Operations of Compute Engine: what the sandbox begins here is done at once."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import rendering
+from tpuctl.sandbox.compute.documents import BASE, not_found, number
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.world import Session
+
+KIND = "compute.operation"
+_KEPT = 1000
+
+
+def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
+    """Keep and return the operation that a call on a global resource has begun, and ended. `target` is a path."""
+    project = str(call.params["project"])
+    count = session.next_incarnation(f"{KIND}/{project}")
+    digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
+    moment = int(session.now.timestamp() * 1000)
+    name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
+    now = rendering.timestamp(session.now)
+    path = f"projects/{project}/global/operations/{name}"
+    document: Json = {
+        "kind": "compute#operation",
+        "id": number(path),
+        "name": name,
+        "operationType": verb,
+        "targetLink": BASE + target,
+        "targetId": number(target),
+        "status": "DONE",
+        "progress": 100,
+        "user": "user@example.com",
+        **dict.fromkeys(("insertTime", "startTime", "endTime"), now),
+        "selfLink": BASE + path,
+    }
+    session.resources.put(KIND, project, name, document)
+    session.resources.trim(KIND, project, keep=_KEPT)
+    return document
+
+
+def get(session: Session, call: Call) -> Json:
+    """Answer get and wait of the global operations, and of those of regions and zones, of which there are none."""
+    project, name = str(call.params["project"]), str(call.params["operation"])
+    place = "global"
+    for scope in ("region", "zone"):
+        if scope in call.params:
+            place = f"{scope}s/{call.params[scope]}"
+    found = session.resources.get(KIND, project, name) if place == "global" else None
+    if found is None:
+        raise not_found(f"projects/{project}/{place}/operations/{name}")
+    return found

@@ -1,0 +1,55 @@
+"""Which projects there are.
+
+A project is known once it is used. When a world lists its projects (`add`), those and no others are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import catalog, rendering
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.world import Session
+
+KIND = "cloudresourcemanager.project"
+
+
+def add(session: Session, project: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
+    """Keep a project, with the permissions that the caller lacks on it; return it as cloudresourcemanager v3 shows it."""
+    fields = {key: value for key, value in fields.items() if key not in {"projectNumber", "projectId"}}
+    created = rendering.timestamp(session.now)
+    session.resources.put(KIND, "", project, {"fields": {"createTime": created, **fields}, "denied": list(denied)})
+    return {"name": f"projects/{catalog.project_number(project)}", "projectId": project, "state": "ACTIVE", **fields}
+
+
+def described(session: Session, project: str) -> Json:
+    """Return what was said about a project when it was added; an empty object for one that is known by use."""
+    found = session.resources.get(KIND, "", project)
+    return dict(found["fields"]) if found else {}
+
+
+def denied(session: Session, project: str) -> tuple[str, ...]:
+    """Return the permissions that the caller lacks on a project."""
+    found = session.resources.get(KIND, "", project)
+    return tuple(found["denied"]) if found else ()
+
+
+def listed(session: Session) -> tuple[str, ...]:
+    """Return the projects that the world lists; none where it lists none."""
+    return tuple(found.name for found in session.resources.under(KIND, ""))
+
+
+def is_known(session: Session, project: str) -> bool:
+    """Tell whether there is such a project."""
+    return not (names := listed(session)) or project in names
+
+
+def named(session: Session, text: str) -> str:
+    """Return the id of the project that an id or a number names; the number itself when no project in use has it."""
+    if not text.isdecimal():
+        return text
+    used = {*listed(session), "sandbox", *(node.project for node in session.nodes())}
+    used |= {bucket.parent for bucket in session.resources.under("storage.bucket")}
+    return next((project for project in used if str(catalog.project_number(project)) == text), text)

@@ -1,0 +1,145 @@
+"""Put into a world what the APIs beside the TPU API serve: buckets and objects, networks, disks, services, policies.
+
+For seeds and tests: nothing is checked against what exists, a record of the same name is replaced. Each function takes a
+world, or a session of one where several changes belong together. `fields` are the API's own, in its spelling; they win over
+what the service would fill in. All return the document as the API shows it, unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.sandbox import catalog, cloudbilling, iam, projects, serviceusage
+from tpuctl.sandbox.calls import Media
+from tpuctl.sandbox.compute import machines, networks, places
+from tpuctl.sandbox.storage import buckets, objects
+from tpuctl.sandbox.world import Session, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tpuctl.sandbox.calls import Json
+
+PROJECT = "sandbox"
+ZONE = "us-central2-b"
+
+
+@contextmanager
+def _held(world: World | Session) -> Iterator[Session]:
+    if isinstance(world, Session):
+        yield world
+        return
+    with world.write() as session:
+        yield session
+
+
+def add_bucket(
+    world: World | Session,
+    name: str,
+    *,
+    project: str = PROJECT,
+    location: str = "US",
+    denied: Sequence[str] = (),
+    **fields: Any,
+) -> Json:
+    """Add a bucket. `denied` are the permissions that the caller lacks on it; `("*",)` is a stranger's bucket: 403."""
+    with _held(world) as session:
+        return buckets.add(session, project, name, fields={**fields, "location": location}, denied=tuple(denied))
+
+
+def add_object(world: World | Session, bucket: str, name: str, content: bytes | str = b"", **fields: Any) -> Json:
+    """Add an object, or a new generation of it. Raises `ApiError` 404 for a bucket that does not exist."""
+    media = Media(content.encode() if isinstance(content, str) else content, str(fields.get("contentType", "")))
+    with _held(world) as session:
+        return objects.store(session, bucket, name, media=media, fields=fields)
+
+
+def add_network(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
+    """Add a network; `autoCreateSubnetworks` gives it a subnetwork in every region, unless it is false."""
+    with _held(world) as session:
+        return networks.add_network(session, project, name, fields=fields)
+
+
+def add_subnetwork(
+    world: World | Session, name: str, *, region: str, network: str = "default", project: str = PROJECT, **fields: Any
+) -> Json:
+    """Add a subnetwork (`privateIpGoogleAccess`, `ipCidrRange`, …), or change that of an auto-mode network."""
+    with _held(world) as session:
+        return networks.add_subnetwork(session, project, name, fields={**fields, "region": region, "network": network})
+
+
+def add_firewall(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
+    """Add a firewall rule (`network`, `allowed`, `sourceRanges`, …)."""
+    with _held(world) as session:
+        return networks.add_firewall(session, project, name, fields=fields)
+
+
+def remove_firewall(world: World | Session, name: str, *, project: str = PROJECT) -> None:
+    """Remove a firewall rule, also one that every default network has (`default-allow-ssh`)."""
+    with _held(world) as session:
+        networks.remove_firewall(session, project, name)
+
+
+def add_disk(world: World | Session, name: str, *, zone: str = ZONE, project: str = PROJECT, **fields: Any) -> Json:
+    """Add a persistent disk (`sizeGb`, `status`, `users`, …)."""
+    with _held(world) as session:
+        return machines.add_disk(session, project, zone, name, fields=fields)
+
+
+def add_instance(world: World | Session, name: str, *, zone: str = ZONE, project: str = PROJECT, **fields: Any) -> Json:
+    """Add a virtual machine (`status`, `serviceAccounts`, `machineType`, …)."""
+    with _held(world) as session:
+        return machines.add_instance(session, project, zone, name, fields=fields)
+
+
+def set_region_quota(
+    world: World | Session,
+    region: str,
+    metric: str,
+    *,
+    limit: float,
+    usage: float | None = None,
+    project: str = PROJECT,
+) -> None:
+    """Set a quota of Compute Engine in a region (`IN_USE_ADDRESSES`); without a usage it is counted."""
+    with _held(world) as session:
+        places.set_quota(session, project, region, metric=metric, limit=limit, usage=usage)
+
+
+def add_project(world: World | Session, project: str, *, denied: Sequence[str] = (), **fields: Any) -> Json:
+    """Make a project known. From the first on, projects that were not added are unknown.
+
+    `denied` are the permissions that the caller lacks on it. Its number follows from its name: `projectNumber` is ignored.
+    """
+    with _held(world) as session:
+        return projects.add(session, project, fields=fields, denied=tuple(denied))
+
+
+def set_services(world: World | Session, states: Mapping[str, str | bool], *, project: str = PROJECT) -> None:
+    """Enable or disable services: `{"tpu.googleapis.com": "DISABLED"}`, or booleans."""
+    with _held(world) as session:
+        for name, state in states.items():
+            serviceusage.set_state(session, project, name, enabled=state in {True, "ENABLED"})
+
+
+def set_billing(
+    world: World | Session, *, enabled: bool, project: str = PROJECT, account: str = cloudbilling.ACCOUNT
+) -> None:
+    """Enable or disable a project's billing; `account` is `billingAccounts/012345-567890-ABCDEF`."""
+    with _held(world) as session:
+        cloudbilling.set_billing(session, project, enabled=enabled, account=account)
+
+
+def set_iam_policy(
+    world: World | Session, bindings: Sequence[Mapping[str, Any]], *, bucket: str = "", project: str = PROJECT
+) -> None:
+    """Replace the IAM policy of a bucket, or of the project where no bucket is named."""
+    kind, name = ("storage.bucket", bucket) if bucket else ("project", project)
+    with _held(world) as session:
+        iam.put_policy(session, kind, name, {"bindings": [dict(binding) for binding in bindings]})
+
+
+def project_number(project: str) -> str:
+    """Return the number of a project, as service accounts and buckets carry it."""
+    return str(catalog.project_number(project))

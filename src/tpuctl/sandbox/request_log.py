@@ -1,0 +1,145 @@
+"""The log of requests: each one that a world answered, in the order of their ends. Of both faces, reads too.
+
+It is a file of lines beside the world and not a table in it: a line is one append of a few microseconds, holds nobody up and
+needs no transaction, so that a request that only reads stays one that only reads. A full file becomes the `.old` one and
+the one before it is dropped: about the last `KEPT` requests can be read, from 16 MB at most. Whoever is killed between an
+answer and its line leaves no line. Tokens and keys that a client puts into a URL are not written down, headers and bodies neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tpuctl.sandbox.calls import Request
+
+KEPT = 20_000
+# A line takes 150 to 500 bytes. What is longer is cut: an append of a short line is one write, whole even among others.
+_FULL = 8 * 1024 * 1024
+_LONGEST = 300
+_SECRET = frozenset({"access_token", "oauth_token", "key", "upload_id"})
+EVENT = "EVENT"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request, at the world's time of its answer. `status` 0: the connection broke without one.
+
+    `path` carries the query. `client` is the User-Agent. `method` is `EVENT` for a planned event that happened, with its words
+    in `path`.
+    """
+
+    at: datetime
+    method: str
+    path: str
+    status: int
+    client: str
+
+
+def note(world: Path, request: Request, status: int, now: datetime) -> None:
+    """Write down a request and the status of its answer. A disk that cannot be written loses the line, not the answer."""
+    query = urlencode([(name, "…" if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@…")
+    path = f"{request.path}?{query}" if query else request.path
+    _append(world, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
+
+
+def note_event(world: Path, text: str, now: datetime) -> None:
+    """Write down a planned event that happened."""
+    _append(world, Entry(now, EVENT, text, 0, ""))
+
+
+def entries(world: Path, *, since: datetime | None = None) -> list[Entry]:
+    """Return what was written down, oldest first: at most `KEPT` requests, from a time of the world on."""
+    lines = [line for path in (_old(world), _current(world)) for line in _lines(path)]
+    return [entry for line in lines[-KEPT:] if (entry := _entry(line)) and (since is None or entry.at >= since)]
+
+
+def follow(world: Path) -> Iterator[list[Entry]]:
+    """Yield, each time one asks, what was written down since the last time; the first time since this call."""
+    path, seen = _current(world), 0
+    identity = _identity(path)
+    if path.exists():
+        seen = path.stat().st_size
+    rest = b""
+    while True:
+        now = _identity(path)
+        text = b""
+        if now != identity:
+            text = _read(_old(world), seen) if identity is not None and _identity(_old(world)) == identity else b""
+            identity, seen = now, 0
+        new = _read(path, seen)
+        seen += len(new)
+        *whole, rest = (rest + text + new).split(b"\n")
+        yield [entry for line in whole if (entry := _entry(line.decode("utf-8", "replace")))]
+
+
+def _append(world: Path, entry: Entry) -> None:
+    line = json.dumps(
+        [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
+    )
+    path = _current(world)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, line.encode() + b"\n")
+            is_full = os.fstat(file).st_size > _FULL
+        finally:
+            os.close(file)
+        if is_full and path.stat().st_size > _FULL:  # unless another process was quicker
+            path.replace(_old(world))
+    except OSError:
+        return
+
+
+def _entry(line: str) -> Entry | None:
+    """Return the entry of a line; nothing for one that was torn by the end of a process."""
+    try:
+        at, method, path, status, client = json.loads(line)
+        return Entry(datetime.fromtimestamp(at, UTC), method, path, status, client)
+    except (ValueError, TypeError):
+        return None
+
+
+def client_name(client: str) -> str:
+    """Return the short name of a client out of its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
+    if found := re.search(r"gcloud/(\S+) command/(\S+)", client):
+        return f"gcloud {found[1]} ({found[2]})"
+    return client.split(" ")[0].split("(")[0] or "-"
+
+
+def _lines(path: Path) -> list[str]:
+    return _read(path, 0).decode("utf-8", "replace").splitlines()
+
+
+def _read(path: Path, offset: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _current(world: Path) -> Path:
+    return world.with_name(world.name + "-requests")
+
+
+def _old(world: Path) -> Path:
+    return world.with_name(world.name + "-requests.old")

@@ -1,0 +1,156 @@
+"""What a seed can hold, kind by kind: which fields, and how an entry gets into a world.
+
+An entry has the API's own fields; a few keys of the sandbox's own stand beside them where the API has no field (`project`,
+`zone`, `age`, `denied`, …).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import parse_duration
+from tpuctl.sandbox import admin, faults, provision, resource_names
+from tpuctl.sandbox.seeding import wishes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tpuctl.sandbox.calls import Json
+    from tpuctl.sandbox.world import World
+
+_TEXT, _DURATION, _TEXTS, _NUMBER, _FLAG = "text", "duration", "texts", "number", "flag"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of entry. `schema` is API, version and message whose fields it may have; `own` are further keys with their types.
+
+    `refused` are fields of the message that follow from something else, each with what to do instead.
+    """
+
+    plant: Callable[[World, Json], None]
+    schema: tuple[str, str, str] | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
+    required: tuple[str, ...] = ("name",)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def _node(world: World, entry: Json) -> None:
+    where = _place(entry)
+    rest = _without(entry, "name", "project", "zone", "age", "state", "health", "queuedResource")
+    named = {key: entry[key] for key in ("state", "health") if key in entry}
+    age = parse_duration(str(entry.get("age", "0s")))
+    admin.add_node(world, **where, **named, age=age, queued_resource=entry.get("queuedResource", ""), **rest)
+
+
+def _queued_resource(world: World, entry: Json) -> None:
+    state = entry.get("state") or {}
+    rest = _without(entry, "name", "project", "zone", "state", "tpu")
+    if "tpu" in entry:
+        rest["tpu"] = entry["tpu"]
+    specs = (entry.get("tpu") or {}).get("nodeSpec") or [{}]
+    node_ids = tuple(spec["nodeId"] for spec in specs if "nodeId" in spec) or ("node",)
+    error = (state.get("failedData") or {}).get("error")
+    initiator = state.get("stateInitiator", "")
+    where, name = _place(entry), state.get("state", "ACTIVE")
+    admin.add_queued_resource(world, **where, state=name, node_ids=node_ids, initiator=initiator, error=error, **rest)
+
+
+def _bucket(world: World, entry: Json) -> None:
+    provision.add_bucket(world, **entry)
+
+
+def _object(world: World, entry: Json) -> None:
+    provision.add_object(world, entry["bucket"], entry["name"], **_without(entry, "bucket", "name"))
+
+
+def _project(world: World, entry: Json) -> None:
+    project = entry["projectId"]
+    rest = _without(entry, "projectId", "commonInstanceMetadata", "billingEnabled", "denied")
+    provision.add_project(world, project, denied=entry.get("denied", ()), **rest)
+    if metadata := entry.get("commonInstanceMetadata"):
+        with world.write() as session:
+            session.put_project(project, {**session.project(project), "items": metadata.get("items", [])})
+    if "billingEnabled" in entry:
+        provision.set_billing(world, enabled=entry["billingEnabled"], project=project)
+
+
+def _service(world: World, entry: Json) -> None:
+    project = entry.get("project", admin.PROJECT)
+    provision.set_services(world, {entry["name"]: entry.get("state", "ENABLED")}, project=project)
+
+
+def _policy(world: World, entry: Json) -> None:
+    provision.set_iam_policy(world, entry["bindings"], **_without(entry, "bindings"))
+
+
+def _fault(world: World, entry: Json) -> None:
+    with world.write() as session:
+        faults.add_fault(session, wishes.fault(entry))
+
+
+def _stockout(world: World, entry: Json) -> None:
+    wishes.add_stockout(world, entry)
+
+
+def _setting(world: World, entry: Json) -> None:
+    admin.set_setting(world, entry["name"], entry["value"])
+
+
+def _place(entry: Json) -> Json:
+    """Return project, zone and name of an entry whose name may be a full one."""
+    found = {key: entry[key] for key in ("project", "zone") if key in entry}
+    if "/" not in entry["name"]:
+        return {"name": entry["name"], **found}
+    where = resource_names.parse(entry["name"])
+    return {"project": where.project, "zone": where.zone, "name": where.resource_id}
+
+
+def _without(entry: Json, *keys: str) -> Json:
+    return {key: value for key, value in entry.items() if key not in keys}
+
+
+def _added(add: Callable[..., Any], **words: str) -> Callable[[World, Json], None]:
+    """Return how an entry is planted whose keys are the parameters of a function, some under other words."""
+
+    def plant(world: World, entry: Json) -> None:
+        named = {words.get(key, key): value for key, value in entry.items()}
+        add(world, named.pop("name"), **named)
+
+    return plant
+
+
+_OF_ITSELF = "it follows from the sandbox: leave it out"
+_REFUSED = {"id": _OF_ITSELF, "networkEndpoints": _OF_ITSELF, "createTime": "give `age: 2h` instead"}
+_PROJECT = {"project": _TEXT}
+_PLACE = {**_PROJECT, "zone": _TEXT}
+
+# In this order they are planted: what comes later may refer to what comes before.
+KINDS: Mapping[str, Kind] = {
+    "settings": Kind(_setting, own={"value": "any"}, required=("name", "value")),
+    "projects": Kind(
+        _project,
+        ("cloudresourcemanager", "v3", "Project"),
+        {"commonInstanceMetadata": "any", "billingEnabled": _FLAG, "denied": _TEXTS},
+        ("projectId",),
+    ),
+    "services": Kind(_service, own={**_PROJECT, "name": _TEXT, "state": _TEXT}),
+    "quotas": Kind(wishes.set_quota, own=wishes.QUOTA_KEYS, required=("limit",)),
+    "stockouts": Kind(_stockout, own={**wishes.STOCKOUT_KEYS, "after": _DURATION, "duration": _DURATION}, required=()),
+    "networks": Kind(_added(provision.add_network), ("compute", "v1", "Network"), _PROJECT),
+    "subnetworks": Kind(
+        _added(provision.add_subnetwork), ("compute", "v1", "Subnetwork"), _PROJECT, ("name", "region")
+    ),
+    "firewalls": Kind(_added(provision.add_firewall), ("compute", "v1", "Firewall"), _PROJECT),
+    "disks": Kind(_added(provision.add_disk), ("compute", "v1", "Disk"), _PROJECT),
+    "instances": Kind(_added(provision.add_instance), ("compute", "v1", "Instance"), _PROJECT),
+    "buckets": Kind(_bucket, ("storage", "v1", "Bucket"), {**_PROJECT, "denied": _TEXTS}),
+    "objects": Kind(_object, ("storage", "v1", "Object"), {"content": _TEXT}, ("bucket", "name")),
+    "iamPolicies": Kind(
+        _policy, ("cloudresourcemanager", "v3", "Policy"), {**_PROJECT, "bucket": _TEXT}, ("bindings",)
+    ),
+    "queuedResources": Kind(_queued_resource, ("tpu", "v2", "QueuedResource"), _PLACE, refused=_REFUSED),
+    "nodes": Kind(_node, ("tpu", "v2", "Node"), {**_PLACE, "age": _DURATION}, refused=_REFUSED),
+    "faults": Kind(_fault, own=wishes.FAULT_KEYS, required=("kind",)),
+}

@@ -1,0 +1,99 @@
+"""YAML read with the lines of its keys and values. Nothing is constructed, so nothing in a file can act."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Path = tuple[str | int, ...]
+_YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
+_TAG = "tag:yaml.org,2002:"
+
+
+class SeedError(InvalidInputError):
+    """A file for the sandbox says something that cannot be: the message names file, line and key."""
+
+    kind = "seed"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file's content as JSON would hold it, with the line of each key and item. Times stay text."""
+
+    source: str
+    value: Any  # JSON
+    lines: Mapping[Path, int]
+
+    def place(self, *path: str | int) -> str:
+        """Return `FILE line N` for a key or an item."""
+        known = next((path[:end] for end in range(len(path), -1, -1) if path[:end] in self.lines), ())
+        return f"{self.source} line {self.lines.get(known, 1)}"
+
+    def error(self, path: Path, text: str, *, hint: str | None = None) -> SeedError:
+        """Return the error for what is wrong at a place."""
+        return SeedError(f"{self.place(*path)}: {text}", hint=hint)
+
+    def unknown(self, path: Path, known: Iterable[str]) -> SeedError:
+        """Return the error for a key that is not known, with the nearest that is."""
+        known = list(known)
+        near = nearest(str(path[-1]), known)
+        hint = f"did you mean `{near}`?" if near else f"known are {', '.join(known)}"
+        return self.error(path, f"unknown key `{path[-1]}`", hint=hint)
+
+
+def read(text: str, source: str) -> Document:
+    """Return what a YAML text says. Raises `SeedError` for broken YAML, for a key that is there twice, for a tag."""
+    import yaml  # noqa: PLC0415  # most commands read no such file
+
+    try:
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        raise SeedError(f"{source}{where}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise SeedError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    lines: dict[Path, int] = {}
+    value = None if root is None else _value(root, (), lines, source)
+    return Document(source, value, lines)
+
+
+def _value(node: _YamlNode, path: Path, lines: dict[Path, int], source: str) -> Any:  # JSON
+    lines.setdefault(path, node.start_mark.line + 1)
+    if node.id == "sequence":
+        return [_value(item, (*path, index), lines, source) for index, item in enumerate(node.value)]
+    if node.id == "mapping":
+        found: dict[str, Any] = {}
+        for key_node, item in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key_node.id != "scalar" or key_node.tag == f"{_TAG}merge":
+                raise SeedError(f"{source} line {line}: a key must be a plain word")
+            if key in found:
+                raise SeedError(f"{source} line {line}: `{key}` is there twice")
+            lines[(*path, key)] = line
+            found[key] = _value(item, (*path, key), lines, source)
+        return found
+    return _scalar(node)
+
+
+def _scalar(node: _YamlNode) -> str | int | float | bool | None:
+    text = str(node.value)
+    match str(node.tag).removeprefix(_TAG):
+        case "null":
+            return None
+        case "bool":
+            return text.lower() in {"true", "yes", "on"}
+        # YAML 1.1 would make 630 of 10:30, and 8 of 010.
+        case "int" if re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
+            return int(text)
+        case "float" if re.fullmatch(r"-?\d+\.\d*", text):
+            return float(text)
+        case _:
+            return text

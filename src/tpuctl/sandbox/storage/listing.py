@@ -1,0 +1,77 @@
+"""Which objects and prefixes a list shows. Pure: names in, names out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a list asks for. Source: API field texts of objects.list."""
+
+    prefix: str = ""
+    delimiter: str = ""
+    start: str = ""
+    end: str = ""
+    glob: str = ""
+    shows_marker: bool = False
+
+    def has(self, name: str) -> bool:
+        """Tell whether an object's name is asked for, before names are rolled up into prefixes."""
+        return (
+            name.startswith(self.prefix)
+            and name >= self.start
+            and (not self.end or name < self.end)
+            and (not self.glob or _expression(self.glob).fullmatch(name) is not None)
+        )
+
+    def rolled_up(self, names: Iterable[str]) -> list[tuple[str, bool]]:
+        """Return the entries of the list in order, each with whether it is a prefix and not an object.
+
+        With `shows_marker` an object whose name ends at the delimiter is shown besides its prefix.
+        """
+        entries: dict[tuple[str, bool], None] = {}
+        for name in sorted(filter(self.has, names)):
+            head, found, tail = name[len(self.prefix) :].partition(self.delimiter or "\0")
+            if not found:
+                entries[name, False] = None
+                continue
+            entries[self.prefix + head + found, True] = None
+            if self.shows_marker and not tail:
+                entries[name, False] = None
+        return list(entries)
+
+
+@cache
+def _expression(glob: str) -> re.Pattern[str]:
+    """Return the expression of a glob: `**` crosses slashes, `*` and `?` do not; `{a,b}` is either."""
+    parts = re.split(r"(\*\*|\*|\?|\[[^\]]+\]|[{},])", glob)
+    depth, expression = 0, ""
+    for part in parts:
+        match part:
+            case "**":
+                expression += ".*"
+            case "*":
+                expression += "[^/]*"
+            case "?":
+                expression += "[^/]"
+            case "{":
+                expression, depth = expression + "(?:", depth + 1
+            case "}" if depth:
+                expression, depth = expression + ")", depth - 1
+            case "," if depth:
+                expression += "|"
+            case _ if part.startswith("[") and len(part) > 2:
+                expression += "[" + part[1:-1].replace("\\", r"\\").replace("!", "^", 1 if part[1] == "!" else 0) + "]"
+            case _:
+                expression += re.escape(part)
+    try:
+        return re.compile(expression + ")" * depth, re.DOTALL)
+    except re.error:
+        return re.compile(re.escape(glob))

@@ -1,0 +1,77 @@
+"""How Cloud Storage words its refusals."""
+
+from __future__ import annotations
+
+from tpuctl.sandbox.calls import ApiError
+
+CALLER = "user@example.com"
+
+
+def no_bucket() -> ApiError:
+    """Return the answer about a bucket that does not exist (observed: widely quoted)."""
+    return ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")
+
+
+def no_object(bucket: str, name: str) -> ApiError:
+    """Return the answer about an object that does not exist (observed: widely quoted)."""
+    return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
+
+
+def forbidden(permission: str) -> ApiError:
+    """Return the answer to a caller without a permission (observed: ansible-collections/google.cloud#575)."""
+    resource = "object" if permission.startswith("storage.objects.") and permission[-5:] != ".list" else "bucket"
+    message = (
+        f"{CALLER} does not have {permission} access to the Google Cloud Storage {resource}. "
+        f"Permission '{permission}' denied on resource (or it may not exist)."
+    )
+    return ApiError(403, "PERMISSION_DENIED", message)
+
+
+def condition_not_met() -> ApiError:
+    """Return the answer to a precondition that does not hold (observed: widely quoted)."""
+    message = "At least one of the pre-conditions you specified did not hold."
+    return ApiError(412, "FAILED_PRECONDITION", message)
+
+
+def requester_pays() -> ApiError:
+    """Return the answer to a request that names no project to bill (observed: laravel-google-cloud-storage#44)."""
+    message = "Bucket is requester pays bucket but no user project provided."
+    return ApiError(400, "INVALID_ARGUMENT", message, reason="required")
+
+
+def invalid_user_project() -> ApiError:
+    """Return the answer to a project to bill that does not exist (observed: googleapis/java-storage#42)."""
+    return ApiError(400, "INVALID_ARGUMENT", "User project specified in the request is invalid.", reason="invalid")
+
+
+def may_not_bill() -> ApiError:
+    """Return the answer to a project that the caller may not bill (observed: cyberduck#13745)."""
+    message = f"{CALLER} does not have serviceusage.services.use access to the Google Cloud project."
+    return ApiError(403, "PERMISSION_DENIED", message)
+
+
+def unknown_project(project: str) -> ApiError:
+    """Return the answer to a list of a project that does not exist (observed: replicate/keepsake#275)."""
+    return ApiError(400, "INVALID_ARGUMENT", f"Unknown project id: {project}", reason="invalid")
+
+
+def billing_disabled() -> ApiError:
+    """Return the answer about what lies in a project without billing (observed: widely quoted)."""
+    message = "The billing account for the owning project is disabled in state absent"
+    return ApiError(403, "PERMISSION_DENIED", message, reason="accountDisabled")
+
+
+def invalid(message: str) -> ApiError:
+    """Return a refusal of a parameter (its words are unverified)."""
+    return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
+
+
+def wrong_upload_url() -> ApiError:
+    """Return the answer to an insert that is not an upload (observed: widely quoted)."""
+    message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
+    return ApiError(400, "INVALID_ARGUMENT", message, reason="wrongUrlForUpload")
+
+
+def not_modified() -> ApiError:
+    """Return the answer to a conditional read of what has not changed."""
+    return ApiError(304, "NOT_MODIFIED", "")

@@ -1,0 +1,84 @@
+"""Records of any kind: a JSON document by kind, parent and name, and the bytes that belong to some of them.
+
+For the APIs beside the TPU API, whose resources have no life of their own. A kind is the API's word with its service
+(`storage.bucket`); a parent is a project, or the bucket that holds an object.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+
+    from tpuctl.sandbox.calls import Json
+
+
+class Resource(NamedTuple):
+    """One record."""
+
+    parent: str
+    name: str
+    document: Json
+
+
+class Resources:
+    """The records of one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def get(self, kind: str, parent: str, name: str) -> Json | None:
+        """Return a document; nothing when there is none."""
+        text = "SELECT record FROM resources WHERE kind = ? AND parent = ? AND name = ?"
+        row = self._connection.execute(text, (kind, parent, name)).fetchone()
+        return dict(json.loads(row[0])) if row else None
+
+    def named(self, kind: str, name: str) -> Resource | None:
+        """Return the record of a name that is unique among all parents, such as a bucket's."""
+        text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
+        row = self._connection.execute(text, (kind, name)).fetchone()
+        return Resource(row[0], row[1], json.loads(row[2])) if row else None
+
+    def under(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[Resource]:
+        """Yield the records of a parent (of all without one) by name, those whose name begins with a prefix."""
+        text = (
+            "SELECT parent, name, record FROM resources WHERE kind = ?1 AND (?2 IS NULL OR parent = ?2)"
+            " AND name >= ?3 AND substr(name, 1, length(?3)) = ?3 ORDER BY parent, name"
+        )
+        for row in self._connection.execute(text, (kind, parent, prefix)):
+            yield Resource(row[0], row[1], json.loads(row[2]))
+
+    def put(self, kind: str, parent: str, name: str, document: Json) -> None:
+        """Keep a document in place of what was there."""
+        self._write("INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?)", kind, parent, name, json.dumps(document))
+
+    def delete(self, kind: str, parent: str, name: str) -> None:
+        """Forget a document, if it is there."""
+        self._write("DELETE FROM resources WHERE kind = ? AND parent = ? AND name = ?", kind, parent, name)
+
+    def trim(self, kind: str, parent: str, *, keep: int) -> None:
+        """Forget the records of a parent but the last by name."""
+        text = (
+            "DELETE FROM resources WHERE kind = ?1 AND parent = ?2 AND name <= (SELECT name FROM resources"
+            " WHERE kind = ?1 AND parent = ?2 ORDER BY name DESC LIMIT 1 OFFSET ?3)"
+        )
+        self._write(text, kind, parent, keep)
+
+    def content(self, name: str) -> bytes:
+        """Return the bytes that were kept under a name; none when there are none."""
+        row = self._connection.execute("SELECT content FROM contents WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row else b""
+
+    def put_content(self, name: str, content: bytes) -> None:
+        """Keep bytes in place of what was there."""
+        self._write("INSERT OR REPLACE INTO contents VALUES (?, ?)", name, content)
+
+    def delete_content(self, name: str) -> None:
+        """Forget bytes, if they are there."""
+        self._write("DELETE FROM contents WHERE name = ?", name)
+
+    def _write(self, text: str, *values: object) -> None:
+        self._connection.execute(text, values)

@@ -1,0 +1,48 @@
+"""What the tests of the lifecycle commands share: one node's address, and a clock at which others meddle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from tests.conftest import Sandbox
+from tpuctl.clock import ManualClock
+
+ZONE = "us-central2-b"
+UP = ("up", "demo", "--type", "v4-8", "--zone", ZONE)
+
+
+class EventfulClock(ManualClock):
+    """A clock that lets something happen at a time, once, to those who sleep beyond it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._planned: list[tuple[timedelta, Callable[[], object]]] = []
+
+    def after(self, duration: timedelta, happen: Callable[[], object]) -> None:
+        """Let something happen when this much time has passed."""
+        self._planned.append((self.monotonic() + duration, happen))
+
+    def sleep(self, duration: timedelta) -> None:
+        """Move the clock, then let happen what is due."""
+        super().sleep(duration)
+        due = [entry for entry in self._planned if entry[0] <= self.monotonic()]
+        self._planned = [entry for entry in self._planned if entry not in due]
+        for _, happen in due:
+            happen()
+
+
+def put(sandbox: Sandbox, name: str = "demo", **fields: Any) -> dict[str, Any]:
+    """Put a node into the sandbox that has been as it is for an hour."""
+    return sandbox.add_node(name, **{"zone": ZONE, "age": timedelta(hours=1), **fields})
+
+
+def told(err: str, name: str = "demo") -> list[str]:
+    """Return the lines that a command told about a node, without its name."""
+    return [line.removeprefix(f"{name}: ") for line in err.splitlines()]
+
+
+def said(*lines: str) -> str:
+    """Return lines as they stand on a stream."""
+    return "".join(line + "\n" for line in lines)

@@ -1,0 +1,163 @@
+"""Every method of the four TPU documents, called with what the document allows: served as promised, or refused as Google does."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.sandbox.answers import VERSIONS, is_googles_error, wrong_with
+from tests.sandbox.bodies import ZONE, message, value
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.calls import Request, Response
+from tpuctl.sandbox.discovery import load
+from tpuctl.sandbox.methods import METHODS, NOT_SERVED
+from tpuctl.sandbox.service import respond
+from tpuctl.sandbox.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.sandbox.discovery import Method
+
+ALL = [(version, method) for version in VERSIONS for method in load("tpu", version).methods]
+IDS = [f"{version} {method.id.removeprefix('tpu.projects.locations.')}" for version, method in ALL]
+OPERATION = f"{ZONE}/operations/operation-1"
+BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+LEGACY = {"acceleratorType": "v3-8", "tensorflowVersion": "2.12.0"}
+# By the last words of a path: what is there for the smallest request that is carried out, and what to send in it.
+THERE = {
+    "nodes/*": f"{ZONE}/nodes/node",
+    "queuedResources/*": f"{ZONE}/queuedResources/queued",
+    "acceleratorTypes/*": f"{ZONE}/acceleratorTypes/v4-8",
+    "runtimeVersions/*": f"{ZONE}/runtimeVersions/tpu-ubuntu2204-base",
+    "tensorflowVersions/*": f"{ZONE}/tensorflowVersions/2.12.0",
+}
+STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere READY
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world with something of everything, in which API v1 may create."""
+    with World.open(tmp_path_factory.mktemp("walk") / "world.db", clock=ManualClock()) as world:
+        admin.set_setting(world, "legacy_nodes", value=True)
+        usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
+        reservation = {"name": f"{ZONE}/reservations/mine", "state": "ACTIVE", "standard": usage}
+        admin.set_setting(world, "reservations", [reservation])
+        yield world
+
+
+def furnish(world: World, verb: str = "") -> str:
+    """Put back what the requests are about, and return the name of an operation."""
+    version = {"apiVersion": "V1"} if verb == "reimage" else {}
+    announced = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
+    admin.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
+    admin.add_node(world, "owned", queued_resource="queued", upcomingMaintenance=announced)
+    admin.add_queued_resource(world, node_ids=("owned",))
+    admin.add_node(world, "spare")
+    _, operation = send(world, "DELETE", f"/v2/{ZONE}/nodes/spare")
+    return str(operation["name"])
+
+
+def send(world: World, verb: str, path: str, query: dict[str, str] | None = None, body: Any = None) -> tuple[int, Any]:
+    content = b"" if body is None else json.dumps(body).encode()
+    answer = respond(world, Request(verb, quote(path, safe="/:~"), tuple((query or {}).items()), {}, content))
+    assert isinstance(answer, Response)
+    return answer.status, json.loads(answer.body)
+
+
+def path_of(method: Method, version: str, name: str) -> str:
+    """Return the path of a method with a resource name in it: `v2/{+name}:start`."""
+    before, _, after = method.template.partition("{")
+    return f"/{version}/{before}{name}{after.partition('}')[2]}"
+
+
+def named(method: Method, operation: str) -> str:
+    """Return the name of what is there for a method to be about."""
+    pattern = method.parameters["name" if "name" in method.parameters else "parent"]["pattern"].strip("^$")
+    words = pattern.replace("[^/]+", "*").split("/")[4:]
+    if method.id.endswith("locations.list"):
+        return "projects/sandbox"
+    return {"": ZONE, "operations/*": operation}.get("/".join(words)) or THERE.get("/".join(words), ZONE)
+
+
+def smallest(method: Method, version: str) -> tuple[dict[str, str], Any]:
+    """Return the query and the body of the smallest request that is carried out."""
+    if method.id.endswith("nodes.create"):
+        return {"nodeId": "new"}, LEGACY if version.startswith("v1") else BODY
+    if method.id.endswith("queuedResources.create"):
+        spec = {"parent": ZONE, "nodeId": "queued-node", "node": BODY}
+        return {"queuedResourceId": "new"}, {"tpu": {"nodeSpec": [spec]}}
+    if method.id.endswith("queuedResources.delete"):
+        return {"force": "true"}, None
+    if method.id.endswith("nodes.patch"):
+        return {"updateMask": "description"}, {"description": "new"}
+    return {}, {} if method.request else None
+
+
+def test_every_method_is_served_or_listed_with_the_reason() -> None:
+    documented = {method.id for _, method in ALL}
+
+    served = {name for name in METHODS if name.startswith("tpu.")}
+    assert (served | set(NOT_SERVED), served & set(NOT_SERVED)) == (documented, set())
+
+
+@pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
+def test_the_smallest_request_is_carried_out_and_answered_in_the_schema(version: str, method: Method, tmp_path: Any) -> None:
+    with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
+        admin.set_setting(world, "legacy_nodes", value=True)
+        operation = furnish(world, method.id.rpartition(".")[2])
+        query, body = smallest(method, version)
+        if method.id.endswith("nodes.create") and version.startswith("v1"):
+            path = path_of(method, version, ZONE.replace("us-central2-b", "us-central1-a"))
+        else:
+            path = path_of(method, version, named(method, operation))
+
+        status, answer = send(world, method.http_method, path, query, body)
+
+        assert (status, wrong_with(version, method.id, answer) if status == 200 else answer) == (200, [])
+
+
+@pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
+@settings(
+    max_examples=12,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_whatever_the_document_allows_is_served_in_the_schema_or_refused_as_google_does(
+    world: World, version: str, method: Method, data: st.DataObject
+) -> None:
+    operation = furnish(world, method.id.rpartition(".")[2])
+    here = named(method, operation)
+    place = data.draw(st.sampled_from((here, here, here, here.replace("us-central2-b", "-"), here + "x")))
+    declared = {name: value(version, spec, name) for name, spec in method.query_parameters.items()}
+    query = data.draw(st.fixed_dictionaries({}, optional=declared)) if declared else {}
+    body = data.draw(message(version, method.request)) if method.request else None
+    text = {name: str(given).lower() if isinstance(given, bool) else str(given) for name, given in query.items()}
+
+    status, answer = send(world, method.http_method, path_of(method, version, place), text, body)
+
+    assert is_googles_error(status, answer) if status != 200 else wrong_with(version, method.id, answer) == [], answer
+    world.advance(timedelta(minutes=7))
+    for reader in VERSIONS:
+        assert wrong_in_world(world, reader) == []
+
+
+def wrong_in_world(world: World, version: str) -> list[str]:
+    """Return what is wrong with how a version shows all that is in a world."""
+    complaints = []
+    for collection in ("nodes", "operations", "queuedResources"):
+        method = f"tpu.projects.locations.{collection}.list"
+        if any(known.id == method for known in load("tpu", version).methods):
+            status, answer = send(world, "GET", f"/{version}/projects/sandbox/locations/-/{collection}")
+            complaints += wrong_with(version, method, answer) if status == 200 else [str(answer)]
+    return complaints

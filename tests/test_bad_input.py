@@ -1,0 +1,257 @@
+"""What is wrong with what was typed or set: which value, and the remedy; nothing is sent and nothing done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+
+UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
+
+
+@pytest.fixture
+def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """The program on a machine without gcloud: what it needs from outside it cannot get."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return offline
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (("lst",), "there is no command `tpuctl lst`", "did you mean `tpuctl list`?"),
+        (("pause", "demo"), "there is no command `tpuctl pause`", "did you mean `tpuctl stop`?"),
+        (("restart", "demo"), "there is no command `tpuctl restart`", "did you mean `tpuctl reset --mode restart`?"),
+        (("frobnicate",), "there is no command `tpuctl frobnicate`", "see `tpuctl --help`"),
+        (("--zoen", "x", "list"), "`tpuctl` has no option `--zoen`", "did you mean `--zone`?"),
+        (("up", "demo", "--tpye", "v4-8"), "`tpuctl up` has no option `--tpye`", "did you mean `--type`?"),
+        (("up", "demo", "--sport"), "`tpuctl up` has no option `--sport`", "did you mean `--spot`?"),
+        (
+            ("ls", "--format=json"),
+            "`tpuctl list` has no option `--format`",
+            "tpuctl has `-o json`, `-o yaml` or `-o name` for that",
+        ),
+        (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "tpuctl has `--yes` for that"),
+        (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
+        (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
+        (("up", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl up --help`"),
+        (
+            ("list", "-o", "jsn"),
+            "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `json`, `yaml`, `name`",
+            "did you mean `json`?",
+        ),
+        (
+            ("wait", "demo", "--for", "helthy"),
+            "invalid value for `--for`: `helthy` is not one of `ready`, `healthy`, `ssh`, `stopped`, `gone`",
+            "did you mean `healthy`?",
+        ),
+        (
+            ("wait", "demo", "--timeout", "soon"),
+            "invalid value for `--timeout`: `soon` is not a duration; write it like 90s, 30m, 2h or 1h30m",
+            "see `tpuctl wait --help`",
+        ),
+        (
+            ("up", "demo", "--max-restarts", "-1"),
+            "invalid value for `--max-restarts`: -1 is not in the range x>=0",
+            "see `tpuctl up --help`",
+        ),
+        ((*UP, "--type", "v5e-16"), "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?"),
+        ((*UP, "--type", "v4"), "`v4` is not an accelerator type", "did you mean `v4-8`?"),
+        (
+            (*UP, "--type", "nonsense"),
+            "`nonsense` is not an accelerator type",
+            "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`",
+        ),
+        ((*UP, "--type", "v4", "--topology", "2x2"), "`2x2` is not a topology of v4", "v4 has 3 dimensions, like"),
+        (
+            (*UP, "--type", "v4-8", "--topology", "2x2x2"),
+            "`v4-8` and the topology `2x2x2` disagree",
+            "`2x2x2` is `v4-16`; leave one of the two out",
+        ),
+        ((*UP, "--topology", "2x2x2"), "`--topology` needs a generation", "add `--type v4`, for example"),
+        ((*UP, "--type", "v9-8"), "no runtime version is known for `v9-8`", "name one: `--version VERSION`"),
+        ((*UP, "--type", "v4-8", "--spot", "--reserved"), "`--spot` and `--reserved` exclude each other", "choose one"),
+        (
+            (*UP, "--type", "v4-8", "--data-disk", "mode=rw"),
+            "`--data-disk mode=rw` is not a disk",
+            "write `source=projects/P/zones/Z/disks/D,mode=read-only`; the modes are read-write and read-only",
+        ),
+        (
+            (*UP, "--type", "v4-8", "--labels", "team"),
+            "`--labels team` is not KEY=VALUE",
+            "a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
+        ),
+        (
+            ("create", "demo", "--project", "p"),
+            "which accelerator type?",
+            "name one: `--type v4-8`; see `tpuctl types`",
+        ),
+        (
+            ("status", "Demo_1", "--project", "p"),
+            "`Demo_1` is not a node name",
+            (
+                "a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
+                "hyphen; did you mean `demo-1`?"
+            ),
+        ),
+        (
+            ("list", "--project", "p", "--zone", "us-central2"),
+            "`us-central2` is a region, not a zone",
+            "a zone ends with a letter, like `us-central2-a`; see `tpuctl types`",
+        ),
+        (
+            ("list", "--project", "My Project"),
+            "`My Project` is not a project id",
+            "use the PROJECT_ID column of `gcloud projects list`, not the name",
+        ),
+        (
+            ("list", "--project", "p", "--endpoint", "http://tpu.example.com"),
+            (
+                "the endpoint `http://tpu.example.com` cannot be used: "
+                "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)"
+            ),
+            "write it like `https://HOST` or `http://localhost:PORT`",
+        ),
+        (
+            ("list", "--sandbox", "--endpoint", "https://tpu.example.com"),
+            "`--endpoint` and the sandbox exclude each other",
+            "leave one of them out",
+        ),
+    ],
+)
+def test_it_is_named_with_its_remedy(bare: Console, arguments: tuple[str, ...], message: str, hint: str) -> None:
+    out, err, code = bare(*arguments)
+
+    assert (out, code) == ("", 2)
+    assert err.splitlines()[0] == f"error: {message}"
+    assert err.splitlines()[1].startswith(f"  hint: {hint}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("lst", "-o", "json"), "usage"),
+        (("-o", "json", "list", "--bogus"), "usage"),
+        (("status", "--output=json"), "usage"),
+        (("wait", "demo", "--timeout", "soon", "-ojson"), "usage"),
+        (("list", "-o", "json"), "setting"),
+        (("status", "Demo_1", "--project", "p", "-o", "json"), "invalid_input"),
+    ],
+)
+def test_in_json_it_is_one_object_on_stderr(bare: Console, arguments: tuple[str, ...], kind: str) -> None:
+    out, err, code = bare(*arguments)
+
+    (error,) = json.loads(err).values()
+    assert (out, code, err.count("\n")) == ("", 2, 1)
+    assert (error["kind"], error["exit_code"], set(error)) == (kind, 2, {"kind", "message", "exit_code", "hint"})
+
+
+def test_a_missing_project_says_where_it_was_looked_for(bare: Console) -> None:
+    assert bare("list") == (
+        "",
+        (
+            "error: no project is set; looked at --project, TPUCTL_PROJECT, CLOUDSDK_CORE_PROJECT, GOOGLE_CLOUD_PROJECT, "
+            f"tpuctl.yaml (none here or above), {bare.environ['HOME']}/.config/tpuctl/config.yaml, "
+            "core/project of gcloud's configuration\n"
+            "  hint: pass `--project PROJECT`, set `TPUCTL_PROJECT`, run `tpuctl config set project PROJECT` "
+            "or run `gcloud config set core/project PROJECT`\n"
+        ),
+        2,
+    )
+
+
+def test_a_missing_zone_names_those_that_offer_the_type(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl("up", "demo", "--type", "v4-8") == (
+        "",
+        (
+            "error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, "
+            f"tpuctl.yaml (none here or above), {tpuctl.environ['HOME']}/.config/tpuctl/config.yaml, "
+            "compute/zone of gcloud's configuration\n"
+            "  hint: v4-8 is offered in us-central2-b\n"
+            "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, run `tpuctl config set zone ZONE` "
+            "or run `gcloud config set compute/zone ZONE`\n"
+        ),
+        2,
+    )
+    assert sandbox.changes() == []
+
+
+def test_missing_credentials_name_the_login(bare: Console) -> None:
+    out, err, code = bare("list", "--project", "p")
+
+    assert (out, code) == ("", 4)
+    assert err.startswith("error: no credentials were found; looked at GOOGLE_APPLICATION_CREDENTIALS, `")
+    assert "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS" in err
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "remedy"),
+    [
+        (403, "Request had insufficient authentication scopes.", "scope"),
+        (
+            403,
+            (
+                "Cloud TPU API has not been used in project 1 before or it is disabled. Enable it by visiting "
+                "https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project=1 then retry."
+            ),
+            "gcloud services enable tpu.googleapis.com",
+        ),
+        (403, "Permission 'tpu.nodes.list' denied on resource '//tpu.googleapis.com/projects/p'", "roles/tpu"),
+        (401, "Request had invalid authentication credentials.", "gcloud auth login"),
+    ],
+)
+def test_what_the_service_does_not_allow_comes_with_the_command_that_fixes_it(
+    tpuctl: Console, sandbox: Sandbox, status: int, message: str, remedy: str
+) -> None:
+    sandbox.fault("http-error", status=status, message=message, count=0)
+
+    out, err, code = tpuctl("list")
+
+    assert (out, code) == ("", 4)
+    assert remedy in "".join(line for line in err.splitlines() if line.startswith("  hint: "))
+
+
+@pytest.mark.parametrize("line", ["down demo", "delete demo", "reset demo", "up demo --type v4-16 --replace"])
+def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(tpuctl: Console, sandbox: Sandbox, line: str) -> None:
+    sandbox.add_node("demo")
+
+    for alone in (tpuctl(*line.split()), tpuctl(*line.split(), "--quiet"), tpuctl(*line.split(), stdin="y\n", CI="1")):
+        assert (alone[0], alone[2]) == ("", 2)
+        assert alone[1].splitlines()[-1] == (
+            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)"
+        )
+    assert sandbox.changes() == []
+
+
+def test_a_type_that_a_zone_does_not_offer_is_asked_of_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl("up", "demo", "--type", "v4-40", "--zone", "us-central2-b") == (
+        "",
+        (
+            "error: us-central2-b does not offer `v4-40`\n"
+            "  hint: did you mean `v4-32`? see `tpuctl types --zone us-central2-b`\n"
+        ),
+        2,
+    )
+    assert sandbox.changes() == []
+
+
+def test_an_endpoint_that_does_not_answer(bare: Console) -> None:
+    assert bare("list", "--project", "p", "--endpoint", "http://127.0.0.1:1") == (
+        "",
+        (
+            "error: 127.0.0.1 cannot be reached: Connection refused\n"
+            "  hint: check the network, the proxy and the endpoint\n"
+        ),
+        1,
+    )
+
+
+@pytest.mark.parametrize("line", ["", "config", "sandbox"])
+def test_a_group_alone_shows_its_help(bare: Console, line: str) -> None:
+    out, err, code = bare(*line.split())
+
+    assert (out, code) == ("", 2)
+    assert err == bare(*line.split(), "--help")[0]

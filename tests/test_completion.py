@@ -1,0 +1,79 @@
+"""Completion in the shell: commands, options, values, and the names of nodes that were worked with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+
+
+def ask(console: Console, **environ: str) -> list[str]:
+    """Return the lines that the program answers a shell. It reads the process's own environment: it needs a process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tpuctl"],
+        env={**console.environ, **environ}, cwd=console.folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout.splitlines()
+
+
+def complete(console: Console, *words: str) -> list[str]:
+    """Return what bash is offered after these words, the last of which is incomplete."""
+    line = " ".join(("tpuctl", *words))
+    answer = ask(console, _TPUCTL_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words)))
+    return [entry.partition(",")[2] for entry in answer]
+
+
+def test_commands_and_options(offline: Console) -> None:
+    assert complete(offline, "st") == ["status", "start", "stop"]
+    assert complete(offline, "sandbox", "") == ["status", "reset", "advance", "serve", "fault"]
+    assert complete(offline, "up", "demo", "--ma") == ["--max-restarts", "--max-recreates"]
+    assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
+    assert complete(offline, "list", "-o", "") == ["table", "json", "yaml", "name"]
+    assert complete(offline, "config", "set", "max") == ["max_restarts", "max_recreates"]
+
+
+def test_names_of_nodes_come_from_past_commands(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl("create", "trainer-0", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
+    tpuctl("create", "trainer-1", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
+    sandbox.add_node("not-mine")
+    requests = len(sandbox.changes())
+
+    assert complete(tpuctl, "status", "") == ["trainer-0", "trainer-1"]
+    assert complete(tpuctl, "down", "trainer-0", "trainer-1") == ["trainer-1"]
+    assert len(sandbox.changes()) == requests
+
+
+def test_zsh_and_fish_get_the_descriptions_of_the_help(offline: Console) -> None:
+    zsh = ask(offline, _TPUCTL_COMPLETE="zsh_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="1")
+    fish = ask(offline, _TPUCTL_COMPLETE="fish_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="sto")
+
+    assert zsh == ["plain", "stop", "Stop nodes, keeping their disks."]
+    assert fish == ["plain,stop\tStop nodes, keeping their disks."]
+    assert "  stop        Stop nodes, keeping their disks." in offline("--help")[0].splitlines()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_can_read(offline: Console, shell: str) -> None:
+    script, err, code = offline("completion", shell)
+
+    assert (err, code) == ("", 0)
+    assert "_TPUCTL_COMPLETE" in script
+    if program := shutil.which(shell):
+        checked = subprocess.run([program, "-n"], input=script, capture_output=True, text=True, check=False)
+        assert (checked.stderr, checked.returncode) == ("", 0)
+
+
+def test_another_shell_is_named(offline: Console) -> None:
+    assert offline("completion", "zhs") == (
+        "",
+        (
+            "error: invalid value for `{bash|zsh|fish}`: `zhs` is not one of `bash`, `zsh`, `fish`\n"
+            "  hint: did you mean `zsh`?\n"
+        ),
+        2,
+    )

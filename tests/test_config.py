@@ -1,0 +1,175 @@
+"""`tpuctl config`: every setting with its source, and files that say what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console
+
+
+def user_file(console: Console) -> Path:
+    return Path(console.environ["HOME"]) / ".config" / "tpuctl" / "config.yaml"
+
+
+def test_each_value_is_shown_with_its_source(offline: Console) -> None:
+    offline("config", "set", "version", "img")
+    offline("config", "set", "metadata", "token=geheim")
+    (offline.folder / "tpuctl.yaml").write_text("# ours\ntype: v4-8\nversion: other\n")
+    configuration = offline.folder / "gcloud" / "configurations" / "config_work"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text("[core]\nproject = from-gcloud\naccount = ada@example.com\n[compute]\nzone = us-east5-a\n")
+    environ = {"CLOUDSDK_CONFIG": str(offline.folder / "gcloud"), "CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}
+
+    out, err, code = offline(
+        "config", "show", "--zone", "us-central2-b", terminal=True, NO_COLOR="1", TPUCTL_TIMEOUT="2h",
+        CLOUDSDK_CONFIG=environ["CLOUDSDK_CONFIG"], CLOUDSDK_ACTIVE_CONFIG_NAME="work",
+    )  # fmt: skip
+
+    rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in out.splitlines()}
+    assert (err, code) == ("", 0)
+    assert rows == {
+        "KEY": ["VALUE", "SOURCE"],
+        "project": ["from-gcloud", "gcloud configuration `work`"],
+        "zone": ["us-central2-b", "--zone"],
+        "sandbox": ["false", "default"],
+        "type": ["v4-8", "tpuctl.yaml line 2"],
+        "version": ["other", "tpuctl.yaml line 3"],
+        "metadata": ["(set,", f"not shown)  {user_file(offline)} line 2"],
+        "timeout": ["2h", "TPUCTL_TIMEOUT"],
+        "repair": ["restart", "default"],
+        "max_restarts": ["2", "default"],
+        "max_recreates": ["1", "default"],
+        "account": ["ada@example.com", "gcloud configuration `work`"],
+        "identity": ["ada@example.com", "gcloud's login: gcloud configuration `work`"],
+    }
+
+
+def test_one_value_for_a_script(offline: Console) -> None:
+    assert offline("config", "show", "timeout", "-o", "name") == ("30m\n", "", 0)
+    assert offline("config", "show", "zone") == ("zone\t\tnot set\n", "", 0)
+    assert json.loads(offline("config", "show", "zone", "-o", "json", TPUCTL_ZONE="us-east5-a")[0]) == [
+        {"key": "zone", "value": "us-east5-a", "source": "TPUCTL_ZONE"}
+    ]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "name"])
+def test_secrets_are_never_shown(offline: Console, form: str) -> None:
+    offline("config", "set", "metadata", "token=geheim")
+
+    assert "geheim" not in "".join(map(str, offline("config", "show", "--all", "-o", form)))
+    assert "geheim" not in "".join(map(str, offline("config", "show", "metadata", "-o", form)))
+
+
+def test_set_and_unset_leave_the_rest_of_a_file(offline: Console) -> None:
+    ours = offline.folder / "tpuctl.yaml"
+    ours.write_text("# the team's\ntype: v4-8  # cheap\n")
+
+    assert offline("config", "set", "zone", "us-central2-b", "--here") == ("", f"`zone` is set in {ours}\n", 0)
+    assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\nzone: us-central2-b\n"
+    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is removed from {ours}\n", 0)
+    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is not set in {ours}\n", 0)
+    assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\n"
+    assert offline("config", "set", "zone", "us-east5-a") == ("", f"`zone` is set in {user_file(offline)}\n", 0)
+    assert user_file(offline).stat().st_mode & 0o777 == 0o600
+
+
+def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
+    assert offline("config", "path") == (f"{user_file(offline)}\n", "", 0)
+    (offline.folder / "tpuctl.yaml").write_text("")
+    assert offline("config", "path") == (f"{offline.folder}/tpuctl.yaml\n{user_file(offline)}\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "zoen"), "error: `zoen` is not a setting\n  hint: did you mean `zone`?\n"),
+        (("set", "zoen", "a"), "error: `zoen` is not a setting\n  hint: did you mean `zone`?\n"),
+        (
+            ("set", "sandbox", "true"),
+            (
+                "error: {user}: `sandbox: true` is never read from the user file\n  hint: pass `--sandbox`, "
+                "set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project\n"
+            ),
+        ),
+        (
+            ("set", "timeout", "soon"),
+            "error: {user}: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m\n",
+        ),
+        (
+            ("set", "endpoint", "https://x.example", "--here"),
+            (
+                "error: {project}: `endpoint` is never read from a project file\n  hint: use `--endpoint`, "
+                "`TPUCTL_ENDPOINT` or the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)\n"
+            ),
+        ),
+        (("set", "zone"), "error: `tpuctl config set` needs VALUE\n  hint: see `tpuctl config set --help`\n"),
+        (("sho",), "error: there is no command `tpuctl config sho`\n  hint: did you mean `tpuctl config show`?\n"),
+    ],
+)
+def test_what_cannot_be_set_is_said(offline: Console, arguments: tuple[str, ...], error: str) -> None:
+    places = {"user": user_file(offline), "project": offline.folder / "tpuctl.yaml"}
+
+    assert offline("config", *arguments) == ("", error.format(**places), 2)
+    assert not user_file(offline).exists()
+    assert not (offline.folder / "tpuctl.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("type: v4-8\nzoen: x\n", "line 2: unknown key `zoen`\n  hint: did you mean `zone`?\n"),
+        ("zone: [a\n", "line 2 column 1: not valid YAML: did not find expected ',' or ']'\n"),
+        ("zone: a\nzone: b\n", "line 2: `zone` is there twice, first in line 1\n"),
+        ("timeout: soon\n", "line 1: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m\n"),
+        ("- a\n", "line 1: expected `key: value` lines\n  hint: an example line: `zone: us-central2-b`\n"),
+        ("zone:\n  a: b\n", "line 1: `zone`: this is a mapping; it must be one value\n"),
+        (
+            "sandbox: false\n",
+            (
+                "line 1: `sandbox: false` is never read from a project file\n"
+                "  hint: set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real\n"
+            ),
+        ),
+        (
+            "endpoint: https://x.example\n",
+            (
+                "line 1: `endpoint` is never read from a project file\n  hint: use `--endpoint`, `TPUCTL_ENDPOINT` "
+                "or the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)\n"
+            ),
+        ),
+    ],
+)
+def test_a_broken_project_file_is_named_with_line_and_remedy(offline: Console, text: str, error: str) -> None:
+    ours = offline.folder / "tpuctl.yaml"
+    ours.write_text(text)
+
+    for command in (("list",), ("up", "demo"), ("config", "show")):
+        assert offline(*command) == ("", f"error: {ours} {error}", 2)
+    in_json = json.loads(offline("list", "-o", "json")[1])["error"]
+    assert (in_json["kind"], in_json["exit_code"]) == ("setting", 2)
+    # What needs no settings works all the same.
+    assert offline("config", "path")[2] == offline("--version")[2] == offline("list", "--help")[2] == 0
+
+
+def test_a_sandbox_for_everything_is_refused(offline: Console) -> None:
+    user_file(offline).parent.mkdir(parents=True)
+    user_file(offline).write_text("sandbox: true\n")
+
+    assert offline("down", "demo", "--yes") == (
+        "",
+        (
+            f"error: {user_file(offline)} line 1: `sandbox: true` is never read from the user file\n"
+            "  hint: pass `--sandbox`, set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project\n"
+        ),
+        2,
+    )
+
+
+def test_a_project_file_may_choose_the_sandbox(offline: Console) -> None:
+    offline("config", "set", "sandbox", "true", "--here")
+
+    assert offline("list", "-o", "json") == ("[]\n", "sandbox: nothing here is real, and nothing is billed\n", 0)
+    assert offline("config", "show")[0].splitlines()[-1] == "identity\tnobody\tthe sandbox needs no account"

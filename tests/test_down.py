@@ -1,0 +1,206 @@
+"""`tpuctl down` and `delete`: an end to the billing, and never a word about what was not seen."""
+
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, put, said, told
+from tpuctl.cli.main import Invocation, main
+from tpuctl.output.terminal import Streams
+
+QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
+NOBODY = (
+    f"error: {QUESTION} needs a confirmation, and nobody can be asked here",
+    "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+)
+
+
+def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    first = tpuctl("down", "demo", stdin="y\n")
+    second = tpuctl("down", "demo")
+
+    assert first[::2] == ("demo\n", 0)
+    assert told(first[1].removeprefix(f"{QUESTION} [y/N] "))[:3] == ["deleting it", "DELETING", "gone"]
+    assert second == ("demo\n", "demo: already gone\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+@pytest.mark.parametrize("verb", ["down", "delete", "rm"])
+def test_nothing_is_done_unless_somebody_says_yes(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox)
+
+    assert tpuctl(verb, "demo") == ("", said(*NOBODY), 2)
+    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(*NOBODY), 2)
+    assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
+    assert sandbox.changes() == []
+
+
+def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    absent = "no node `other` in any zone of project sandbox"
+
+    assert tpuctl("delete", "demo", "other", "--yes") == (
+        "",
+        said(
+            f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows what there is"
+        ),
+        3,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("delete", "other", "--yes", "--ignore-not-found") == ("", f"{absent}\n", 0)
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "UNKNOWN"])
+def test_what_is_there_is_deleted_from_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+    put(sandbox, state=state, age=timedelta())
+
+    assert tpuctl("down", "demo", "--yes", "--no-wait")[::2] == ("demo\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+def test_found_elsewhere_it_names_the_zone_and_touches_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    assert tpuctl("down", "demo", "--zone", "us-central1-a", "--yes") == (
+        "",
+        said(
+            "error: `demo` is not in us-central1-a, but there is us-central2-b/demo",
+            "  hint: if that is the one: `tpuctl down us-central2-b/demo`",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+
+
+def test_two_candidates_are_both_named(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
+    put(sandbox)
+
+    _, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert "us-central1-a/demo" in err
+    assert "us-central2-b/demo" in err
+
+
+def test_a_zone_that_cannot_be_asked_is_not_empty(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unreachable", zone="europe-west4-a", count=0)
+
+    assert tpuctl("down", "demo") == (
+        "",
+        said(
+            "error: `demo` was not found, but europe-west4-a could not be asked: it may be there",
+            "  hint: try again later, or name the zone with `--zone`",
+        ),
+        1,
+    )
+
+
+@pytest.mark.parametrize("where", [[], ["--zone", ZONE]])
+def test_a_refusal_is_not_an_absence(tpuctl: Console, sandbox: Sandbox, where: list[str]) -> None:
+    sandbox.fault("http-error", status=403, count=0)
+
+    out, err, code = tpuctl("down", "demo", *where)
+
+    assert (out, code) == ("", 4)
+    assert "gone" not in err
+
+
+def test_a_queued_resource_that_owns_the_node_goes_with_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+    put(sandbox, queued_resource="research")
+
+    out, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("demo\n", 0, ["delete"])
+    assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone"]
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
+
+
+def test_a_dead_queued_resource_is_found_without_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("demo",))
+
+    assert tpuctl("down", "demo", stdin="n\n")[1] == (
+        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b, with its boot disk? [y/N] "
+        "error: nothing was done\n"
+    )
+    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
+
+
+def test_a_request_for_several_nodes_is_deleted_only_as_a_whole(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo", "other"))
+    for name in ("demo", "other"):
+        put(sandbox, name, queued_resource="research")
+
+    assert tpuctl("down", "demo", "--yes") == (
+        "",
+        said(
+            "error: `demo` belongs to the queued resource `research`, which also has other",
+            "  hint: add `--all-nodes` to delete them all",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", "demo", "--yes", "--all-nodes")[::2] == ("demo\n", 0)
+    assert tpuctl("list") == ("", "", 0)
+
+
+class _Slow(io.StringIO):
+    """A person who says yes after somebody else has made the node anew."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__("y\n")
+        self._sandbox = sandbox
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
+        put(self._sandbox)
+        return super().readline(size)
+
+
+@pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
+def test_another_node_of_that_name_is_not_deleted(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
+    put(sandbox)
+    stderr = io.StringIO()
+    streams = Streams(_Slow(sandbox), io.StringIO(), stderr, stdin_is_terminal=True)
+
+    code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert "error: `demo` is not the node that was looked at: somebody has made it anew\n" in stderr.getvalue()
+
+
+@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
+def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+    put(sandbox)
+    sandbox.fault(lost, method="*.nodes.delete")
+
+    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+    assert sandbox.changes() == ["delete"]
+
+
+def test_a_deletion_that_hangs_ends_with_the_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("hang", state="DELETING")
+
+    out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "10m")
+
+    assert (out, code) == ("", 5)
+    assert told(err)[2] == "error: `demo` is not gone after 10m: it is DELETING"
+
+
+def test_without_a_journal_nothing_is_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+        (folder / "journal").write_text("not a folder")
+
+    out, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 1, [])
+    assert err.startswith("error: the journal cannot be written: ")

@@ -1,0 +1,219 @@
+"""`tpuctl list`: every node of every zone, what matters about it, and what could not be seen."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+import yaml
+
+from tests.conftest import Console, Sandbox
+
+NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
+INCOMPLETE = """\
+error: the list is incomplete: us-east5-a could not be asked
+  hint: there may be nodes there that are not shown; try again later
+"""
+AGE = timedelta(hours=3)
+
+
+@pytest.fixture
+def fleet(sandbox: Sandbox) -> Sandbox:
+    """Nodes in three zones, each with something to say about it."""
+    add, small = sandbox.add_node, {"zone": "us-central1-a", "acceleratorType": "v5litepod-8"}
+    add("calm", age=AGE)
+    add("preempted", state="PREEMPTED", schedulingConfig={"spot": True}, age=AGE, **small)
+    symptoms = [{"symptomType": "LOW_MEMORY", "workerId": "1", "createTime": "2026-01-01T00:00:00Z"}]
+    owner, slice_ = "waiting", {"zone": "us-central1-a", "acceleratorType": "v5litepod-16"}
+    add("queued", queued_resource=owner, symptoms=symptoms, age=AGE, **slice_)
+    sick = {"health": "UNHEALTHY_TENSORFLOW", "healthDescription": "libtpu died"}
+    add("sick", zone="us-east5-a", acceleratorType="v6e-8", age=AGE, **sick)
+    window = {"maintenanceStatus": "PENDING", "windowStartTime": "2026-01-01T05:00:00Z"}
+    add("serviced", upcomingMaintenance=window, age=AGE)
+    add("stopped", state="STOPPED", age=AGE)
+    add("terminated", state="TERMINATED", age=AGE)
+    sandbox.add_queued_resource("waiting", zone="us-central1-a", node_ids=("queued",))
+    return sandbox
+
+
+TABLE = """\
+NAME        ZONE           TYPE          STATE       HEALTH                WORKERS  AGE  TIER       NOTE
+preempted   us-central1-a  v5litepod-8   PREEMPTED                         1        3h   spot       \
+preempted: `up` makes it again, `down` frees its quota
+queued      us-central1-a  v5litepod-16  READY       HEALTHY               4        3h   on-demand  \
+LOW_MEMORY on worker 1; of queued resource waiting
+calm        us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand
+serviced    us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand  maintenance in 5h
+stopped     us-central2-b  v4-8          STOPPED                           1        3h   on-demand
+terminated  us-central2-b  v4-8          TERMINATED                        1        3h   on-demand  \
+dead record: `down` frees its quota
+sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW  1        3h   on-demand  libtpu died
+"""
+
+
+def test_a_person_sees_every_node_with_its_age_and_what_matters(
+    tpuctl: Console, fleet: Sandbox, face: dict[str, str]
+) -> None:
+    said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
+
+    assert tpuctl("list", terminal=True, NO_COLOR="1") == (TABLE, said, 0)
+
+
+def test_a_pipe_gets_tabs_and_times_that_stay_true(tpuctl: Console, fleet: Sandbox) -> None:
+    made = "2025-12-31T21:00:00Z"
+    rows = [
+        ("preempted", "us-central1-a", "v5litepod-8", "PREEMPTED", "", "1", made, "spot",
+         "preempted: `up` makes it again, `down` frees its quota"),
+        ("queued", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "4", made, "on-demand",
+         "LOW_MEMORY on worker 1; of queued resource waiting"),
+        ("calm", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand", ""),
+        ("serviced", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand",
+         "maintenance at 2026-01-01T05:00:00Z"),
+        ("stopped", "us-central2-b", "v4-8", "STOPPED", "", "1", made, "on-demand", ""),
+        ("terminated", "us-central2-b", "v4-8", "TERMINATED", "", "1", made, "on-demand",
+         "dead record: `down` frees its quota"),
+        ("sick", "us-east5-a", "v6e-8", "READY", "UNHEALTHY_TENSORFLOW", "1", made, "on-demand", "libtpu died"),
+    ]  # fmt: skip
+
+    assert tpuctl("list") == ("".join("\t".join(row) + "\n" for row in rows), "", 0)
+
+
+def test_colour_is_for_terminals_that_want_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm")
+
+    colored, _, _ = tpuctl("list", terminal=True)
+
+    assert colored.splitlines()[1].startswith("calm  us-central2-b  v4-8  \x1b[32mREADY\x1b[0m  \x1b[32mHEALTHY\x1b[0m")
+    for calm in (tpuctl("list", terminal=True, NO_COLOR="1"), tpuctl("list", terminal=True, TERM="dumb")):
+        assert "\x1b" not in calm[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--zone", "us-east5-a"), "sick"),
+        (("--zone", "us-central1-a,us-east5-a"), "preempted queued sick"),
+        (("--zone", "us-east5-a", "--zone", "us-central1-a"), "preempted queued sick"),
+        ((), "preempted queued calm serviced stopped terminated sick"),
+    ],
+)
+def test_zones_narrow_it(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], expected: str) -> None:
+    assert tpuctl("ls", *arguments, "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
+    assert tpuctl(*arguments, "list", "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
+
+
+def test_a_configured_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> None:
+    everything = tpuctl("list", "-o", "name")
+
+    assert len(everything[0].split()) == 7
+    assert tpuctl("list", "-o", "name", CLOUDSDK_COMPUTE_ZONE="us-east5-a") == everything
+    assert tpuctl("list", "-o", "name", TPUCTL_ZONE="us-east5-a") == everything
+
+
+def test_gclouds_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> None:
+    configuration = tpuctl.folder / "gcloud" / "configurations" / "config_default"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text("[compute]\nzone = us-east5-a\n[core]\nproject = other\n")
+
+    out, _, code = tpuctl("list", "-o", "name", CLOUDSDK_CONFIG=str(tpuctl.folder / "gcloud"))
+
+    assert (len(out.split()), code) == (7, 0)
+
+
+def test_a_zone_that_cannot_be_asked_is_not_an_empty_one(
+    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
+) -> None:
+    sandbox.add_node("calm", age=AGE)
+    sandbox.add_node("unseen", zone="us-east5-a", acceleratorType="v6e-8")
+    sandbox.fault("unreachable", zone="us-east5-a", count=0)
+    said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
+    mark = ', "sandbox": true' if "TPUCTL_SANDBOX" in face else ""
+    table = """\
+NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER       NOTE
+calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
+?     us-east5-a                                                    zone could not be asked
+"""
+
+    assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)
+    assert tpuctl("list", "-o", "name") == ("calm\n", INCOMPLETE, 1)
+    assert tpuctl("list", "-o", "json")[1:] == (
+        '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a could not be asked", '
+        '"exit_code": 1, "hint": "there may be nodes there that are not shown; try again later"}' + mark + "}\n",
+        1,
+    )
+    assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("calm\n", "", 0)
+
+
+def test_what_holds_quota_for_nothing_is_named_to_a_person(
+    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
+) -> None:
+    said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
+    sandbox.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
+    sandbox.add_queued_resource("old", state="SUSPENDED", node_ids=("gone",))
+    footer = (
+        "1 queued resource ended and still holds quota: us-central2-b/old; to delete: `tpuctl down us-central2-b/gone`"
+    )
+
+    assert tpuctl("list", terminal=True) == (
+        "",
+        f"{said}no nodes in any zone of project sandbox\n{footer}\n",
+        0,
+    )
+    assert tpuctl("list", terminal=True, CI="1", NO_COLOR="1")[2] == 0
+    assert tpuctl("list") == ("", "", 0)
+    assert tpuctl("down", "us-central2-b/gone", "--yes")[2] == 0
+    assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
+
+
+def test_queued_resources_that_may_not_be_listed_do_not_spoil_the_list(
+    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
+) -> None:
+    sandbox.add_node("calm")
+    sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    out, err, code = tpuctl("list", terminal=True)
+
+    assert (out.count("calm"), err, code) == (1, NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else "", 0)
+
+
+def test_json_has_the_fields_of_the_api_and_four_that_everybody_looks_for(
+    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
+) -> None:
+    node = sandbox.add_node("calm", labels={"team": "vision"})
+    mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
+    expected = {**node, "nodeId": "calm", "zone": "us-central2-b", "project": "sandbox", "workers": 1, **mark}
+
+    out, err, code = tpuctl("list", "-o", "json")
+    in_yaml, _, _ = tpuctl("list", "--output=yaml")
+    one, _, _ = tpuctl("describe", "calm", "-o", "json")
+
+    assert (json.loads(out), err, code) == ([expected], "", 0)
+    assert json.loads(one) == expected
+    assert yaml.safe_load(in_yaml) == [expected]
+
+
+def test_nothing_is_an_empty_array_or_nothing(tpuctl: Console) -> None:
+    assert tpuctl("list", "-o", "json") == ("[]\n", "", 0)
+    assert tpuctl("list") == ("", "", 0)
+
+
+def test_the_format_may_be_a_setting(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm")
+
+    assert tpuctl("list", TPUCTL_OUTPUT="name") == ("calm\n", "", 0)
+    assert tpuctl("list", "-o", "table", TPUCTL_OUTPUT="name")[0].startswith("calm\tus-central2-b\tv4-8\tREADY")
+    assert tpuctl("list", TPUCTL_OUTPUT="xml") == (
+        "",
+        "error: TPUCTL_OUTPUT: `output` is `xml`: it must be one of table, json, yaml, name\n",
+        2,
+    )
+
+
+def test_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unreachable", zone="us-east5-a", count=0)
+
+    assert tpuctl("list", "--quiet", terminal=True, NO_COLOR="1")[1:] == (INCOMPLETE, 1)
+    _, err, _ = tpuctl("-v", "list", "--zone", "us-central2-b")
+    assert err.splitlines()[0].startswith("GET ")
+    assert "/v2/projects/sandbox/locations/us-central2-b/nodes" in err

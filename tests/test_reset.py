@@ -1,0 +1,178 @@
+"""`tpuctl reset`: fresh again, and nothing is lost that was not named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import put, said, told
+
+SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
+RESTART = "restart `demo` (what runs on it ends, its disk stays; starting needs free capacity)?"
+
+
+def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    out, err, code = tpuctl("reset", "demo", stdin="y\n")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["stop", "start"])
+    lines = told(err.removeprefix(f"{RESTART} [y/N] "))
+    assert lines[:5] == [
+        "stopping it, to start it again", "STOPPING", "STOPPED", "starting it: it is STOPPED", "STARTING",
+    ]  # fmt: skip
+    assert lines[-1].startswith("usable, ssh answers, after ")
+
+
+def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    assert tpuctl("reset", "demo") == (
+        "",
+        said(
+            f"error: {RESTART} needs a confirmation, and nobody can be asked here",
+            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+        ),
+        2,
+    )
+    assert tpuctl("reset", "demo", stdin="\n") == ("", f"{RESTART} [y/N] error: nothing was done\n", 1)
+    assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])
+def test_auto_reboots_what_cannot_be_restarted(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    node = put(sandbox, **fields)
+    fake_ssh(f'for word; do :; done; echo "$word" >> {tmp_path}/ran')
+
+    out, err, code = tpuctl("reset", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, [])
+    assert told(err)[:2] == ["rebooting every worker", "READY HEALTHY"]
+    assert (tmp_path / "ran").read_text().count("sudo reboot") == len(node["networkEndpoints"])
+
+
+def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    put(sandbox, **SLICE)
+    fake_ssh("exit 255")
+
+    assert tpuctl("reset", "demo", "--yes") == (
+        "",
+        said(
+            "error: `demo` cannot be rebooted from inside: 2 of 2 workers do not answer ssh (0, 1)",
+            "  hint: `tpuctl reset demo --mode recreate` deletes it and makes it anew (its boot disk is lost)",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields", "lines"),
+    [
+        (
+            "restart",
+            SLICE,
+            (
+                "`demo` cannot be restarted: it is a slice of 2 workers, and the service stops single-worker nodes only",
+                "`tpuctl reset demo --mode reboot` keeps it; `--mode recreate` deletes it and makes it anew",
+            ),
+        ),
+        (
+            "auto",
+            {"state": "PREEMPTED"},
+            (
+                "`demo` is PREEMPTED, and only a READY node can be reset in place",
+                "`tpuctl reset demo --mode recreate` deletes it and makes it anew; `tpuctl up demo` waits for what is going on",
+            ),
+        ),
+        (
+            "recreate",
+            {"queued_resource": "research"},
+            (
+                "`demo` belongs to the queued resource `research` and cannot be made anew on its own",
+                "`tpuctl reset demo --mode reboot` keeps it; `tpuctl down demo` deletes it with its queued resource",
+            ),
+        ),
+    ],
+)
+def test_yes_never_widens_the_mode(
+    tpuctl: Console, sandbox: Sandbox, mode: str, fields: dict[str, Any], lines: tuple[str, str]
+) -> None:
+    put(sandbox, **fields)
+
+    assert tpuctl("reset", "demo", "--yes", "--mode", mode) == (
+        "",
+        said(f"error: {lines[0]}", f"  hint: {lines[1]}"),
+        8,
+    )
+    assert sandbox.changes() == []
+
+
+def test_recreate_makes_the_same_node_again(tpuctl: Console, sandbox: Sandbox) -> None:
+    before = put(
+        sandbox,
+        acceleratorType="v4-16",
+        schedulingConfig={"spot": True},
+        labels={"team": "vision"},
+        metadata={"startup-script": "true"},
+        tags=["web"],
+        description="for ada",
+    )
+
+    out, err, code = tpuctl("reset", "demo", "--mode", "recreate", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"])
+    assert told(err)[:5] == [
+        "deleting it, to create it again",
+        "DELETING",
+        "gone",
+        "creating v4-16 with tpu-ubuntu2204-base, spot: the old one is gone",
+        "CREATING",
+    ]
+    after = json.loads(tpuctl("status", "demo", "-o", "json")[0])
+    kept = ("acceleratorType", "runtimeVersion", "schedulingConfig", "tags", "description", "networkConfig")
+    assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
+    assert after["labels"]["team"] == "vision"
+    assert after["metadata"]["startup-script"] == "true"
+    assert after["id"] != before["id"]
+
+
+def test_the_journal_is_written_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
+
+    assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 4
+
+    journals = [path.read_text() for path in sandbox.world.path.parent.parent.rglob("demo.jsonl")]
+    assert [json.loads(text.splitlines()[0])["spec"]["accelerator_type"] for text in journals] == ["v4-8"]
+
+
+@pytest.mark.parametrize("mode", ["restart", "recreate"])
+def test_without_a_journal_nothing_is_touched(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
+    put(sandbox)
+    for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
+        (folder / "journal").write_text("not a folder")
+
+    out, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 1, [])
+    assert err.startswith("error: the journal cannot be written: ")
+
+
+def test_a_start_without_capacity_ends_with_what_is_left(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("operation-error", method="*.start")
+
+    out, _, code = tpuctl("reset", "demo", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 6, ["stop", "start"])
+    assert tpuctl("list")[0].split("\t")[3] == "STOPPED"

@@ -1,0 +1,169 @@
+"""`tpuctl ssh`: what ssh is started with, what is refused before, and a real shell on a sandbox worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.world import World
+
+FakeSsh = Callable[[str], None]
+
+
+@pytest.fixture
+def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
+    """An ssh that writes its arguments down and ends with 7; the call returns them."""
+    written = tmp_path / "argv"
+    fake_ssh(f"printf '%s\\n' \"$@\" > '{written}'; exit 7")
+    return lambda: written.read_text().splitlines() if written.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--", "ls", "-l", "a b"), ["ls -l 'a b'"]),
+        (("--", "ls -l $HOME | wc"), ["ls -l $HOME | wc"]),
+        (("--command", "ls -l $HOME | wc"), ["ls -l $HOME | wc"]),
+        (("--", "tpuctl", "--help"), ["tpuctl --help"]),
+        ((), []),
+    ],
+)
+def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
+    tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    sandbox.add_node("trainer")
+
+    out, err, code = tpuctl("exec", "trainer", *arguments)
+
+    words = argv()
+    assert (out, code) == ("", 7)
+    assert err == "adding our ssh key to the metadata of `trainer`\n"
+    assert words[0] == "-T"
+    assert [word.rpartition("@")[2] for word in words[words.index("ServerAliveInterval=15") + 1 :]] == [
+        "198.18.0.1",
+        *(["--", *expected] if expected else []),
+    ]
+    # The key is there now: the next time nothing is changed.
+    assert tpuctl("ssh", "trainer", *arguments)[1] == ""
+    assert sandbox.changes() == ["patch"]
+
+
+def test_options_of_ssh_and_the_worker_are_passed_on(
+    tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
+) -> None:
+    sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
+
+    _, _, code = tpuctl(
+        "ssh", "ada@slice", "--worker", "2", "-L", "6006:localhost:6006", "-o", "LogLevel=ERROR", "-t", "--", "htop"
+    )
+
+    words = argv()
+    assert code == 7
+    assert {"-t", "-L6006:localhost:6006", "-oLogLevel=ERROR"} <= set(words)
+    assert "StrictHostKeyChecking=yes" in words
+    # The sandbox's own sshd logs in nobody but the user who runs it.
+    login = getuser() if "TPUCTL_SANDBOX" in face else "ada"
+    assert words[-3:] == [f"{login}@198.18.0.3", "--", "htop"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "code"),
+    [
+        (
+            ("trainer", "--worker", "1"),
+            "error: `trainer` has no worker 1\n  hint: it has one worker, number 0\n",
+            2,
+        ),
+        (
+            ("slice", "--worker", "9"),
+            "error: `slice` has no worker 9\n  hint: it has workers 0 to 3\n",
+            2,
+        ),
+        (
+            ("trainer", "--", "-L", "1:h:2"),
+            "error: `-L` after `--` is not a command\n  hint: ssh's own options go before `--`: `-L`, `-o`, `-t`\n",
+            2,
+        ),
+        (
+            ("trainer", "--command", "ls", "--", "ls"),
+            "error: the command is given twice\n  hint: give `--command LINE` or `-- COMMAND…`, not both\n",
+            2,
+        ),
+        (
+            ("stopped", "--", "ls"),
+            "error: `stopped` is STOPPED: ssh cannot reach it\n  hint: `tpuctl up stopped` brings it up\n",
+            8,
+        ),
+        (
+            ("nope", "--", "ls"),
+            "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+            3,
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_before_ssh_is_started(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    argv: Callable[[], list[str]],
+    *,
+    arguments: tuple[str, ...],
+    error: str,
+    code: int,
+) -> None:
+    sandbox.add_node("trainer")
+    sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
+    sandbox.add_node("stopped", state="STOPPED")
+
+    assert tpuctl("ssh", *arguments) == ("", error, code)
+    assert (argv(), sandbox.changes()) == ([], [])
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
+    """The program in a process of its own, on an embedded sandbox with one node, with the machine's own ssh."""
+    folder = tmp_path / "state"
+    with World.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
+        admin.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "TPUCTL_STATE_DIR": str(folder),
+        "TPUCTL_SANDBOX": "1",
+    }
+
+    def run(*arguments: str, stdin: str = "") -> tuple[str, str, int]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpuctl", *arguments],
+            env=environ, cwd=tmp_path, input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.stdout, done.stderr, done.returncode
+
+    return run
+
+
+@pytest.mark.sshd
+def test_a_real_command_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]) -> None:
+    first = real("ssh", "demo", "--", "echo hello; exit 3")
+    assert first == ("hello\n", "adding our ssh key to the metadata of `demo`\n", 3)
+
+    assert real("ssh", "demo", "--worker", "1", "--", "sh", "-c", "cat; echo 'a  b' >&2", stdin="in\n") == (
+        "in\n",
+        "a  b\n",
+        0,
+    )
+    assert real("ssh", "demo", "--worker", "3", "--", "hostname")[0].endswith("-w-3\n")
+
+
+@pytest.mark.sshd
+def test_a_shell_reads_its_commands_from_a_pipe(real: Callable[..., tuple[str, str, int]]) -> None:
+    out, err, code = real("ssh", "demo", stdin="echo in the shell\nexit 4\n")
+
+    assert ("in the shell\n" in out, code) == (True, 4), err

@@ -1,0 +1,153 @@
+"""`tpuctl start` and `stop`: only what the service would take is asked of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import put, said, told
+
+SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
+
+
+def test_stops_and_starts(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    stopped = tpuctl("stop", "demo")
+    started = tpuctl("start", "demo")
+
+    assert stopped[::2] == ("demo\tSTOPPED\n", 0)
+    assert told(stopped[1])[:3] == ["stopping it", "STOPPING", "STOPPED"]
+    assert started[::2] == ("demo\tREADY\n", 0)
+    assert told(started[1])[:2] == ["starting it", "STARTING"]
+    assert sandbox.changes() == ["stop", "start"]
+
+
+def test_what_is_so_already_is_left_so(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "off", state="STOPPED")
+    put(sandbox, "on")
+
+    assert tpuctl("stop", "off")[::2] == ("off\tSTOPPED\n", 0)
+    assert tpuctl("start", "on")[::2] == ("on\tREADY\n", 0)
+    assert sandbox.changes() == []
+
+
+def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "a")
+    put(sandbox, "b")
+
+    out, err, code = tpuctl("stop", "a", "b")
+
+    assert (out, code) == ("a\tSTOPPED\nb\tSTOPPED\n", 0)
+    assert err.splitlines()[:3] == ["a: stopping it", "b: stopping it", "a: STOPPING"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "lines"),
+    [
+        (
+            "stop",
+            {"acceleratorType": "v4-16"},
+            (
+                "it is a slice of 2 workers, and the service stops single-worker nodes only",
+                "`tpuctl down demo` deletes it and ends the billing; `tpuctl reset demo --mode reboot` reboots its workers",
+            ),
+        ),
+        (
+            "stop",
+            {"queued_resource": "research"},
+            (
+                "it belongs to the queued resource `research`, whose nodes cannot be stopped",
+                "`tpuctl down demo` deletes it and ends the billing; `tpuctl reset demo --mode reboot` reboots its workers",
+            ),
+        ),
+        (
+            "stop",
+            {"state": "STARTING"},
+            (
+                "it is STARTING",
+                "wait until it is READY: `tpuctl wait demo --for ready`; or send the request all the same: `--anyway`",
+            ),
+        ),
+        (
+            "start",
+            {"state": "STOPPED", **SPOT},
+            (
+                "it is a spot node, and those cannot be started again once stopped",
+                "make it anew: `tpuctl reset demo --mode recreate` (its boot disk is lost)",
+            ),
+        ),
+        (
+            "start",
+            {"state": "PREEMPTED"},
+            (
+                "it is PREEMPTED",
+                "`tpuctl up demo` brings it up from any state that allows it",
+            ),
+        ),
+    ],
+)
+def test_what_the_service_refuses_is_refused_before_any_call(
+    tpuctl: Console, sandbox: Sandbox, verb: str, fields: dict[str, Any], lines: tuple[str, str]
+) -> None:
+    put(sandbox, **fields)
+    done = "stopped" if verb == "stop" else "started"
+
+    assert tpuctl(verb, "demo") == ("", said(f"error: `demo` cannot be {done}: {lines[0]}", f"  hint: {lines[1]}"), 8)
+    assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "says"),
+    [
+        ("stop", {"acceleratorType": "v4-16"}, "This operation is only available with single TPU nodes."),
+        ("start", {"state": "STOPPED", **SPOT}, "Spot VM TPUs cannot be restarted, and must be recreated again."),
+    ],
+)
+def test_anyway_the_service_has_the_last_word(
+    tpuctl: Console, sandbox: Sandbox, verb: str, fields: dict[str, Any], says: str
+) -> None:
+    put(sandbox, **fields)
+
+    out, err, code = tpuctl(verb, "demo", "--anyway")
+
+    assert (out, code) == ("", 2)
+    assert says in err
+
+
+def test_one_that_cannot_be_stopped_keeps_the_others_running(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "a")
+    put(sandbox, "b", acceleratorType="v4-16")
+
+    assert tpuctl("stop", "a", "b")[::2] == ("", 8)
+    assert sandbox.changes() == []
+
+
+def test_stopping_a_spot_node_says_that_it_is_for_good(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, **SPOT)
+
+    out, err, code = tpuctl("stop", "demo", "--no-wait")
+
+    assert (out, code) == ("demo\tSTOPPING\n", 0)
+    assert told(err)[0] == "it is a spot node: once stopped it cannot be started again"
+
+
+def test_a_start_without_capacity_says_so(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="STOPPED")
+    sandbox.fault("operation-error", method="*.start")
+
+    out, err, code = tpuctl("start", "demo")
+
+    assert (out, code, told(err)[:3]) == ("", 6, ["starting it", "STARTING", "STOPPED"])
+
+
+@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
+def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+    put(sandbox)
+    for verb in ("stop", "start"):
+        sandbox.fault(lost, method=f"*.nodes.{verb}")
+
+    assert (tpuctl("stop", "demo")[2], tpuctl("start", "demo")[2]) == (0, 0)
+    assert sandbox.changes() == ["stop", "start"]

@@ -1,0 +1,99 @@
+"""`tpuctl types` and `versions`: what exists where, as the API tells it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+
+
+def test_types_of_a_zone_come_with_their_size(tpuctl: Console) -> None:
+    piped, err, code = tpuctl("types", "--zone", "us-central2-b")
+    table, _, _ = tpuctl("types", "--zone", "us-central2-b", terminal=True, NO_COLOR="1")
+
+    assert (err, code) == ("", 0)
+    assert piped.splitlines()[:2] == [
+        "v4-8\tus-central2-b\t4\t1\t2x2x1\ttpu-ubuntu2204-base",
+        "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base",
+    ]
+    assert table.splitlines()[:2] == [
+        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION",
+        "v4-8     us-central2-b  4      1        2x2x1     tpu-ubuntu2204-base",
+    ]
+
+
+def test_a_type_names_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str]) -> None:
+    mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
+
+    out, err, code = tpuctl("types", "v5p-8", "--zone", "us-central1-a", "-o", "json")
+
+    assert (err, code) == ("", 0)
+    assert json.loads(out) == [
+        {
+            "acceleratorType": "v5p-8",
+            "zone": "us-central1-a",
+            "chips": 4,
+            "workers": 1,
+            "topology": "2x2x1",
+            "runtimeVersion": "v2-alpha-tpuv5",
+            **mark,
+        }
+    ]
+    assert tpuctl("types", "v5p-8", "-o", "name") == ("v5p-8\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "code"),
+    [
+        (("v5e-16",), "error: `v5e-16` is not an accelerator type\n  hint: did you mean `v5litepod-16`?\n", 2),
+        (
+            ("v4-8", "--zone", "us-east5-a"),
+            "error: `v4-8` is not offered in us-east5-a\n  hint: see `tpuctl types` for what is\n",
+            3,
+        ),
+    ],
+)
+def test_what_does_not_exist_is_said(tpuctl: Console, arguments: tuple[str, ...], error: str, code: int) -> None:
+    assert tpuctl("types", *arguments) == ("", error, code)
+
+
+def test_a_zone_that_does_not_answer_makes_the_list_incomplete(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unreachable", zone="us-central1-a", count=0)
+
+    out, err, code = tpuctl("types", "v5litepod-16")
+
+    assert ("us-central1-a" in out, "us-west4-a" in out, code) == (False, True, 1)
+    assert err.startswith("error: the list is incomplete: us-central1-a could not be asked\n")
+
+
+def test_a_zone_closed_to_the_project_is_not_allowed(tpuctl: Console) -> None:
+    out, err, code = tpuctl("types", "--zone", "us-nowhere1-z")
+
+    assert (out, code) == ("", 4)
+    assert "us-nowhere1-z" in err
+
+
+def test_versions_of_a_zone(tpuctl: Console, face: dict[str, str]) -> None:
+    mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
+
+    names, err, code = tpuctl("versions", "--zone", "us-central2-b", "-o", "name")
+
+    assert (names.splitlines()[0], err, code) == ("tpu-ubuntu2204-base", "", 0)
+    assert tpuctl("versions", CLOUDSDK_COMPUTE_ZONE="us-central2-b")[0].splitlines()[0] == (
+        "tpu-ubuntu2204-base\tus-central2-b"
+    )
+    assert json.loads(tpuctl("versions", "--zone", "us-central2-b", "-o", "json")[0])[0] == {
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "zone": "us-central2-b",
+        **mark,
+    }
+
+
+def test_versions_need_a_zone(tpuctl: Console) -> None:
+    out, err, code = tpuctl("versions")
+
+    assert (out, code) == ("", 2)
+    assert err.startswith("error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, ")
+    assert "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, " in err

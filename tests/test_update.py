@@ -1,0 +1,158 @@
+"""`tpuctl update`: labels, tags, metadata and description; what is not named stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.actions.update import update
+from tpuctl.clock import ManualClock
+from tpuctl.errors import ConflictError, TimedOutError, TpuctlError
+from tpuctl.model import Operation, OperationError
+from tpuctl.names import NodeName
+
+
+@pytest.fixture
+def node(sandbox: Sandbox) -> Sandbox:
+    """A node with something in each field that can be changed."""
+    sandbox.add_node(
+        "trainer", labels={"team": "vision", "run": "7"}, tags=["web"], metadata={"key": "old"}, description="mine"
+    )
+    return sandbox
+
+
+def fields(tpuctl: Console) -> dict[str, Any]:
+    """Return the fields that can be changed, as the API has them."""
+    found = json.loads(tpuctl("status", "trainer", "-o", "json")[0])
+    return {name: found[name] for name in ("labels", "tags", "metadata", "description") if name in found}
+
+
+BEFORE = {
+    "labels": {"team": "vision", "run": "7"},
+    "tags": ["web"],
+    "metadata": {"key": "old"},
+    "description": "mine",
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (("--labels", "run=8,owner=ada"), {"labels": {"team": "vision", "run": "8", "owner": "ada"}}),
+        (("--update-labels", "a=b", "--labels", "c=d"), {"labels": {**BEFORE["labels"], "a": "b", "c": "d"}}),  # type: ignore[dict-item]  # labels are a dict
+        (("--remove-labels", "run,absent"), {"labels": {"team": "vision"}}),
+        (("--tags", "web,ssh"), {"tags": ["web", "ssh"]}),
+        (("--add-tags", "b", "--remove-tags", "web"), {"tags": ["b"]}),
+        (("--metadata", "^:^key=a,b:other=c"), {"metadata": {"key": "a,b", "other": "c"}}),
+        (("--metadata-from-file", "script=notes.txt"), {"metadata": {"key": "old", "script": "hello\n"}}),
+        (("--description", "free to use"), {"description": "free to use"}),
+    ],
+)
+def test_what_is_named_changes_and_nothing_else(
+    tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], changed: dict[str, Any]
+) -> None:
+    (tpuctl.folder / "notes.txt").write_text("hello\n")
+
+    assert tpuctl("update", "trainer", *arguments) == ("trainer\tREADY\n", "", 0)
+    assert (fields(tpuctl), node.changes()) == ({**BEFORE, **changed}, ["patch"])
+
+
+def test_the_last_one_can_be_removed(tpuctl: Console, node: Sandbox) -> None:
+    arguments = ("--remove-labels", "team,run", "--remove-tags", "web", "--remove-metadata", "key", "--description", "")
+
+    assert tpuctl("update", "trainer", *arguments)[2] == 0
+    assert not any(fields(tpuctl).values())
+
+
+def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> None:
+    assert tpuctl("update", "trainer", "--labels", "run=7", "--tags", "web") == ("trainer\tREADY\n", "", 0)
+    assert node.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "error: nothing to change was named\n  hint: see `tpuctl update --help`\n"),
+        (
+            ("--labels", "team"),
+            (
+                "error: `--labels team` is not KEY=VALUE\n"
+                "  hint: a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`\n"
+            ),
+        ),
+        (
+            ("--metadata-from-file", "key=absent.txt"),
+            "error: `--metadata-from-file`: cannot read {folder}/absent.txt: No such file or directory\n",
+        ),
+        (
+            ("--labels",),
+            "error: option `--labels` requires an argument\n  hint: see `tpuctl update --help`\n",
+        ),
+        (
+            ("--label", "a=b"),
+            "error: `tpuctl update` has no option `--label`\n  hint: did you mean `--labels`?\n",
+        ),
+    ],
+)
+def test_what_cannot_be_right_changes_nothing(
+    tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str
+) -> None:
+    assert tpuctl("update", "trainer", *arguments) == ("", error.format(folder=tpuctl.folder), 2)
+    assert node.changes() == []
+
+
+def test_a_state_that_forbids_it_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("dead", state="PREEMPTED", schedulingConfig={"spot": True})
+
+    out, err, code = tpuctl("update", "dead", "--labels", "a=b")
+
+    assert (out, code) == ("", 8)
+    assert "PREEMPTED" in err
+    assert "hint:" in err
+
+
+class Service:
+    """A service whose update takes 10 s, and fails or not."""
+
+    def __init__(self, clock: ManualClock, error: OperationError | None = None) -> None:
+        self._clock, self._error = clock, error
+
+    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:  # noqa: ARG002  # the protocol
+        return Operation("projects/p/locations/z/operations/1", done=False)
+
+    def get_operation(self, name: str) -> Operation:
+        is_done = self._clock.monotonic() >= timedelta(seconds=10)
+        return Operation(name, done=is_done, error=self._error if is_done else None)
+
+    def operation_error(self, error: OperationError) -> TpuctlError:
+        return ConflictError(error.message)
+
+
+NAME = NodeName("p", "z", "trainer")
+REFUSED = OperationError(9, "not now")
+
+
+def test_an_update_is_over_when_its_operation_is(clock: ManualClock) -> None:
+    update(Service(clock), clock, NAME, {"labels": {}}, timeout=None)
+
+    assert clock.monotonic() == timedelta(seconds=10)
+
+
+def test_an_operation_that_fails_is_not_success(clock: ManualClock) -> None:
+    with pytest.raises(ConflictError, match="not now"):
+        update(Service(clock, REFUSED), clock, NAME, {"labels": {}}, timeout=None)
+
+
+def test_an_update_that_takes_too_long_goes_on_in_the_cloud(clock: ManualClock) -> None:
+    with pytest.raises(TimedOutError) as caught:
+        update(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
+
+    assert (str(caught.value), caught.value.hint) == (
+        "the update of `trainer` was accepted and is not done after 4s",
+        "it goes on in the cloud; look at `tpuctl status z/trainer`",
+    )

@@ -1,0 +1,123 @@
+"""`tpuctl wait`: look until it is so, and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, put, said, told
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.mark.parametrize(
+    ("found", "goal", "lines"),
+    [
+        ({"state": "STARTING"}, "ready", ["STARTING", "READY HEALTHY", "ready after 1m03s"]),
+        ({"state": "STARTING"}, "healthy", ["STARTING", "READY HEALTHY", "healthy after 1m03s"]),
+        ({"state": "STARTING"}, "ssh", ["STARTING", "READY HEALTHY", "usable, ssh answers, after 1m03s"]),
+        ({"state": "STOPPING"}, "stopped", ["STOPPING", "STOPPED", "stopped after 1m03s"]),
+        (
+            {"health": "UNHEALTHY_TENSORFLOW"},
+            "ready",
+            ["READY UNHEALTHY_TENSORFLOW", "ready after 0s; the service reports UNHEALTHY_TENSORFLOW"],
+        ),
+    ],
+)
+def test_waits_for_a_level(
+    tpuctl: Console, sandbox: Sandbox, found: dict[str, str], goal: str, lines: list[str]
+) -> None:
+    put(sandbox, **found)
+
+    out, err, code = tpuctl("wait", "demo", "--for", goal)
+
+    state = "STOPPED" if goal == "stopped" else "READY"
+    assert (out, told(err), code) == (f"demo\t{state}\n", lines, 0)
+    assert sandbox.changes() == []
+
+
+def test_gone_is_reached_by_what_is_being_deleted_and_by_what_never_was(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="DELETING")
+
+    assert tpuctl("wait", "demo", "--for", "gone") == (
+        "",
+        said("demo: DELETING", "demo: gone", "demo: gone after 1m03s"),
+        0,
+    )
+    assert tpuctl("wait", "other", "--for", "gone") == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "goal", "error"),
+    [
+        ("PREEMPTED", "ssh", "error: `demo` is PREEMPTED and cannot be used again"),
+        ("STOPPED", "ssh", "error: `demo` is STOPPED and does not start by itself"),
+        ("DELETING", "ssh", "error: `demo` is being deleted"),
+        ("PREEMPTED", "stopped", "error: `demo` is PREEMPTED and will not be STOPPED"),
+        ("UNKNOWN", "ssh", "error: `demo` is in the state UNKNOWN, which follows a failed repair"),
+    ],
+)
+def test_what_cannot_come_is_not_waited_for(
+    tpuctl: Console, sandbox: Sandbox, found: str, goal: str, error: str
+) -> None:
+    put(sandbox, state=found)
+
+    out, err, ended = tpuctl("wait", "demo", "--for", goal)
+
+    assert (out, told(err)[:2], ended) == ("", [found, error], 10 if found == "UNKNOWN" else 8)
+    assert sandbox.changes() == []
+
+
+def test_a_node_that_is_not_there_is_not_found(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl("wait", "demo", "--zone", ZONE) == (
+        "",
+        said("error: no node `demo` in us-central2-b", "  hint: run `tpuctl list` to see the nodes of all zones"),
+        3,
+    )
+    assert tpuctl("wait", "demo")[2] == 3
+
+
+def test_several_nodes_share_one_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
+    for name in ("a", "b"):
+        put(sandbox, name, state="STARTING")
+        sandbox.fault("hang", node=name, state="STARTING")
+
+    out, err, code = tpuctl("wait", "a", "b", "--for", "ready", "--timeout", "5m")
+
+    assert (out, code) == ("", 5)
+    assert err.splitlines()[-2:] == [
+        "error: `a` is not ready after 5m: it is STARTING",
+        "  hint: nothing was undone; go on waiting with `tpuctl wait a --for ready`, or end it with `tpuctl down a`",
+    ]
+
+
+def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    put(sandbox, state="REPAIRING")
+    clock.after(timedelta(seconds=10), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
+    clock.after(timedelta(seconds=10), lambda: sandbox.advance(minutes=2))
+
+    out, err, code = tpuctl("wait", "demo")
+
+    assert (out, code) == ("", 3)
+    assert told(err)[-2].startswith("error: `demo` is gone from us-central2-b: ")
+
+
+def test_a_key_that_is_refused_is_said_and_not_sent(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    put(sandbox)
+    fake_ssh("echo 'ada@10.0.0.1: Permission denied (publickey).' >&2; exit 255")
+
+    out, err, code = tpuctl("wait", "demo", "--timeout", "1m")
+
+    assert (out, code, sandbox.changes()) == ("", 5, [])
+    assert told(err)[1:3] == [
+        "its worker refuses the key",
+        "error: `demo` is not usable by ssh after 1m: it is READY, but its worker refuses the key",
+    ]
