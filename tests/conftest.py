@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.sandbox.answers import wrong_in_world
 from tpuctl.cli.main import Invocation, main
 from tpuctl.clock import ManualClock
 from tpuctl.output.terminal import Streams
@@ -85,9 +86,10 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def sandbox(tmp_path: Path, clock: ManualClock) -> Iterator[Sandbox]:
-    """An empty world on the manual clock."""
+    """An empty world on the manual clock. What is in it at the end is shown as the discovery documents promise."""
     with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", clock=clock) as world:
         yield Sandbox(world)
+        assert wrong_in_world(world) == []
 
 
 @pytest.fixture

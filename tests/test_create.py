@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, put, said, told
+from tests.lifecycle import ZONE, one_face, put, said, told
 
 CREATE = ("create", "demo", "--type", "v4-8", "--zone", ZONE)
 
@@ -21,11 +21,13 @@ def test_creates_and_waits_until_it_is_ready(tpuctl: Console, sandbox: Sandbox) 
     assert sandbox.changes() == ["create"]
 
 
+@one_face
 @pytest.mark.parametrize("flag", ["--no-wait", "--async"])
 def test_returns_at_once_where_nobody_waits(tpuctl: Console, sandbox: Sandbox, flag: str) -> None:
     assert tpuctl(*CREATE, flag) == ("demo\tCREATING\n", "demo: CREATING\n", 0)
 
 
+@one_face
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
 def test_a_name_that_is_taken_is_refused_before_any_call(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state)
@@ -68,6 +70,7 @@ def test_a_full_zone_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (out, code, error["kind"], error["exit_code"]) == ("", 6, "no_capacity", 6)
 
 
+@one_face
 def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
     flags = (
         "--accelerator-type", "v4-8", "--runtime-version", "tpu-ubuntu2204-base", "--preemptible", "--network", "default",
@@ -85,6 +88,7 @@ def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (node["shieldedInstanceConfig"], node["description"]) == ({"enableSecureBoot": True}, "for ada")
 
 
+@one_face
 def test_a_type_is_needed_and_no_request_is_sent_without(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("create", "demo", "--zone", ZONE) == (
         "",

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, put, said, told
+from tests.lifecycle import ZONE, one_face, put, said, told
 from tpuctl.cli.main import Invocation, main
 from tpuctl.output.terminal import Streams
 
@@ -31,6 +31,7 @@ def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["delete"]
 
 
+@one_face
 @pytest.mark.parametrize("verb", ["down", "delete", "rm"])
 def test_nothing_is_done_unless_somebody_says_yes(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     put(sandbox)
@@ -56,6 +57,7 @@ def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("delete", "other", "--yes", "--ignore-not-found") == ("", f"{absent}\n", 0)
 
 
+@one_face
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "UNKNOWN"])
 def test_what_is_there_is_deleted_from_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state, age=timedelta())
@@ -78,6 +80,7 @@ def test_found_elsewhere_it_names_the_zone_and_touches_nothing(tpuctl: Console, 
     assert sandbox.changes() == []
 
 
+@one_face
 def test_two_candidates_are_both_named(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
     put(sandbox)
@@ -134,6 +137,7 @@ def test_a_dead_queued_resource_is_found_without_its_node(tpuctl: Console, sandb
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
+@one_face
 def test_a_request_for_several_nodes_is_deleted_only_as_a_whole(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo", "other"))
     for name in ("demo", "other"):
@@ -161,7 +165,7 @@ class _Slow(io.StringIO):
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
         put(self._sandbox)
-        return super().readline(size)
+        return super().readline(-1 if size is None else size)
 
 
 @pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
@@ -185,6 +189,7 @@ def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str
     assert sandbox.changes() == ["delete"]
 
 
+@one_face
 def test_a_deletion_that_hangs_ends_with_the_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("hang", state="DELETING")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import put, said, told
+from tests.lifecycle import one_face, put, said, told
 
 SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
 RESTART = "restart `demo` (what runs on it ends, its disk stays; starting needs free capacity)?"
@@ -29,6 +29,7 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
     assert lines[-1].startswith("usable, ssh answers, after ")
 
 
+@one_face
 def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -44,6 +45,7 @@ def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == []
 
 
+@one_face
 @pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])
 def test_auto_reboots_what_cannot_be_restarted(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path, fields: dict[str, Any]
@@ -58,6 +60,7 @@ def test_auto_reboots_what_cannot_be_restarted(
     assert (tmp_path / "ran").read_text().count("sudo reboot") == len(node["networkEndpoints"])
 
 
+@one_face
 def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -75,6 +78,7 @@ def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
     assert sandbox.changes() == []
 
 
+@one_face
 @pytest.mark.parametrize(
     ("mode", "fields", "lines"),
     [
@@ -168,6 +172,7 @@ def test_without_a_journal_nothing_is_touched(tpuctl: Console, sandbox: Sandbox,
     assert err.startswith("error: the journal cannot be written: ")
 
 
+@one_face
 def test_a_start_without_capacity_ends_with_what_is_left(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("operation-error", method="*.start")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import put, said, told
+from tests.lifecycle import one_face, put, said, told
 
 SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 
@@ -25,6 +25,7 @@ def test_stops_and_starts(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["stop", "start"]
 
 
+@one_face
 def test_what_is_so_already_is_left_so(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "off", state="STOPPED")
     put(sandbox, "on")
@@ -44,6 +45,7 @@ def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sa
     assert err.splitlines()[:3] == ["a: stopping it", "b: stopping it", "a: STOPPING"]
 
 
+@one_face
 @pytest.mark.parametrize(
     ("verb", "fields", "lines"),
     [
@@ -117,6 +119,7 @@ def test_anyway_the_service_has_the_last_word(
     assert says in err
 
 
+@one_face
 def test_one_that_cannot_be_stopped_keeps_the_others_running(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     put(sandbox, "b", acceleratorType="v4-16")
@@ -125,6 +128,7 @@ def test_one_that_cannot_be_stopped_keeps_the_others_running(tpuctl: Console, sa
     assert sandbox.changes() == []
 
 
+@one_face
 def test_stopping_a_spot_node_says_that_it_is_for_good(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, **SPOT)
 
@@ -134,6 +138,7 @@ def test_stopping_a_spot_node_says_that_it_is_for_good(tpuctl: Console, sandbox:
     assert told(err)[0] == "it is a spot node: once stopped it cannot be started again"
 
 
+@one_face
 def test_a_start_without_capacity_says_so(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, put, said, told
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
 from tpuctl.sandbox import admin
 
 SICK = "READY UNHEALTHY_TENSORFLOW"
@@ -22,6 +22,7 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
+@one_face
 def test_a_node_that_comes_up_unhealthy_once_is_restarted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 
@@ -31,6 +32,7 @@ def test_a_node_that_comes_up_unhealthy_once_is_restarted(tpuctl: Console, sandb
     assert told(err)[:-1] == [*CREATE, SICK, *RESTART, "STARTING", "READY"]
 
 
+@one_face
 def test_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
@@ -46,6 +48,7 @@ def test_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> None:
     ]
 
 
+@one_face
 def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
@@ -54,6 +57,7 @@ def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbo
     assert (code, sandbox.changes()) == (10, ["create", "delete", "create", "delete", "create"])
 
 
+@one_face
 def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
@@ -72,6 +76,7 @@ def test_an_unhealthy_node_that_may_be_in_use_is_left_alone(tpuctl: Console, san
     assert sandbox.changes() == ["stop", "start"]
 
 
+@one_face
 def test_a_run_that_ended_early_is_gone_on_with_and_repairs_what_it_made(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--timeout", "6m")
@@ -81,6 +86,7 @@ def test_a_run_that_ended_early_is_gone_on_with_and_repairs_what_it_made(tpuctl:
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
 
 
+@one_face
 def test_a_node_that_was_handed_over_is_nobodys_to_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP)
     sandbox.fault("unhealthy")
@@ -89,6 +95,7 @@ def test_a_node_that_was_handed_over_is_nobodys_to_repair(tpuctl: Console, sandb
     assert sandbox.changes() == ["create"]
 
 
+@one_face
 def test_maintenance_is_only_waited_for(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("maintenance", duration=timedelta(minutes=20))
@@ -102,6 +109,7 @@ def test_maintenance_is_only_waited_for(tpuctl: Console, sandbox: Sandbox) -> No
     ]
 
 
+@one_face
 def test_a_silent_node_that_this_run_made_is_restarted(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -114,6 +122,7 @@ def test_a_silent_node_that_this_run_made_is_restarted(
     assert "restarting it: it is READY but its worker does not answer ssh" in told(err)
 
 
+@one_face
 def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING")
 
@@ -127,6 +136,7 @@ def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: 
     ]
 
 
+@one_face
 @pytest.mark.parametrize(
     ("fault", "code", "says"),
     [
@@ -149,6 +159,7 @@ def test_a_create_that_fails_says_why_and_what_to_do(
     assert "\n  hint: " in err
 
 
+@one_face
 def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: Sandbox) -> None:
     admin.set_setting(sandbox.world, "keep_failed_nodes", value=True)
     sandbox.fault("operation-error")
@@ -159,6 +170,7 @@ def test_what_a_failed_create_leaves_behind_is_named(tpuctl: Console, sandbox: S
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
 
 
+@one_face
 def test_a_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")
@@ -254,6 +266,7 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
     ]
 
 
+@one_face
 def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):

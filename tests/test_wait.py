@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, put, said, told
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, said, told
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def test_gone_is_reached_by_what_is_being_deleted_and_by_what_never_was(tpuctl: 
     assert tpuctl("wait", "other", "--for", "gone") == ("", "", 0)
 
 
+@one_face
 @pytest.mark.parametrize(
     ("found", "goal", "error"),
     [
@@ -83,6 +84,7 @@ def test_a_node_that_is_not_there_is_not_found(tpuctl: Console, sandbox: Sandbox
     assert tpuctl("wait", "demo")[2] == 3
 
 
+@one_face
 def test_several_nodes_share_one_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in ("a", "b"):
         put(sandbox, name, state="STARTING")
@@ -97,6 +99,7 @@ def test_several_nodes_share_one_deadline(tpuctl: Console, sandbox: Sandbox) -> 
     ]
 
 
+@one_face
 def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, state="REPAIRING")
     clock.after(timedelta(seconds=10), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
@@ -108,6 +111,7 @@ def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandb
     assert told(err)[-2].startswith("error: `demo` is gone from us-central2-b: ")
 
 
+@one_face
 def test_a_key_that_is_refused_is_said_and_not_sent(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:

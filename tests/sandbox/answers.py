@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
+from tpuctl.sandbox.calls import Call
 from tpuctl.sandbox.discovery import load
+from tpuctl.sandbox.methods import METHODS
 from tpuctl.sandbox.schema import check_response
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
 
 VERSIONS = ("v1", "v1alpha1", "v2", "v2alpha1")
 STATUSES = {
@@ -25,6 +31,20 @@ def wrong_with(version: str, method: str, answer: Any) -> list[str]:
     return _wrong(version, found.response, answer)
 
 
+def wrong_in_world(world: World) -> list[str]:
+    """Return what is wrong with how any version shows what is in a world: nodes, requests and operations of all projects."""
+    complaints = []
+    with world.read() as session:
+        projects = {"sandbox", *(record.project for record in (*session.nodes(), *session.queued_resources()))}
+        for version, collection in product(VERSIONS, ("nodes", "operations", "queuedResources")):
+            method = f"tpu.projects.locations.{collection}.list"
+            if any(known.id == method for known in load("tpu", version).methods):
+                for parent in (f"projects/{project}/locations/-" for project in projects):
+                    call = Call(version, method, {"parent": parent, "name": parent, "pageSize": 1000}, {})
+                    complaints += wrong_with(version, method, METHODS[method](session, call))
+    return complaints
+
+
 def _wrong(version: str, schema: str, answer: Any) -> list[str]:
     complaints = check_response(version, schema, answer)
     operations = [answer] if schema == "Operation" else answer.get("operations", [])
@@ -37,15 +57,14 @@ def _wrong(version: str, schema: str, answer: Any) -> list[str]:
 
 
 def _wrong_with_packed(version: str, packed: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a `google.protobuf.Any`: its type must be of the version that answers."""
+    """Return what is wrong with a `google.protobuf.Any`: its type must be of the version that answers, where that has it."""
     kind = packed.get("@type", "")
     if not packed or kind == "type.googleapis.com/google.protobuf.Empty":
         return []
-    prefix = f"{_PACKAGE}{version}."
-    if not kind.startswith(prefix):
+    packed_by, _, schema = kind.removeprefix(_PACKAGE).partition(".")
+    if packed_by != version and (packed_by not in VERSIONS or schema in load("tpu", version).schemas):
         return [f"{kind} in an answer of {version}"]
-    content = {name: value for name, value in packed.items() if name != "@type"}
-    return check_response(version, kind.removeprefix(prefix), content)
+    return check_response(packed_by, schema, {name: value for name, value in packed.items() if name != "@type"})
 
 
 def is_googles_error(status: int, body: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sandbox.answers import wrong_in_world, wrong_with
 
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import admin
@@ -29,13 +30,15 @@ class Api:
     def __call__(
         self, method: str, body: dict[str, Any] | None = None, *, version: str = "v2", **params: object
     ) -> Any:
-        """Return the answer; for a refusal its (code, message without the error id)."""
+        """Return the answer, which must be in the schema; for a refusal its (code, message without the error id)."""
         method = f"tpu.projects.locations.{method}"
         with self._world.write() as session:
             try:
-                return METHODS[method](session, Call(version, method, params, body or {}))
+                answer = METHODS[method](session, Call(version, method, params, body or {}))
             except ApiError as error:
                 return error.code, error.message.partition(" [EID")[0]
+        assert wrong_with(version, method, answer) == []
+        return answer
 
     def create(self, node_id: str = "node", **change: Any) -> Any:
         """Create a v4-8."""
@@ -59,10 +62,11 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def world(tmp_path: Path, clock: ManualClock) -> Iterator[World]:
-    """Yield an empty world in which a READY node is HEALTHY at once."""
+    """Yield an empty world in which a READY node is HEALTHY at once; at the end all in it must be in the schema."""
     with World.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
         admin.set_setting(world, "health_lag", [0, 0])
         yield world
+        assert wrong_in_world(world) == []
 
 
 @pytest.fixture

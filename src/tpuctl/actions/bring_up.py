@@ -73,7 +73,9 @@ def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
 def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
     """Return the type of the same generation whose size is nearest, the larger of two."""
     prefix, _, size = wanted.rpartition("-")
-    sizes = [int(name[len(prefix) + 1 :]) for name in offered if name.rpartition("-")[0] == prefix and name[-1].isdigit()]
+    sizes = [
+        int(name[len(prefix) + 1 :]) for name in offered if name.rpartition("-")[0] == prefix and name[-1].isdigit()
+    ]
     if not sizes or not size.isdigit():
         return None
     return f"{prefix}-{min(sizes, key=lambda found: (abs(found - int(size)), -found))}"

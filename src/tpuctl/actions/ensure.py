@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.readiness import Seen
 
 
 _ARRIVED = {
@@ -59,13 +60,8 @@ def ensure(
     """
     pursuit = Pursuit(context, name, policy, spec=spec, pending=pending)
     while True:
-        try:
-            seen = pursuit.look()
-            if not once:
-                pursuit.let_in()
-        # A read has no quota but that of requests in a minute, which passes.
-        except (ServiceUnavailableError, QuotaError) as error:
-            pursuit.ride_out(error)
+        seen = _look(pursuit, once=once)
+        if seen is None:
             continue
         decision = decide(policy, seen)
         match decision:
@@ -84,6 +80,19 @@ def ensure(
                     return Outcome(pursuit.look().node, pursuit.took, pursuit.seen.restarts)
             case _:
                 assert_never(decision)
+
+
+def _look(pursuit: Pursuit, *, once: bool) -> Seen | None:
+    """Return what is there; nothing where the API did not answer, after a pause."""
+    try:
+        seen = pursuit.look()
+        if not once:
+            pursuit.let_in()
+    # A read has no quota but that of requests in a minute, which passes.
+    except (ServiceUnavailableError, QuotaError) as error:
+        pursuit.ride_out(error)
+        return None
+    return seen
 
 
 def _act(pursuit: Pursuit, decision: Create | Start | Restart | Reboot | Delete) -> None:

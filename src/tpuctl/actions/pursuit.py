@@ -74,13 +74,13 @@ class Pursuit:
         picture = node and (node.id, node.state, node.health, answers, len(node.endpoints))
         if picture != self._picture:
             self._picture, self._since = picture, now
-        if _shown(before) != _shown(node):
-            self._tell_change(node)
         if before and node and before.id != node.id and not self._pending:
             self.tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
             self.seen = replace(self.seen, is_ours=False, restarts=0)
         if node:
             self._recognise(node)
+        if _shown(before) != _shown(node):
+            self._tell_change(node)
         self.seen = replace(
             self.seen,
             node=node,

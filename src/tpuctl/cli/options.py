@@ -13,7 +13,7 @@ from tpuctl.cli.tree import named_options
 from tpuctl.clock import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from tpuctl.cli.app import App
 
@@ -50,7 +50,7 @@ class Command(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                (shared if param.name in (*_GLOBAL_NAMES, "help") else own).append(record)
+                (shared if param.name in _GLOBAL_NAMES or "--help" in param.opts else own).append(record)
         for title, records in (("Options", own), ("Options of every command", shared)):
             if records:
                 with formatter.section(title):
@@ -60,7 +60,9 @@ class Command(click.Command):
 # The group and each command take these, so that they may stand before or after the command's name.
 GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
     partial(click.Option, ["--project"], metavar="ID", help="Project that owns the nodes."),
-    partial(click.Option, ["--zone"], metavar="ZONE", multiple=True, help="Zone; several for list: --zone a,b."),
+    partial(
+        click.Option, ["--zone"], metavar="ZONE", multiple=True, help="Zone; list and types take several: --zone a,b."
+    ),
     partial(click.Option, ["--sandbox/--no-sandbox"], default=None, help="Use the local sandbox instead of the cloud."),
     partial(click.Option, ["--endpoint"], metavar="URL", help="Another origin that serves the API."),
     partial(
@@ -83,14 +85,14 @@ OF_THE_CLOUD = (
 )  # fmt: skip
 
 
-def take_globals(ctx: click.Context, options: dict[str, Any]) -> App:
-    """Hand the shared options to the app, and take them out of the command's own."""
+def take_globals(ctx: click.Context, options: dict[str, Any], *, without: Collection[str] = ()) -> App:
+    """Hand the shared options to the app, and take them out of the command's own; `without` are not shared there."""
     from tpuctl.cli.app import App  # noqa: PLC0415  # not needed by --help
 
     app = ctx.find_object(App)
     if app is None:
         raise AssertionError("main puts the app into the context")
-    app.take({name: options.pop(name, None) for name in _GLOBAL_NAMES if name})
+    app.take({name: options.pop(name, None) for name in _GLOBAL_NAMES if name and name not in without})
     return app
 
 
@@ -103,7 +105,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
-            app = take_globals(click.get_current_context(), options)
+            app = take_globals(click.get_current_context(), options, without=skipped)
             return function(app, **options)
 
         update_wrapper(callback, function)

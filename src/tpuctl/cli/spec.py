@@ -52,7 +52,8 @@ _OPTIONS = (
     click.option("--description", metavar="TEXT", help="Description."),
 )
 _NAMES = (
-    "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand", "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
+    "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand",
+    "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
     "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
     "shielded_secure_boot", "description",
 )  # fmt: skip

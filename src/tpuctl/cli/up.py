@@ -23,6 +23,7 @@ from tpuctl.readiness import Repair, Seen
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.events import Event
+    from tpuctl.model import Difference
     from tpuctl.names import NodeName
 
 
@@ -58,14 +59,13 @@ def command(
     """
     from tpuctl.actions.bring_up import bring_up, check_type  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # as above
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
     from tpuctl.cli.policy import ready_policy  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
     from tpuctl.plan import steps  # noqa: PLC0415  # as above
 
     spec = build_spec(app, take_spec(options), anyway=anyway)
-    events, replace = options.pop("events"), options["replace"]
+    events = options.pop("events")
     policy = ready_policy(app, forced=yes, **options)
     name, found = where_to_create(app, node, spec)
     if spec is None and found is None:
@@ -77,11 +77,9 @@ def command(
         show_plan(app, steps(policy, Seen(name=name, node=found, differences=differences)), spec=spec, node=found)
         return
     # What was not there to be looked at was not confirmed either.
-    policy = dataclasses.replace(policy, replace=replace and bool(differences))
+    policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     if policy.replace:
-        what = "; ".join(map(str, differences))
-        if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):
-            raise NotConfirmedError("nothing was done")
+        _confirm_replacement(app, name, differences, yes=yes)
     undo = f"tpuctl down {name.zone}/{name.node_id}"
     with (
         app.progress(events=events) as progress,
@@ -90,6 +88,14 @@ def command(
         outcome = bring_up(app.context(progress), name, spec, policy, once=no_wait)
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # completion and --help need not wait for it
+
+    what = "; ".join(map(str, differences))
+    if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):
+        raise NotConfirmedError("nothing was done")
 
 
 def _going_on(name: NodeName, last: Event | None) -> str:

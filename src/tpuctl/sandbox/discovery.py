@@ -53,6 +53,9 @@ _SERVICES = (
     Service("cloudbilling", "v1", "/v1/", "google.cloud.billing.v1"),
 )
 
+# Every list of compute takes it (gcloud 528 sends it), though the documents of v1 name it only in words.
+_UNLISTED: Mapping[str, Json] = {"compute": {"returnPartialSuccess": {"type": "boolean", "location": "query"}}}
+
 APIS = frozenset(service.api for service in _SERVICES)
 
 
@@ -91,7 +94,7 @@ class Document:
         self.service = service
         self.schemas: Mapping[str, Json] = content["schemas"]
         # The parameters that every method accepts: `alt`, `key`, `fields`, `prettyPrint`, ...
-        self.parameters: Mapping[str, Json] = content["parameters"]
+        self.parameters: Mapping[str, Json] = {**content["parameters"], **_UNLISTED.get(service.api, {})}
         self._resources: Json = content
 
     @cached_property

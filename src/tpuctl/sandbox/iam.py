@@ -31,7 +31,9 @@ def policy(session: Session, kind: str, name: str, *, default: Json) -> Json:
 def set_policy(session: Session, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:
     """Replace a policy and return it; nothing when its etag says that it was read before another change."""
     current = policy(session, kind, name, default=default)
-    if wanted.get("etag") not in {None, "", current["etag"]}:
+    # gcloud sends bytes back in the alphabet of URLs.
+    given = str(wanted.get("etag") or "").replace("-", "+").replace("_", "/")
+    if given not in {"", current["etag"]}:
         return None
     put_policy(session, kind, name, wanted)
     return policy(session, kind, name, default=default)

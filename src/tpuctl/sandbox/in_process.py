@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import httplib2
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.sandbox.world import World
+
+
+class _Readable(Protocol):
+    """What a body may be besides bytes: a file, or the piece of one that googleapiclient uploads at a time."""
+
+    def read(self) -> bytes:
+        """Return all that is left of it."""
 
 
 class SandboxHttp:
@@ -36,7 +43,7 @@ class SandboxHttp:
         self,
         uri: str,
         method: str = "GET",
-        body: bytes | str | None = None,
+        body: bytes | str | _Readable | None = None,
         headers: Mapping[str, str] | None = None,
         redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # nothing here redirects
         connection_type: object = None,  # noqa: ARG002  # nothing here connects
@@ -44,7 +51,7 @@ class SandboxHttp:
         """Return the answer as httplib2 does; `ConnectionResetError` where the connection breaks."""
         parts = urlsplit(uri)
         given = {name.lower(): str(value) for name, value in (headers or {}).items()}
-        content = body.encode() if isinstance(body, str) else body or b""
+        content = _content(body)
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         received = {"host": parts.hostname or "", **given}
         answer = respond(self._world, Request(method, parts.path, query, received, content))
@@ -57,3 +64,9 @@ class SandboxHttp:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
+
+
+def _content(body: bytes | str | _Readable | None) -> bytes:
+    if body is None or isinstance(body, bytes):
+        return body or b""
+    return body.encode() if isinstance(body, str) else body.read()

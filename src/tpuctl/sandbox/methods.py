@@ -83,6 +83,7 @@ METHODS: Mapping[str, Callable[[Session, Call], Json | Response]] = {
     "compute.firewalls.delete": compute.delete_firewall,
     "compute.disks.get": compute.get_disk,
     "compute.disks.list": compute.list_disks,
+    "compute.disks.aggregatedList": compute.aggregate_disks,
     "compute.instances.get": compute.get_instance,
     "compute.instances.list": compute.list_instances,
     "compute.instances.aggregatedList": compute.aggregate_instances,

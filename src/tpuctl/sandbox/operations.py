@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import lifecycle, paging, rendering, resource_names
 from tpuctl.sandbox.refusals import invalid, not_found
-from tpuctl.sandbox.world import NodeRecord, OperationRecord, QueuedRecord
+from tpuctl.sandbox.world import NodeRecord, OperationRecord, QueuedRecord, records
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -87,7 +87,7 @@ def begin(
         created=now,
         goal=goal,
         version=call.version,
-        snapshot=_shown(target, now, call.version),
+        snapshot=_snapshot(target),
         ended=ended if ended else lifecycle.first(target.timeline, goal, since=now),
         error=error,
         request_id=_request_id(call),
@@ -145,6 +145,8 @@ def render(session: Session, operation: OperationRecord, version: str) -> Json:
         answer["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
     else:
         kind = "QueuedResource" if "/queuedResources/" in operation.target else "Node"
+        if kind == "QueuedResource" and version.startswith("v1"):
+            version = operation.version  # v1 has no such message: as it was packed (unverified)
         answer["response"] = {"@type": f"{_TYPES}{version}.{kind}", **_result(session, operation, version)}
     return answer
 
@@ -154,9 +156,23 @@ def _result(session: Session, operation: OperationRecord, version: str) -> Json:
     where = resource_names.parse(operation.target)
     is_queued = "/queuedResources/" in operation.target
     record = session.queued_resource(*where) if is_queued else session.node(*where)
-    if record is None or record.incarnation != operation.incarnation or operation.ended is None:
-        return operation.snapshot
-    return _shown(record, operation.ended, version)
+    if record is None or record.incarnation != operation.incarnation:
+        record = _restored(operation.snapshot)
+    return _shown(record, operation.ended or session.now, version)
+
+
+def _snapshot(target: NodeRecord | QueuedRecord) -> Json:
+    """Return a record as it is kept with an operation; any version of the API may ask for it later."""
+    if isinstance(target, QueuedRecord):
+        return {"queued": (target.project, target.zone, target.queued_resource_id, records.dump_queued(target))}
+    place = (target.project, target.zone, target.node_id, target.number, target.first_address, target.workers)
+    return {"node": (*place, records.dump_node(target))}
+
+
+def _restored(snapshot: Json) -> NodeRecord | QueuedRecord:
+    if "queued" in snapshot:
+        return records.load_queued(tuple(snapshot["queued"]))
+    return records.load_node(tuple(snapshot["node"]))
 
 
 def _shown(record: NodeRecord | QueuedRecord, now: datetime, version: str) -> Json:

@@ -19,7 +19,7 @@ KIND = "cloudresourcemanager.project"
 def add(session: Session, project: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
     """Keep a project, with the permissions that the caller lacks on it; return it as cloudresourcemanager v3 shows it."""
     fields = {key: value for key, value in fields.items() if key not in {"projectNumber", "projectId"}}
-    created = rendering.timestamp(session.now)
+    created = rendering.milliseconds(session.now)
     session.resources.put(KIND, "", project, {"fields": {"createTime": created, **fields}, "denied": list(denied)})
     return {"name": f"projects/{catalog.project_number(project)}", "projectId": project, "state": "ACTIVE", **fields}
 

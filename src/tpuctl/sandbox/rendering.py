@@ -37,6 +37,11 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
+def milliseconds(moment: datetime) -> str:
+    """Return a time as storage and cloudresourcemanager write it, with three digits of a second."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def external_address(number: int) -> str:
     """Return the external address of a worker."""
     return str(IPv4Address(_EXTERNAL + number))

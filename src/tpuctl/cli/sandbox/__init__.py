@@ -24,7 +24,6 @@ _COMMANDS = {
 command = Tree(
     _COMMANDS,
     name="sandbox",
-    short_help="Try tpuctl without an account, a network or a bill.",
     help=_HELP,
     no_args_is_help=True,
 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _UNUSED = tuple(name for name in OF_THE_CLOUD if name not in {"project", "zone"})
 
 
-@cli_command("env", short_help="Print what points gcloud at a served sandbox.", without=_UNUSED)
+@cli_command("env", without=_UNUSED)
 @click.option("--port", type=click.IntRange(1, 65535), help="Port. [default: where the sandbox is served now]")
 def command(app: App, *, port: int | None) -> None:
     """Print, for a shell, the environment in which gcloud works on the served sandbox, with ssh to its workers.

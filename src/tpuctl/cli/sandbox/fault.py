@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.faults import Fault
 
 
-@cli_command("fault", short_help="Make something go wrong in the sandbox.", without=OF_THE_CLOUD)
+@cli_command("fault", without=OF_THE_CLOUD)
 @click.argument("kind", required=False)
 @click.option("--node", metavar="NAME", default="*", help="Node, or a pattern. It need not exist yet.")
 @click.option("--zone", metavar="ZONE", default="*", help="Zone, or a pattern.")

@@ -10,12 +10,11 @@ import click
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from tpuctl.cli.app import App
 
 
-@cli_command("seed", short_help="Fill the sandbox from a file.", without=OF_THE_CLOUD)
+@cli_command("seed", without=OF_THE_CLOUD)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def command(app: App, *, file: str) -> None:
     """Put into the sandbox what a YAML file holds: all of it, or nothing.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.faults import Fault
 
 
-@cli_command("status", short_help="Show what is in the sandbox, and what is to come.", without=OF_THE_CLOUD)
+@cli_command("status", without=OF_THE_CLOUD)
 def command(app: App) -> None:
     """Show what is in the sandbox: its file, its time and speed, its nodes, the faults and events to come."""
     from tpuctl.sandbox import admin, forecast  # noqa: PLC0415  # only for the sandbox

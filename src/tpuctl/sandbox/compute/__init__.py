@@ -6,6 +6,7 @@ applies its own again.
 """
 
 from tpuctl.sandbox.compute.machines import (
+    aggregate_disks,
     aggregate_instances,
     get_disk,
     get_instance,
@@ -28,6 +29,7 @@ from tpuctl.sandbox.compute.operations import get as get_operation
 from tpuctl.sandbox.compute.places import get_region, get_zone, list_regions, list_zones
 
 __all__ = [
+    "aggregate_disks",
     "aggregate_instances",
     "aggregate_subnetworks",
     "delete_firewall",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import paging, rendering
+from tpuctl.sandbox import paging
 from tpuctl.sandbox.calls import ApiError, Call
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 BASE = "https://www.googleapis.com/compute/v1/"
+_CALIFORNIA = timezone(timedelta(hours=-8))
 _LARGEST_PAGE = 500  # API field text of maxResults
 # API field text of each resource's name.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -26,10 +28,15 @@ def identity(session: Session, kind: str, path: str) -> Json:
     return {
         "kind": f"compute#{kind}",
         "id": number(path),
-        "creationTimestamp": rendering.timestamp(session.now),
+        "creationTimestamp": timestamp(session.now),
         "name": path.rpartition("/")[2],
         "selfLink": BASE + path,
     }
+
+
+def timestamp(moment: datetime) -> str:
+    """Return a time as compute writes it: in California's winter time, with three digits of a second."""
+    return moment.astimezone(_CALIFORNIA).isoformat(timespec="milliseconds")
 
 
 def number(path: str) -> str:

@@ -90,12 +90,21 @@ def list_instances(session: Session, call: Call) -> Json:
     return _list(session, call, INSTANCE, "instance")
 
 
+def aggregate_disks(session: Session, call: Call) -> Json:
+    """Answer disks.aggregatedList."""
+    return _aggregate(session, call, DISK, "disk")
+
+
 def aggregate_instances(session: Session, call: Call) -> Json:
     """Answer instances.aggregatedList."""
-    instances = session.resources.under(INSTANCE, str(call.params["project"]))
-    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in instances]
+    return _aggregate(session, call, INSTANCE, "instance")
+
+
+def _aggregate(session: Session, call: Call, kind: str, word: str) -> Json:
+    kept = session.resources.under(kind, str(call.params["project"]))
+    found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in kept]
     scopes = [f"zones/{zone}" for zone in catalog.places()]
-    return aggregated(call, "instanceAggregatedList", "instances", entries=found, scopes=scopes)
+    return aggregated(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
 
 
 def _get(session: Session, call: Call, kind: str, word: str) -> Json:

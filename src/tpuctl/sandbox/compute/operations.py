@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import rendering
-from tpuctl.sandbox.compute.documents import BASE, not_found, number
+from tpuctl.sandbox.compute.documents import BASE, not_found, number, timestamp
 
 if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
@@ -23,7 +22,7 @@ def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
     digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
     moment = int(session.now.timestamp() * 1000)
     name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
-    now = rendering.timestamp(session.now)
+    now = timestamp(session.now)
     path = f"projects/{project}/global/operations/{name}"
     document: Json = {
         "kind": "compute#operation",

@@ -22,6 +22,7 @@ from tpuctl.sandbox import (
     resource_names,
 )
 from tpuctl.sandbox.capacity import Demand, Tier
+from tpuctl.sandbox.compute import networks
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.nodes import legacy
 from tpuctl.sandbox.refusals import already_exists, invalid, invalid_field
@@ -98,9 +99,9 @@ def check(session: Session, project: str, zone: str, node_id: str, *, body: Json
     if body.get("networkConfig") and body.get("networkConfigs"):
         raise invalid("Only one of network_config and network_configs may be set.")  # API field text
     for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
-        name = str(config.get("network") or "default").rpartition("/")[2]
-        if name not in session.setting("networks", ["default"]):
-            raise invalid_field("Network", name)
+        network = str(config.get("network") or "default")
+        if not networks.exists(session, project, network):
+            raise invalid_field("Network", network.rpartition("/")[2])
     if session.node(project, zone, node_id) is not None:
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
 

@@ -148,7 +148,8 @@ def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
     """Let a folder hold these files, by path, and no others."""
     make_private_folder(root)
     for path in root.rglob("*"):
-        if not path.is_dir() and str(path.relative_to(root)) not in wanted:
+        # Another session may be about to name its scratch file, which begins with a dot.
+        if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in wanted:
             path.unlink(missing_ok=True)
     for name, text in wanted.items():
         make_private_folder((root / name).parent)

@@ -33,7 +33,7 @@ def add(session: Session, project: str, name: str, *, fields: Json, denied: tupl
     """Keep a bucket; `fields` win over what the service fills in. Return it as the API shows it."""
     location = str(fields.get("location") or "US").upper()
     placed = bool(fields.get("customPlacementConfig"))
-    now = rendering.timestamp(session.now)
+    now = rendering.milliseconds(session.now)
     document: Json = {
         "kind": "storage#bucket",
         "id": name,

@@ -45,7 +45,7 @@ class Selection:
             entries[self.prefix + head + found, True] = None
             if self.shows_marker and not tail:
                 entries[name, False] = None
-        return list(entries)
+        return sorted(entries)
 
 
 @cache

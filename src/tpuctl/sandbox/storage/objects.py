@@ -57,7 +57,7 @@ def store(session: Session, bucket: str, name: str, *, media: Media, fields: Jso
     # Later than any before it, also when the clock stands still, and never twice after a delete.
     generation = max(moment, int(session.setting("storage.generation", 0)) + 1)
     session.set_setting("storage.generation", generation)
-    now = rendering.timestamp(session.now)
+    now = rendering.milliseconds(session.now)
     document: Json = {
         "kind": "storage#object",
         "id": f"{bucket}/{name}/{generation}",

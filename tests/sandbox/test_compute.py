@@ -1,0 +1,175 @@
+"""Compute Engine in the sandbox: a project's metadata, places and their quotas, networks, disks and machines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import admin, provision
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+P = "/compute/v1/projects/sandbox"
+LINK = "https://www.googleapis.com/compute/v1/projects/sandbox"
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    return Wire(world)
+
+
+def _not_found(path: str) -> tuple[int, str, str]:
+    return 404, "notFound", f"The resource 'projects/sandbox/{path}' was not found"
+
+
+def test_metadata_read_before_another_change_is_not_written(wire: Wire) -> None:
+    before = wire("GET", P)["commonInstanceMetadata"]
+    wanted = {"fingerprint": before["fingerprint"], "items": [{"key": "ssh-keys", "value": "me:ssh-rsa A"}]}
+
+    operation = wire("POST", f"{P}/setCommonInstanceMetadata", wanted)
+
+    assert (operation["status"], operation["operationType"], operation["targetLink"]) == (
+        "DONE",
+        "compute.projects.setCommonInstanceMetadata",
+        LINK,
+    )
+    own = operation["selfLink"].removeprefix("https://www.googleapis.com")
+    assert wire("GET", own) == wire("POST", f"{own}/wait") == operation
+    assert wire("GET", "/compute/alpha/projects/sandbox")["commonInstanceMetadata"]["items"] == wanted["items"]
+    refused = wire.send("POST", f"{P}/setCommonInstanceMetadata", wanted)
+    message = "Supplied fingerprint does not match current metadata fingerprint."
+    errors = [{"message": message, "domain": "global", "reason": "conditionNotMet"}]
+    assert (refused.status, json.loads(refused.body)) == (
+        412,
+        {"error": {"code": 412, "message": message, "errors": errors}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("global/operations/operation-1", _not_found("global/operations/operation-1")),
+        ("zones/us-central2-b/operations/o", _not_found("zones/us-central2-b/operations/o")),
+        ("regions/us-central2/operations/o", _not_found("regions/us-central2/operations/o")),
+        ("zones/mars-a", _not_found("zones/mars-a")),
+        ("regions/mars", _not_found("regions/mars")),
+        ("global/networks/none", _not_found("global/networks/none")),
+        ("global/firewalls/none", _not_found("global/firewalls/none")),
+        ("regions/us-east1/subnetworks/none", _not_found("regions/us-east1/subnetworks/none")),
+        ("zones/us-central2-b/disks/none", _not_found("zones/us-central2-b/disks/none")),
+        ("zones/us-central2-b/instances/none", _not_found("zones/us-central2-b/instances/none")),
+        ("zones/mars-a/instances/x", (400, "invalid", "Invalid value for field 'zone': 'mars-a'. Unknown zone.")),
+        ("regions/mars/subnetworks", (400, "invalid", "Invalid value for field 'region': 'mars'. Unknown region.")),
+    ],
+)
+def test_what_is_not_there_is_refused_in_computes_words(wire: Wire, path: str, answer: Any) -> None:
+    assert wire("GET", f"{P}/{path}") == answer
+
+
+def test_lists_come_in_pages_and_take_what_gcloud_sends(wire: Wire) -> None:
+    seen, token = [], ""
+    while True:
+        page = wire("GET", f"{P}/zones?maxResults=20&returnPartialSuccess=true&filter=x&pageToken={token}")
+        seen += [zone["name"] for zone in page["items"]]
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+
+    whole = [zone["name"] for zone in wire("GET", f"{P}/zones")["items"]]
+    assert (seen, "us-central2-b" in seen, "us-east1-b" in seen) == (whole, True, True)
+    assert wire("GET", f"{P}/zones?pageToken=x")[0] == 400
+    assert wire("GET", f"{P}/zones/us-central2-b")["region"] == f"{LINK}/regions/us-central2"
+
+
+def test_a_regions_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
+    admin.add_node(wire.world, "slice", acceleratorType="v4-32")
+    admin.add_node(wire.world, "stopped", state="STOPPED")
+    admin.add_node(wire.world, "inside", networkConfig={"enableExternalIps": False})
+    provision.set_region_quota(wire.world, "us-central2", "IN_USE_ADDRESSES", limit=8)
+    provision.set_region_quota(wire.world, "us-central2", "CPUS", limit=24, usage=20)
+
+    region = wire("GET", f"{P}/regions/us-central2")
+
+    quotas = {quota["metric"]: (quota["usage"], quota["limit"]) for quota in region["quotas"]}
+    assert (quotas["IN_USE_ADDRESSES"], quotas["CPUS"]) == ((4.0, 8.0), (20.0, 24.0))
+    listed = {entry["name"]: entry for entry in wire("GET", f"{P}/regions")["items"]}
+    assert listed["us-central2"] == region
+
+
+def test_each_project_has_the_default_network_with_its_subnetworks(wire: Wire) -> None:
+    network = wire("GET", f"{P}/global/networks/default")
+    assert wire("GET", f"{P}/global/networks")["items"] == [network]
+    assert f"{LINK}/regions/us-central2/subnetworks/default" in network["subnetworks"]
+
+    provision.add_subnetwork(wire.world, "default", region="us-central2", privateIpGoogleAccess=True)
+    provision.add_network(wire.world, "own", autoCreateSubnetworks=False)
+    provision.add_subnetwork(wire.world, "part", region="us-east1", network="own", ipCidrRange="10.0.0.0/24")
+
+    changed = wire("GET", f"{P}/regions/us-central2/subnetworks/default")
+    assert (changed["privateIpGoogleAccess"], changed["network"]) == (True, f"{LINK}/global/networks/default")
+    assert wire("GET", f"{P}/global/networks/own")["subnetworks"] == [f"{LINK}/regions/us-east1/subnetworks/part"]
+    names = [subnetwork["name"] for subnetwork in wire("GET", f"{P}/regions/us-east1/subnetworks")["items"]]
+    assert names == ["default", "part"]
+    items = wire("GET", f"{P}/aggregated/subnetworks")["items"]
+    assert [entry["name"] for entry in items["regions/us-east1"]["subnetworks"]] == names
+    page = wire("GET", f"{P}/aggregated/subnetworks?maxResults=1")
+    empty = [scope for scope, part in page["items"].items() if part.get("warning", {}).get("code")]
+    assert (len(empty), bool(page["nextPageToken"])) == (len(items) - 1, True)
+
+
+def test_a_node_can_be_made_in_a_network_that_is_there(wire: Wire) -> None:
+    nodes = "/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=n"
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "networkConfig": {"network": "own"}}
+
+    assert wire("POST", nodes, body)[:2] == (400, "INVALID_ARGUMENT")
+    provision.add_network(wire.world, "own")
+    assert wire("POST", nodes, body)["done"] is False
+
+
+def test_firewall_rules_are_made_and_removed_also_the_default_ones(wire: Wire) -> None:
+    rules = f"{P}/global/firewalls"
+    rule = {"name": "allow-x", "allowed": [{"IPProtocol": "tcp", "ports": ["80"]}]}
+
+    assert wire("POST", rules, rule)["operationType"] == "insert"
+    assert wire("POST", rules, rule) == (
+        409,
+        "alreadyExists",
+        "The resource 'projects/sandbox/global/firewalls/allow-x' already exists",
+    )
+    assert wire("POST", rules, {"name": "No"})[1] == "invalid"
+    assert wire("POST", rules, {"name": "no", "network": "none"})[2] == (
+        f"Invalid value for field 'resource.network': '{LINK}/global/networks/none'. "
+        "The referenced network resource cannot be found."
+    )
+    assert wire("DELETE", f"{rules}/default-allow-ssh")["operationType"] == "delete"
+    assert wire("DELETE", f"{rules}/default-allow-ssh")[0] == 404
+    listed = [(entry["name"], entry["sourceRanges"], entry["network"]) for entry in wire("GET", rules)["items"]]
+    network = f"{LINK}/global/networks/default"
+    assert listed == [
+        ("allow-x", ["0.0.0.0/0"], network),
+        ("default-allow-icmp", ["0.0.0.0/0"], network),
+        ("default-allow-internal", ["10.128.0.0/9"], network),
+        ("default-allow-rdp", ["0.0.0.0/0"], network),
+    ]
+
+
+def test_disks_and_machines_are_there_when_they_were_put_there(wire: Wire) -> None:
+    zone = f"{P}/zones/us-central2-b"
+    disk = provision.add_disk(wire.world, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
+    machine = provision.add_instance(wire.world, "vm", status="TERMINATED", machineType="n2-standard-8")
+
+    assert [wire("GET", f"{zone}/disks/data")] == wire("GET", f"{zone}/disks")["items"] == [disk]
+    assert [wire("GET", f"{zone}/instances/vm")] == wire("GET", f"{zone}/instances")["items"] == [machine]
+    account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    assert (machine["status"], machine["serviceAccounts"][0]["email"], machine["machineType"].rpartition("/")[2]) == (
+        "TERMINATED",
+        account,
+        "n2-standard-8",
+    )
+    for kind, entry in (("disks", disk), ("instances", machine)):
+        assert wire("GET", f"{P}/aggregated/{kind}")["items"]["zones/us-central2-b"] == {kind: [entry]}
+    assert "items" not in wire("GET", f"{P}/zones/us-east1-b/disks")

@@ -1,0 +1,310 @@
+"""The small APIs in the sandbox, and what keeps calls of all APIs from a project: it is unknown, disabled, not billed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import admin, provision
+from tpuctl.sandbox.methods import METHODS
+from tpuctl.sandbox.world import World, WorldTooNewError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
+NUMBER = provision.project_number("sandbox")
+P = "/compute/v1/projects/sandbox"
+KEY = {"key": "ssh-ed25519 AAAA me"}
+PERMISSIONS = {"permissions": ["tpu.nodes.get", "tpu.nodes.create"]}
+OWN = {"policy": {"bindings": [{"role": "roles/owner", "members": ["user:a@example.com"]}]}}
+_V3_DENIED = (
+    "Permission 'resourcemanager.projects.get' denied on resource '//cloudresourcemanager.googleapis.com/projects/typo' "
+    "(or it may not exist)."
+)
+_TWICE = ("v1", "v3")
+
+# Every method that is served beside the TPU API's: a request to each, in each version that has it.
+SERVED: dict[str, list[tuple[str, str, Any]]] = {
+    "compute.projects.get": [("GET", P, None), ("GET", "/compute/alpha/projects/sandbox", None)],
+    "compute.projects.setCommonInstanceMetadata": [("POST", f"{P}/setCommonInstanceMetadata", {})],
+    "compute.globalOperations.get": [("GET", f"{P}/global/operations/OPERATION", None)],
+    "compute.globalOperations.wait": [("POST", f"{P}/global/operations/OPERATION/wait", None)],
+    "compute.zones.get": [("GET", f"{P}/zones/us-central2-b", None)],
+    "compute.zones.list": [("GET", f"{P}/zones", None)],
+    "compute.regions.get": [("GET", f"{P}/regions/us-central2", None)],
+    "compute.regions.list": [("GET", f"{P}/regions", None)],
+    "compute.networks.get": [("GET", f"{P}/global/networks/default", None)],
+    "compute.networks.list": [("GET", f"{P}/global/networks", None)],
+    "compute.subnetworks.get": [("GET", f"{P}/regions/us-central2/subnetworks/default", None)],
+    "compute.subnetworks.list": [("GET", f"{P}/regions/us-central2/subnetworks", None)],
+    "compute.subnetworks.aggregatedList": [("GET", f"{P}/aggregated/subnetworks", None)],
+    "compute.firewalls.get": [("GET", f"{P}/global/firewalls/default-allow-ssh", None)],
+    "compute.firewalls.list": [("GET", f"{P}/global/firewalls", None)],
+    "compute.firewalls.insert": [("POST", f"{P}/global/firewalls", {"name": "new"})],
+    "compute.firewalls.delete": [("DELETE", f"{P}/global/firewalls/default-allow-ssh", None)],
+    "compute.disks.get": [("GET", f"{P}/zones/us-central2-b/disks/d", None)],
+    "compute.disks.list": [("GET", f"{P}/zones/us-central2-b/disks", None)],
+    "compute.disks.aggregatedList": [("GET", f"{P}/aggregated/disks", None)],
+    "compute.instances.get": [("GET", f"{P}/zones/us-central2-b/instances/i", None)],
+    "compute.instances.list": [("GET", f"{P}/zones/us-central2-b/instances", None)],
+    "compute.instances.aggregatedList": [("GET", f"{P}/aggregated/instances", None)],
+    "storage.buckets.get": [("GET", "/storage/v1/b/b", None)],
+    "storage.buckets.list": [("GET", "/storage/v1/b?project=sandbox", None)],
+    "storage.buckets.getIamPolicy": [("GET", "/storage/v1/b/b/iam", None)],
+    "storage.buckets.setIamPolicy": [("PUT", "/storage/v1/b/b/iam", OWN["policy"])],
+    "storage.buckets.testIamPermissions": [("GET", "/storage/v1/b/b/iam/testPermissions?permissions=x", None)],
+    "storage.objects.get": [("GET", "/storage/v1/b/b/o/o", None)],
+    "storage.objects.list": [("GET", "/storage/v1/b/b/o", None)],
+    "storage.objects.insert": [("POST", "/upload/storage/v1/b/b/o?uploadType=media&name=n", b"x")],
+    "storage.objects.delete": [("DELETE", "/storage/v1/b/b/o/o", None)],
+    "serviceusage.services.get": [
+        ("GET", f"/{v}/projects/sandbox/services/x.googleapis.com", None) for v in ("v1", "v1beta1")
+    ],
+    "serviceusage.services.list": [("GET", f"/{v}/projects/sandbox/services", None) for v in ("v1", "v1beta1")],
+    "serviceusage.services.enable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:enable", {})],
+    "serviceusage.services.disable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:disable", {})],
+    "serviceusage.services.batchEnable": [
+        ("POST", "/v1/projects/sandbox/services:batchEnable", {"serviceIds": ["x.googleapis.com"]})
+    ],
+    "serviceusage.services.consumerQuotaMetrics.list": [
+        ("GET", "/v1beta1/projects/sandbox/services/tpu.googleapis.com/consumerQuotaMetrics", None)
+    ],
+    "serviceusage.operations.get": [("GET", "/v1/USAGE", None)],
+    "cloudresourcemanager.projects.get": [("GET", f"/{v}/projects/sandbox", None) for v in _TWICE],
+    "cloudresourcemanager.projects.getIamPolicy": [("POST", f"/{v}/projects/sandbox:getIamPolicy", {}) for v in _TWICE],
+    "cloudresourcemanager.projects.setIamPolicy": [
+        ("POST", f"/{v}/projects/sandbox:setIamPolicy", OWN) for v in _TWICE
+    ],
+    "cloudresourcemanager.projects.testIamPermissions": [
+        ("POST", f"/{v}/projects/sandbox:testIamPermissions", PERMISSIONS) for v in _TWICE
+    ],
+    "iam.roles.get": [("GET", "/v1/roles/tpu.admin", None)],
+    "oslogin.users.getLoginProfile": [("GET", "/v1/users/me@example.com/loginProfile", None)],
+    "oslogin.users.importSshPublicKey": [("POST", "/v1/users/me@example.com:importSshPublicKey", KEY)],
+    "cloudbilling.projects.getBillingInfo": [("GET", "/v1/projects/sandbox/billingInfo", None)],
+}
+# Nothing begins in a region or a zone yet: their operations are served, and answer 404.
+_EMPTY = {f"compute.{scope}Operations.{verb}" for scope in ("region", "zone") for verb in ("get", "wait")}
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    return Wire(world)
+
+
+@pytest.fixture(scope="module")
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> World:
+    world = World.open(tmp_path_factory.mktemp("stocked") / "world.db")
+    provision.add_bucket(world, "b")
+    provision.add_object(world, "b", "o", "content")
+    provision.add_disk(world, "d")
+    provision.add_instance(world, "i")
+    return world
+
+
+@pytest.mark.parametrize("method", SERVED)
+def test_each_served_method_answers_in_its_schema(stocked: World, method: str) -> None:
+    wire = Wire(stocked)
+    names = {
+        "OPERATION": wire("POST", f"{P}/setCommonInstanceMetadata", {})["name"],
+        "USAGE": wire("POST", "/v1/projects/sandbox/services/y.googleapis.com:enable", {})["name"],
+    }
+    for http_method, path, body in SERVED[method]:
+        for word, name in names.items():
+            path = path.replace(word, name)  # noqa: PLW2901  # the path with its names in
+        answer = wire(http_method, path, body)
+        assert isinstance(answer, dict) or http_method == "DELETE"
+
+
+def test_the_list_of_the_served_is_complete() -> None:
+    assert {method for method in METHODS if not method.startswith("tpu.")} == {*SERVED, *_EMPTY}
+
+
+def test_what_is_not_served_says_its_name(wire: Wire) -> None:
+    assert wire("GET", "/v1/projects/p/serviceAccounts") == (
+        501,
+        "UNIMPLEMENTED",
+        "Operation is not implemented, or supported, or enabled. The sandbox does not serve iam.projects.serviceAccounts.list.",
+    )
+    assert wire("DELETE", "/storage/v1/b/b")[:2] == (501, "notImplemented")
+
+
+def test_a_disabled_service_says_how_to_enable_it(wire: Wire) -> None:
+    provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    url = f"https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project={NUMBER}"
+
+    message = (
+        f"Cloud TPU API has not been used in project {NUMBER} before or it is disabled. Enable it by visiting {url} then "
+        "retry. If you enabled this API recently, wait a few minutes for the action to propagate to our systems and retry."
+    )
+
+    refused = wire.send("GET", NODES)
+
+    assert json.loads(refused.body) == {
+        "error": {
+            "code": 403,
+            "message": message,
+            "status": "PERMISSION_DENIED",
+            "details": [
+                {
+                    "@type": "type.googleapis.com/google.rpc.Help",
+                    "links": [{"description": "Google developers console API activation", "url": url}],
+                },
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "SERVICE_DISABLED",
+                    "domain": "googleapis.com",
+                    "metadata": {"service": "tpu.googleapis.com", "consumer": f"projects/{NUMBER}"},
+                },
+            ],
+        }
+    }
+    assert wire("GET", P)["name"] == "sandbox"
+    listed = wire("GET", "/v1/projects/sandbox/services?filter=state:DISABLED")["services"]
+    assert [service["config"]["name"] for service in listed] == ["tpu.googleapis.com"]
+    wire("POST", f"/v1/projects/{NUMBER}/services/tpu.googleapis.com:enable", {})
+    assert wire("GET", NODES) == {}
+
+
+def test_without_billing_nothing_is_served(wire: Wire) -> None:
+    provision.set_billing(wire.world, enabled=False)
+
+    for path in (NODES, P):
+        code, _, message = wire("GET", path)
+        assert (code, message.partition(" by visiting")[0]) == (
+            403,
+            f"This API method requires billing to be enabled. Please enable billing on project #{NUMBER}",
+        )
+    assert wire("GET", "/v1/projects/sandbox/billingInfo")["billingEnabled"] is False
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answer"),
+    [
+        (
+            "GET",
+            "/v2/projects/typo/locations",
+            (403, "PERMISSION_DENIED", "Permission denied on resource project typo."),
+        ),
+        ("GET", "/compute/v1/projects/typo", (404, "notFound", "The resource 'projects/typo' was not found")),
+        ("GET", "/storage/v1/b?project=typo", (400, "invalid", "Unknown project id: typo")),
+        ("GET", "/v1/projects/typo", (403, "PERMISSION_DENIED", "The caller does not have permission")),
+        (
+            "GET",
+            "/v3/projects/typo",
+            (403, "PERMISSION_DENIED", _V3_DENIED),
+        ),
+        (
+            "GET",
+            "/v1/projects/typo/services",
+            (403, "PERMISSION_DENIED", "Project 'typo' not found or permission denied."),
+        ),
+        ("GET", "/v1/projects/typo/billingInfo", (403, "PERMISSION_DENIED", "The caller does not have permission")),
+    ],
+)
+def test_each_api_has_its_words_for_an_unknown_project(wire: Wire, method: str, path: str, answer: Any) -> None:
+    assert not isinstance(wire(method, path), tuple) or "storage" in path
+    provision.add_project(wire.world, "sandbox")
+
+    assert wire(method, path) == answer
+    assert not isinstance(wire(method, path.replace("typo", "sandbox")), tuple)
+
+
+def test_a_project_is_found_by_its_number_and_named_as_it_was_added(wire: Wire) -> None:
+    provision.add_project(wire.world, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
+    number = provision.project_number("mine")
+
+    assert wire("GET", f"/v1/projects/{number}") == {
+        "projectNumber": number,
+        "projectId": "mine",
+        "name": "Mine",
+        "lifecycleState": "ACTIVE",
+        "createTime": "2026-01-01T00:00:00.000Z",
+        "labels": {"a": "b"},
+    }
+    assert wire("GET", "/v3/projects/mine")["name"] == f"projects/{number}"
+    assert wire("POST", "/v3/projects/mine:testIamPermissions", PERMISSIONS) == {"permissions": ["tpu.nodes.get"]}
+
+
+def test_a_projects_policy_read_before_another_change_is_not_written(wire: Wire) -> None:
+    before = wire("POST", "/v3/projects/sandbox:getIamPolicy", {})
+    account = f"serviceAccount:{NUMBER}-compute@developer.gserviceaccount.com"
+    assert {"role": "roles/editor", "members": [account]} in before["bindings"]
+
+    provision.set_iam_policy(wire.world, OWN["policy"]["bindings"])
+
+    refused = wire("POST", "/v1/projects/sandbox:setIamPolicy", {"policy": before})
+    assert refused[:2] == (409, "ABORTED")
+    assert wire("POST", "/v1/projects/sandbox:getIamPolicy", {})["bindings"] == OWN["policy"]["bindings"]
+
+
+def test_roles_hold_what_they_include(wire: Wire) -> None:
+    admin_role = wire("GET", "/v1/roles/storage.objectAdmin")["includedPermissions"]
+
+    assert {"storage.objects.get", "storage.objects.list", "storage.objects.create", "storage.objects.delete"} < {
+        *admin_role
+    }
+    assert "tpu.nodes.create" in wire("GET", "/v1/roles/owner")["includedPermissions"]
+    assert wire("GET", "/v1/roles/none") == (404, "NOT_FOUND", "The role named roles/none was not found.")
+
+
+def test_an_imported_key_is_in_the_profile(wire: Wire) -> None:
+    imported = wire("POST", "/v1/users/Me@example.com:importSshPublicKey", KEY)
+
+    profile = wire("GET", "/v1/users/Me@example.com/loginProfile")
+    assert (imported, profile["posixAccounts"][0]["username"]) == ({"loginProfile": profile}, "me_example_com")
+    assert [entry["key"] for entry in profile["sshPublicKeys"].values()] == [KEY["key"]]
+    assert wire("POST", "/v1/users/me:importSshPublicKey", {"key": "x"})[0] == 400
+
+
+def test_the_quotas_of_a_world_are_metrics(wire: Wire) -> None:
+    with wire.world.write() as session:
+        admin.set_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
+        admin.set_quota(session, limit=64, generation="v6e")
+    path = "services/tpu.googleapis.com/consumerQuotaMetrics"
+
+    metrics = wire("GET", f"/v1beta1/projects/sandbox/{path}")["metrics"]
+
+    shown = [
+        (metric["displayName"], metric["metric"], metric["consumerQuotaLimits"][0]["quotaBuckets"])
+        for metric in metrics
+    ]
+    zone = {"effectiveLimit": "16", "defaultLimit": "-1", "dimensions": {"zone": "us-west4-a"}}
+    assert shown == [
+        (
+            "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI",
+            "tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible",
+            [{"effectiveLimit": "-1", "defaultLimit": "-1"}, zone],
+        ),
+        (
+            "TPUV6EPerProjectPerRegionForTPUAPI",
+            "tpu.googleapis.com/tpu-v6e",
+            [{"effectiveLimit": "64", "defaultLimit": "64"}],
+        ),
+    ]
+    assert metrics[1]["name"] == f"projects/{NUMBER}/{path}/tpu.googleapis.com%2Ftpu-v6e"
+
+
+def test_a_world_of_an_older_layout_is_brought_up_and_a_newer_one_refused(tmp_path: Path) -> None:
+    path = tmp_path / "world.db"
+    with World.open(path) as world:
+        admin.add_node(world, "kept")
+    with sqlite3.connect(path) as database:
+        for table in ("resources", "contents", "events"):
+            database.execute(f"DROP TABLE {table}")
+        database.execute("PRAGMA user_version=1")
+    database.close()
+
+    with World.open(path) as world:
+        assert provision.add_bucket(world, "b")["name"] == "b"
+        assert admin.status(world).states == {"sandbox": {"READY": 1}}
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(WorldTooNewError, match="has layout 99"):
+        World.open(path)

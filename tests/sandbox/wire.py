@@ -1,0 +1,51 @@
+"""Requests to a world as they come over the wire; each JSON answer is checked against the schema of the method that gave it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from tpuctl.sandbox.calls import Request, Response
+from tpuctl.sandbox.discovery import route
+from tpuctl.sandbox.schema import check_response
+from tpuctl.sandbox.service import respond
+from tpuctl.sandbox.uploads import split
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+
+class Wire:
+    """A world, called with method, path and body."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
+        """Return the answer as it is. A body that is not bytes is sent as JSON; `content_type` is the header."""
+        parts = urlsplit(path)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
+        answer = respond(self.world, Request(method, parts.path, query, named, content))
+        assert isinstance(answer, Response)
+        return answer
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """Return the JSON that was answered; for a refusal its code, reason (or status) and message."""
+        answer = self.send(method, path, body, **headers)
+        if answer.status >= 400:
+            error = json.loads(answer.body)["error"]
+            return (
+                error["code"],
+                error["errors"][0]["reason"] if "errors" in error else error["status"],
+                error["message"],
+            )
+        value = json.loads(answer.body) if answer.body else None
+        found = route("POST" if "upload_id" in path else method, split(urlsplit(path).path)[1])
+        assert found is not None
+        if found.method.response and value is not None:
+            service = found.document.service
+            assert check_response(service.version, found.method.response, value, api=service.api) == []
+        return value

@@ -1,0 +1,227 @@
+"""`--dry-run` on every command that changes something: steps, requests, gcloud's commands; nothing is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+
+DONE = "dry run: nothing was changed\n"
+NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--spot", "--metadata", "token=geheim", "--labels", "team=vision")
+
+
+@pytest.fixture
+def fleet(sandbox: Sandbox) -> Sandbox:
+    """Nodes in the states that plans begin with."""
+    sandbox.add_node("demo", labels={"a": "1"}, tags=["old"], metadata={"ssh-keys": "ada:geheim", "token": "geheim"})
+    sandbox.add_node("pod", zone="us-central1-a", acceleratorType="v5litepod-16")
+    sandbox.add_node("stopped", state="STOPPED")
+    sandbox.add_node("preempted", state="PREEMPTED", schedulingConfig={"spot": True})
+    sandbox.add_node("owned", queued_resource="request")
+    sandbox.add_queued_resource("request", node_ids=("owned",))
+    return sandbox
+
+
+def plan(tpuctl: Console, *arguments: str) -> tuple[list[str], list[str]]:
+    """Return the steps, with their requests, and the gcloud commands, as a dry run prints them."""
+    out, err, code = tpuctl(*arguments, "--dry-run")
+    assert (err, code) == (DONE, 0)
+    lines = [re.sub(r"https?://[^/]+/v2/projects/sandbox/locations/", "…/", line) for line in out.splitlines()]
+    steps = [line.strip() for line in lines if not line.startswith(("   $", "   {"))]
+    return steps, [line.removeprefix("   $ ") for line in lines if line.startswith("   $")]
+
+
+GCLOUD = "gcloud compute tpus"
+B = "--zone us-central2-b --project sandbox"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps", "gcloud"),
+    [
+        (
+            ("up", "new", *NEW),
+            ["1. create new in us-central2-b: there is none yet", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
+             "'--metadata=token=(not shown)'")],
+        ),
+        (
+            ("create", "new", *NEW),
+            ["1. create new in us-central2-b: asked for", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
+             "'--metadata=token=(not shown)'")],
+        ),
+        (
+            ("up", "stopped"),
+            ["1. start stopped in us-central2-b: it is STOPPED", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            [f"tpu-vm start stopped {B}"],
+        ),
+        (
+            ("start", "stopped", "demo"),
+            ["1. start stopped in us-central2-b: asked for", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            [f"tpu-vm start stopped {B}"],
+        ),
+        (
+            ("stop", "stopped", "demo"),
+            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
+            [f"tpu-vm stop demo {B}"],
+        ),
+        (("stop", "stopped"), ["nothing to do"], []),
+        (
+            ("reset", "demo"),
+            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json",
+             "2. start demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:start?alt=json"],
+            [f"tpu-vm stop demo {B}", f"tpu-vm start demo {B}"],
+        ),
+        (
+            ("reset", "pod"),
+            ["1. reboot pod in us-central1-a: asked for"],
+            ["tpu-vm ssh pod --zone us-central1-a --project sandbox --worker=all '--command=sudo reboot'"],
+        ),
+        (
+            ("down", "demo", "owned"),
+            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo?alt=json",
+             "2. delete owned in us-central2-b: the queued resource `request` (ACTIVE) with the v4-8 node (READY)",
+             "DELETE …/us-central2-b/queuedResources/request?force=true&alt=json"],
+            [f"tpu-vm delete demo {B} --quiet", f"queued-resources delete request {B} --force --quiet"],
+        ),
+        (
+            ("delete", "demo"),
+            ["1. delete demo in us-central2-b: the v4-8 node (READY)", "DELETE …/us-central2-b/nodes/demo?alt=json"],
+            [f"tpu-vm delete demo {B} --quiet"],
+        ),
+        (
+            ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "new", "--remove-tags", "old",
+             "--metadata", "^:^token=new:other=a,b", "--description", "d e"),
+            ["1. update demo in us-central2-b: labels, tags, metadata, description",
+             "PATCH …/us-central2-b/nodes/demo?updateMask=labels%2Ctags%2Cmetadata%2Cdescription&alt=json"],
+            [(f"tpu-vm update demo {B} --update-labels=b=2 --remove-labels=a "
+             "'--update-metadata=token=(not shown),other=(not shown)' --add-tags=new --remove-tags=old '--description=d e'")],
+        ),
+        (("update", "demo", "--labels", "a=1"), ["nothing to do"], []),
+    ],
+)  # fmt: skip
+def test_each_step_comes_with_its_request_and_gclouds_command(
+    tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], steps: list[str], gcloud: list[str]
+) -> None:
+    assert plan(tpuctl, *arguments) == (steps, [f"{GCLOUD} {line}" for line in gcloud])
+    assert fleet.changes() == []
+
+
+def test_a_preempted_node_is_deleted_and_made_again(tpuctl: Console, fleet: Sandbox) -> None:
+    steps, commands = plan(tpuctl, "up", "preempted")
+
+    assert [step for step in steps if step[0].isdigit()] == [
+        "1. delete preempted in us-central2-b: it was preempted: only its record is left",
+        "2. create preempted in us-central2-b: there is none yet",
+    ]
+    assert [shlex.split(command)[4] for command in commands] == ["delete", "create"]
+    assert "--spot" in commands[1]
+    assert fleet.changes() == []
+
+
+def test_metadata_is_what_people_paste_into_tickets(tpuctl: Console, fleet: Sandbox) -> None:
+    for arguments in (
+        ("up", "new", *NEW), ("create", "new", *NEW), ("reset", "demo", "--mode", "recreate"),
+        ("update", "demo", "--metadata", "token=geheim2"), ("up", "demo", "--type", "v4-16", "--replace"),
+    ):  # fmt: skip
+        for form in ("table", "json", "yaml"):
+            out, err, code = tpuctl(*arguments, "--dry-run", "-o", form)
+            assert ("geheim" in out + err, code) == (False, 0)
+    assert fleet.changes() == []
+
+
+def test_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
+    mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
+    origin = face.get("TPUCTL_ENDPOINT", "https://tpu.googleapis.com")
+
+    out, err, code = tpuctl("up", "new", *NEW, "--dry-run", "-o", "json")
+    (step,) = json.loads(out)
+
+    body: dict[str, Any] = step["request"].pop("body")
+    assert (err, code) == ("", 0)
+    assert body.pop("labels") == {"team": "vision", "tpuctl-request": body_label(out)}
+    assert body == {
+        "acceleratorType": "v4-8",
+        "runtimeVersion": "tpu-ubuntu2204-base",
+        "networkConfig": {"enableExternalIps": True},
+        "schedulingConfig": {"spot": True},
+        "metadata": {"token": "(not shown)"},
+    }
+    assert step == {
+        "step": "create",
+        "node": "new",
+        "zone": "us-central2-b",
+        "project": "sandbox",
+        "reason": "there is none yet",
+        "request": {
+            "method": "POST",
+            "url": f"{origin}/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=new&alt=json",
+        },
+        "gcloud": [
+            (
+                f"{GCLOUD} tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot "
+                "--labels=team=vision '--metadata=token=(not shown)'"
+            )
+        ],
+        **mark,
+    }
+    assert [entry["step"] for entry in json.loads(tpuctl("down", "demo", "pod", "--dry-run", "-o", "json")[0])] == [
+        "delete",
+        "delete",
+    ]
+    assert json.loads(tpuctl("stop", "stopped", "--dry-run", "-o", "json")[0]) == []
+
+
+def body_label(out: str) -> str:
+    """Return the label that tells this request from every other: it is new each time."""
+    found = re.search(r'"tpuctl-request": "([0-9a-f]{32})"', out)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("create", "demo", "--type", "v4-8", "--zone", "us-central2-b"), 8),
+        (("up", "demo", "--type", "v4-16"), 8),
+        (("stop", "pod"), 8),
+        (("start", "preempted"), 8),
+        (("delete", "nope"), 3),
+        (("reset", "nope"), 3),
+    ],
+)
+def test_a_dry_run_ends_as_the_run_would(
+    tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], code: int
+) -> None:
+    out, err, ended = tpuctl(*arguments, "--dry-run")
+    run = tpuctl(*arguments)
+
+    assert (out, ended) == (run[0], run[2]) == ("", code)
+    assert run[1].endswith(err)  # the run may tell before what it sees
+    assert fleet.changes() == []
+
+
+@pytest.mark.gcloud
+@pytest.mark.parametrize("face", ["in-process"], indirect=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "n", "--remove-tags", "old",
+         "--metadata", "new=1", "--remove-metadata", "token", "--description", "d e"),
+        ("down", "owned"),
+    ],
+)  # fmt: skip
+def test_gclouds_own_parser_takes_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
+    (command,) = plan(tpuctl, *arguments)[1]
+
+    # One flag that gcloud does not have keeps it from going on; it is all that its parser has to complain about.
+    done = subprocess.run([*shlex.split(command), "--bogus"], capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert re.findall(r"unrecognized arguments:\s+(.*\S)", done.stderr) == ["--bogus"], done.stderr
