@@ -124,6 +124,10 @@ already-exists api
   projects/intercloud-320520/locations/us-central1-a/nodes/sky_tpu
 stop-not-supported-qr api
   StopNode is not supported for queued resources
+stop-not-supported-slice api
+  FAILED_PRECONDITION: This operation is only available with single TPU nodes.
+start-not-supported-tier api
+  INVALID_ARGUMENT: Spot VM TPUs cannot be restarted, and must be recreated again.
 state-forbids-for-now operation
   INVALID_ARGUMENT: Cloud TPU received a bad request. stop is not supported while in state STARTING [EID: 0x1]
 state-forbids-action operation

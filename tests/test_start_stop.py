@@ -115,7 +115,7 @@ def test_anyway_the_service_has_the_last_word(
 
     out, err, code = tpuctl(verb, "demo", "--anyway")
 
-    assert (out, code) == ("", 2)
+    assert (out, code) == ("", 8)
     assert says in err
 
 

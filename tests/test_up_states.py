@@ -86,6 +86,7 @@ def test_an_unknown_state_is_not_ready_and_is_waited_for(tpuctl: Console, sandbo
         5,
         [],
     )
+    put(sandbox)  # what the sandbox answers at the end is checked against what the service knows today
 
 
 def test_a_node_that_is_being_created_is_adopted(tpuctl: Console, sandbox: Sandbox) -> None:

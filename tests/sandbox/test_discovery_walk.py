@@ -138,7 +138,7 @@ def test_whatever_the_document_allows_is_served_in_the_schema_or_refused_as_goog
     declared = {name: value(version, spec, name) for name, spec in method.query_parameters.items()}
     bodies = message(version, method.request) if method.request else st.none()
 
-    @settings(REPRODUCIBLE, max_examples=16 if method.request else 6)
+    @settings(REPRODUCIBLE, max_examples=12 if method.request else 4)
     @given(place=places, query=st.fixed_dictionaries({}, optional=declared), body=bodies)
     def call(place: str, query: dict[str, Any], body: Any) -> None:
         if "nodes/" in place or "queuedResources/" in place:

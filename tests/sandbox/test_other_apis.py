@@ -10,7 +10,7 @@ import pytest
 from tests.sandbox.wire import Wire
 
 from tpuctl.sandbox import admin, provision
-from tpuctl.sandbox.methods import METHODS
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.world import World, WorldTooNewError
 
 if TYPE_CHECKING:
@@ -26,103 +26,11 @@ _V3_DENIED = (
     "Permission 'resourcemanager.projects.get' denied on resource '//cloudresourcemanager.googleapis.com/projects/typo' "
     "(or it may not exist)."
 )
-_TWICE = ("v1", "v3")
-
-# Every method that is served beside the TPU API's: a request to each, in each version that has it.
-SERVED: dict[str, list[tuple[str, str, Any]]] = {
-    "compute.projects.get": [("GET", P, None), ("GET", "/compute/alpha/projects/sandbox", None)],
-    "compute.projects.setCommonInstanceMetadata": [("POST", f"{P}/setCommonInstanceMetadata", {})],
-    "compute.globalOperations.get": [("GET", f"{P}/global/operations/OPERATION", None)],
-    "compute.globalOperations.wait": [("POST", f"{P}/global/operations/OPERATION/wait", None)],
-    "compute.zones.get": [("GET", f"{P}/zones/us-central2-b", None)],
-    "compute.zones.list": [("GET", f"{P}/zones", None)],
-    "compute.regions.get": [("GET", f"{P}/regions/us-central2", None)],
-    "compute.regions.list": [("GET", f"{P}/regions", None)],
-    "compute.networks.get": [("GET", f"{P}/global/networks/default", None)],
-    "compute.networks.list": [("GET", f"{P}/global/networks", None)],
-    "compute.subnetworks.get": [("GET", f"{P}/regions/us-central2/subnetworks/default", None)],
-    "compute.subnetworks.list": [("GET", f"{P}/regions/us-central2/subnetworks", None)],
-    "compute.subnetworks.aggregatedList": [("GET", f"{P}/aggregated/subnetworks", None)],
-    "compute.firewalls.get": [("GET", f"{P}/global/firewalls/default-allow-ssh", None)],
-    "compute.firewalls.list": [("GET", f"{P}/global/firewalls", None)],
-    "compute.firewalls.insert": [("POST", f"{P}/global/firewalls", {"name": "new"})],
-    "compute.firewalls.delete": [("DELETE", f"{P}/global/firewalls/default-allow-ssh", None)],
-    "compute.disks.get": [("GET", f"{P}/zones/us-central2-b/disks/d", None)],
-    "compute.disks.list": [("GET", f"{P}/zones/us-central2-b/disks", None)],
-    "compute.disks.aggregatedList": [("GET", f"{P}/aggregated/disks", None)],
-    "compute.instances.get": [("GET", f"{P}/zones/us-central2-b/instances/i", None)],
-    "compute.instances.list": [("GET", f"{P}/zones/us-central2-b/instances", None)],
-    "compute.instances.aggregatedList": [("GET", f"{P}/aggregated/instances", None)],
-    "storage.buckets.get": [("GET", "/storage/v1/b/b", None)],
-    "storage.buckets.list": [("GET", "/storage/v1/b?project=sandbox", None)],
-    "storage.buckets.getIamPolicy": [("GET", "/storage/v1/b/b/iam", None)],
-    "storage.buckets.setIamPolicy": [("PUT", "/storage/v1/b/b/iam", OWN["policy"])],
-    "storage.buckets.testIamPermissions": [("GET", "/storage/v1/b/b/iam/testPermissions?permissions=x", None)],
-    "storage.objects.get": [("GET", "/storage/v1/b/b/o/o", None)],
-    "storage.objects.list": [("GET", "/storage/v1/b/b/o", None)],
-    "storage.objects.insert": [("POST", "/upload/storage/v1/b/b/o?uploadType=media&name=n", b"x")],
-    "storage.objects.delete": [("DELETE", "/storage/v1/b/b/o/o", None)],
-    "serviceusage.services.get": [
-        ("GET", f"/{v}/projects/sandbox/services/x.googleapis.com", None) for v in ("v1", "v1beta1")
-    ],
-    "serviceusage.services.list": [("GET", f"/{v}/projects/sandbox/services", None) for v in ("v1", "v1beta1")],
-    "serviceusage.services.enable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:enable", {})],
-    "serviceusage.services.disable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:disable", {})],
-    "serviceusage.services.batchEnable": [
-        ("POST", "/v1/projects/sandbox/services:batchEnable", {"serviceIds": ["x.googleapis.com"]})
-    ],
-    "serviceusage.services.consumerQuotaMetrics.list": [
-        ("GET", "/v1beta1/projects/sandbox/services/tpu.googleapis.com/consumerQuotaMetrics", None)
-    ],
-    "serviceusage.operations.get": [("GET", "/v1/USAGE", None)],
-    "cloudresourcemanager.projects.get": [("GET", f"/{v}/projects/sandbox", None) for v in _TWICE],
-    "cloudresourcemanager.projects.getIamPolicy": [("POST", f"/{v}/projects/sandbox:getIamPolicy", {}) for v in _TWICE],
-    "cloudresourcemanager.projects.setIamPolicy": [
-        ("POST", f"/{v}/projects/sandbox:setIamPolicy", OWN) for v in _TWICE
-    ],
-    "cloudresourcemanager.projects.testIamPermissions": [
-        ("POST", f"/{v}/projects/sandbox:testIamPermissions", PERMISSIONS) for v in _TWICE
-    ],
-    "iam.roles.get": [("GET", "/v1/roles/tpu.admin", None)],
-    "oslogin.users.getLoginProfile": [("GET", "/v1/users/me@example.com/loginProfile", None)],
-    "oslogin.users.importSshPublicKey": [("POST", "/v1/users/me@example.com:importSshPublicKey", KEY)],
-    "cloudbilling.projects.getBillingInfo": [("GET", "/v1/projects/sandbox/billingInfo", None)],
-}
-# Nothing begins in a region or a zone yet: their operations are served, and answer 404.
-_EMPTY = {f"compute.{scope}Operations.{verb}" for scope in ("region", "zone") for verb in ("get", "wait")}
 
 
 @pytest.fixture
 def wire(world: World) -> Wire:
     return Wire(world)
-
-
-@pytest.fixture(scope="module")
-def stocked(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = World.open(tmp_path_factory.mktemp("stocked") / "world.db")
-    provision.add_bucket(world, "b")
-    provision.add_object(world, "b", "o", "content")
-    provision.add_disk(world, "d")
-    provision.add_instance(world, "i")
-    return world
-
-
-@pytest.mark.parametrize("method", SERVED)
-def test_each_served_method_answers_in_its_schema(stocked: World, method: str) -> None:
-    wire = Wire(stocked)
-    names = {
-        "OPERATION": wire("POST", f"{P}/setCommonInstanceMetadata", {})["name"],
-        "USAGE": wire("POST", "/v1/projects/sandbox/services/y.googleapis.com:enable", {})["name"],
-    }
-    for http_method, path, body in SERVED[method]:
-        for word, name in names.items():
-            path = path.replace(word, name)  # noqa: PLW2901  # the path with its names in
-        answer = wire(http_method, path, body)
-        assert isinstance(answer, dict) or http_method == "DELETE"
-
-
-def test_the_list_of_the_served_is_complete() -> None:
-    assert {method for method in METHODS if not method.startswith("tpu.")} == {*SERVED, *_EMPTY}
 
 
 def test_what_is_not_served_says_its_name(wire: Wire) -> None:
@@ -132,6 +40,17 @@ def test_what_is_not_served_says_its_name(wire: Wire) -> None:
         "Operation is not implemented, or supported, or enabled. The sandbox does not serve iam.projects.serviceAccounts.list.",
     )
     assert wire("DELETE", "/storage/v1/b/b")[:2] == (501, "notImplemented")
+
+
+def test_a_fault_has_the_form_of_the_api_that_it_meets(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "b")
+    with wire.world.write() as session:
+        add_fault(session, Fault(FaultKind.HTTP_ERROR, method="storage.*", status=503, message="Busy."))
+        add_fault(session, Fault(FaultKind.UNAUTHENTICATED, method="compute.*"))
+
+    assert wire("GET", "/storage/v1/b/b") == (503, "backendError", "Busy.")
+    assert wire("GET", P)[:2] == (401, "authError")
+    assert (wire("GET", "/storage/v1/b/b")["name"], wire("GET", P)["name"]) == ("b", "sandbox")
 
 
 def test_a_disabled_service_says_how_to_enable_it(wire: Wire) -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import admin, quotas
+from tpuctl.sandbox.afflictions import Fault, FaultKind
 from tpuctl.sandbox.capacity import Demand, Tier
+from tpuctl.sandbox.faults import add_fault
 
 if TYPE_CHECKING:
     from tests.sandbox.conftest import Api
@@ -200,6 +202,20 @@ def test_a_stockout_without_an_end_can_be_ended(world: World, api: Api, clock: M
     clock.sleep(15 * MINUTE)
 
     assert (before, count, queued_state(api)) == ("WAITING_FOR_RESOURCES", 1, "ACTIVE")
+
+
+def test_a_stockout_changes_nothing_for_a_request_that_is_doomed_or_hangs(
+    world: World, api: Api, clock: ManualClock
+) -> None:
+    with world.write() as session:
+        add_fault(session, Fault(FaultKind.HANG, node="stuck", state="WAITING_FOR_RESOURCES"))
+        add_fault(session, Fault(FaultKind.OPERATION_ERROR, node="doomed", method="*.queuedResources.create"))
+    for name in ("doomed", "stuck"):
+        request(api, name)
+    add_stockout(world, duration=MINUTE)
+    clock.sleep(30 * MINUTE)
+
+    assert [queued_state(api, name) for name in ("doomed", "stuck")] == ["FAILED", "WAITING_FOR_RESOURCES"]
 
 
 @pytest.mark.parametrize(

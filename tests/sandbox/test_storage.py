@@ -1,34 +1,18 @@
-"""Cloud Storage in the sandbox: buckets, objects and their preconditions, uploads of every kind, and its refusals."""
+"""Buckets in the sandbox, lists of their objects, who may do what, and the refusals of Cloud Storage."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import subprocess
-import sys
-from base64 import b64encode
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import google_auth_httplib2
 import pytest
-from google.auth.credentials import AnonymousCredentials
-from googleapiclient.discovery import build
-from googleapiclient.http import MediaInMemoryUpload, MediaIoBaseDownload, MediaIoBaseUpload
 from tests.sandbox.wire import Wire
 
 from tpuctl.sandbox import provision
-from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.server import serve
 from tpuctl.sandbox.storage.buckets import location_type
 from tpuctl.sandbox.storage.listing import Selection
-from tpuctl.sandbox.uploads import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tpuctl.clock import ManualClock
     from tpuctl.sandbox.world import World
 
 B = "/storage/v1/b"
@@ -40,24 +24,6 @@ FAILED = (412, "conditionNotMet", "At least one of the pre-conditions you specif
 def wire(world: World) -> Wire:
     provision.add_bucket(world, "data", location="us-central2")
     return Wire(world)
-
-
-@pytest.fixture(params=["in process", "over http"])
-def storage(request: pytest.FixtureRequest, world: World) -> Iterator[Any]:
-    """Google's client on both faces."""
-    provision.add_bucket(world, "data", location="us-central2")
-    nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
-    if request.param == "in process":
-        http = google_auth_httplib2.AuthorizedHttp(nobody, http=SandboxHttp(world))
-        yield build("storage", "v1", static_discovery=True, http=http)
-        return
-    with serve(world).start() as server:
-        endpoint = {"api_endpoint": f"{server.url}/storage/v1/"}
-        # Uploads ignore the endpoint: they go to the document's root unless it is replaced.
-        client = build("storage", "v1", static_discovery=True, credentials=nobody, client_options=endpoint)
-        client._rootDesc["rootUrl"] = f"{server.url}/"
-        yield client
-        client.close()
 
 
 def test_a_bucket_needs_no_more_than_a_name_and_a_location(wire: Wire) -> None:
@@ -182,112 +148,6 @@ def test_test_iam_permissions_answers_for_the_caller(wire: Wire) -> None:
     assert wire("GET", f"{B}/full/{asked}")["permissions"] == ["storage.objects.get"]
 
 
-def test_googles_client_uploads_and_downloads_in_each_way(storage: Any) -> None:
-    large = bytes(range(256)) * 3000  # three pieces of 256 KiB
-    media = {
-        "media": MediaInMemoryUpload(b"one\r\ntwo\r", mimetype="text/plain"),
-        "multipart": MediaInMemoryUpload(b"--=== \r\n\r\n", mimetype="text/plain"),
-        "resumable": MediaIoBaseUpload(io.BytesIO(large), "x/y", chunksize=256 * 1024, resumable=True),
-    }
-    content = {"media": b"one\r\ntwo\r", "multipart": b"--=== \r\n\r\n", "resumable": large}
-    for kind, upload in media.items():
-        body = None if kind == "media" else {"name": kind, "metadata": {"by": "test"}}
-        name = kind if kind == "media" else None
-        stored = storage.objects().insert(bucket="data", name=name, body=body, media_body=upload).execute()
-        assert (stored["name"], stored["size"]) == (kind, str(len(content[kind])))
-        assert stored["md5Hash"] == b64encode(hashlib.md5(content[kind], usedforsecurity=False).digest()).decode()
-        assert storage.objects().get(bucket="data", object=kind).execute() == stored
-        assert storage.objects().get_media(bucket="data", object=kind).execute() == content[kind]
-
-    received = io.BytesIO()
-    download = MediaIoBaseDownload(received, storage.objects().get_media(bucket="data", object="resumable"), 300_000)
-    while not download.next_chunk()[1]:
-        pass
-    assert received.getvalue() == large
-    assert storage.objects().delete(bucket="data", object="media").execute() in {"", b""}
-    listed = storage.objects().list(bucket="data").execute()["items"]
-    assert [(entry["name"], entry["contentType"]) for entry in listed] == [
-        ("multipart", "text/plain"),
-        ("resumable", "x/y"),
-    ]
-
-
-def test_known_checksums(wire: Wire) -> None:
-    stored = provision.add_object(wire.world, "data", "o", b"123456789")
-
-    # The check values that the algorithms' descriptions give.
-    assert (stored["crc32c"], stored["md5Hash"]) == ("4waSgw==", "JfnnlDI7RTiF9RgfG2JNCw==")
-    assert wire("POST", UP + "&name=x", b"x")["contentType"] == "application/octet-stream"
-
-
-@pytest.mark.parametrize(
-    ("condition", "absent", "present"),
-    [
-        ("ifGenerationMatch=0", True, False),
-        ("ifGenerationMatch={generation}", False, True),
-        ("ifGenerationMatch=7", False, False),
-        ("ifGenerationNotMatch=0", False, True),
-        ("ifGenerationNotMatch={generation}", True, False),
-        ("ifMetagenerationMatch=1", False, True),
-        ("ifMetagenerationNotMatch=1", True, False),
-    ],
-)
-def test_an_insert_holds_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
-    there = provision.add_object(wire.world, "data", "there", b"old")
-    outcomes = []
-    for name in ("new", "there"):
-        answer = wire("POST", f"{UP}&name={name}&" + condition.format(**there), b"x")
-        outcomes.append(answer != FAILED)
-        assert answer == FAILED or answer["size"] == "1"
-    assert outcomes == [absent, present]
-
-
-def test_each_change_is_a_new_generation_also_when_time_stands_still(wire: Wire, clock: ManualClock) -> None:
-    first = wire("POST", UP + "&name=o", b"1")
-    second = wire("POST", UP + f"&name=o&ifGenerationMatch={first['generation']}", b"2")
-    assert wire("DELETE", f"{B}/data/o/o?ifGenerationMatch={first['generation']}") == FAILED
-    assert wire.send("DELETE", f"{B}/data/o/o?ifGenerationMatch={second['generation']}").status == 204
-    assert wire("DELETE", f"{B}/data/o/o")[0] == 404
-    third = wire("POST", UP + "&name=o&ifGenerationMatch=0", b"3")
-    clock.sleep(timedelta(seconds=1))
-    fourth = wire("POST", UP + "&name=o", b"4")
-
-    generations = [int(document["generation"]) for document in (first, second, third, fourth)]
-    assert generations == sorted(set(generations))
-    assert wire("GET", f"{B}/data/o/o?generation={first['generation']}")[0] == 404
-    assert wire.send("GET", f"{B}/data/o/o?ifGenerationNotMatch={fourth['generation']}").status == 304
-
-
-_COUNTER = """
-import json, sys
-from pathlib import Path
-from tpuctl.sandbox.calls import Request
-from tpuctl.sandbox.service import respond
-from tpuctl.sandbox.world import World
-world, lost = World.open(Path(sys.argv[1])), 0
-def send(method, path, query=(), body=b""):
-    return respond(world, Request(method, path, query, {}, body))
-done = 0
-while done < 25:
-    read = send("GET", "/storage/v1/b/data/o/count")
-    seen = json.loads(read.body) if read.status == 200 else {"generation": "0"}
-    query = (("generation", seen["generation"]), ("alt", "media"))
-    value = send("GET", "/storage/v1/b/data/o/count", query).body if read.status == 200 else b"0"
-    if not value.isdigit():
-        continue
-    query = (("uploadType", "media"), ("name", "count"), ("ifGenerationMatch", seen["generation"]))
-    done += send("POST", "/upload/storage/v1/b/data/o", query, b"%d" % (int(value) + 1)).status == 200
-"""
-
-
-def test_four_processes_lose_no_update_under_preconditions(wire: Wire) -> None:
-    command = (sys.executable, "-W", "error", "-c", _COUNTER, str(wire.world.path))
-    writers = [subprocess.Popen(command) for _ in range(4)]
-
-    assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
-    assert wire.send("GET", f"{B}/data/o/count?alt=media").body == b"100"
-
-
 @pytest.mark.parametrize(
     ("query", "items", "prefixes"),
     [
@@ -324,71 +184,3 @@ def test_a_list_is_cut_as_asked_and_the_same_in_pages(
 
 def test_a_glob_that_is_no_expression_matches_itself() -> None:
     assert [Selection(glob=glob).has("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "status", "body", "content_range"),
-    [
-        ("bytes=1-2", 206, b"bc", "bytes 1-2/4"),
-        ("bytes=2-", 206, b"cd", "bytes 2-3/4"),
-        ("bytes=-1", 206, b"d", "bytes 3-3/4"),
-        ("bytes=0-99", 206, b"abcd", "bytes 0-3/4"),
-        ("bytes=4-", 416, b"", "bytes */4"),
-        ("lines=1", 200, b"abcd", None),
-    ],
-)
-def test_a_part_of_an_object_is_downloaded(
-    wire: Wire, wanted: str, status: int, body: bytes, content_range: str | None
-) -> None:
-    provision.add_object(wire.world, "data", "o", "abcd")
-
-    answer = wire.send("GET", "/download/storage/v1/b/data/o/o?alt=media", range=wanted)
-
-    assert (answer.status, answer.body, answer.headers.get("content-range")) == (status, body, content_range)
-
-
-def test_a_resumable_upload_tells_how_far_it_is_and_can_be_given_up(wire: Wire) -> None:
-    opened = wire.send("POST", UP.replace("media", "resumable"), {"name": "o"}, host="localhost:1")
-    session = opened.headers["location"].removeprefix("http://localhost:1")
-
-    def put(content: bytes, where: str) -> tuple[int, str | None]:
-        answer = wire.send("PUT", session, content, content_range=f"bytes {where}")
-        return answer.status, answer.headers.get("range")
-
-    assert put(b"", "*/4") == (308, None)
-    assert put(b"ab", "0-1/*") == (308, "bytes=0-1")
-    assert put(b"", "*/4") == (308, "bytes=0-1")
-    assert put(b"bc", "1-2/4") == (308, "bytes=0-2")  # a piece that comes again is taken once
-    assert put(b"x", "9-9/10")[0] == 503
-    assert put(b"d", "3-3/4")[0] == 200
-    assert wire.send("GET", f"{B}/data/o/o?alt=media").body == b"abcd"
-    assert put(b"d", "3-3/4")[0] == 404
-    other = wire.send("POST", UP.replace("media", "resumable"), {"name": "p"}).headers["location"]
-    assert wire.send("DELETE", other.removeprefix("https://storage.googleapis.com")).status == 499
-
-
-@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_a_multipart_body_is_taken_apart_to_the_byte(newline: bytes) -> None:
-    content = b"a\r\n\r\n--b\r"
-    lines = [
-        b"--x",
-        b"Content-Type: application/json",
-        b"",
-        b"{}",
-        b"--x",
-        b"content-type: t/u",
-        b"",
-        content,
-        b"--x--",
-    ]
-
-    metadata, media = parts(newline.join(lines), 'multipart/related; boundary="x"')
-
-    assert (metadata, media.content, media.content_type) == (b"{}", content, "t/u")
-
-
-@pytest.mark.parametrize(("body", "kind"), [(b"", "multipart"), (b"--x\n{}", "multipart"), (b"", "other")])
-def test_an_upload_that_breaks_the_protocol_is_refused(wire: Wire, body: bytes, kind: str) -> None:
-    answer = wire("POST", UP.replace("media", kind), body, content_type="multipart/related; boundary=x")
-
-    assert answer[:2] == (400, "badRequest")

@@ -26,6 +26,7 @@ def _stories() -> list[Any]:
 @pytest.mark.parametrize("block", _stories())
 def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
     """Every command ends with 0, in order, in a fresh home."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     script = "set -e\n" + re.sub(r"^    ", "", block, flags=re.MULTILINE)
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TPUCTL_", "CLOUDSDK_"))}
     environ |= {

@@ -64,13 +64,13 @@ _BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
     {
         400: (InvalidRequestError, "check the values that were given; `--dry-run` shows the request"),
         401: (AccessError, "run `gcloud auth application-default login`, then try again"),
-        403: (AccessError, "run `tpuctl doctor` to see which permission is missing"),
+        403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
         404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
         407: (AccessError, "the proxy wants a user name and password: set them in `HTTPS_PROXY`"),
         408: (ServiceUnavailableError, "try again"),
         409: (ConflictError, "look with `tpuctl status NODE`, then try again"),
         412: (ConflictError, "look with `tpuctl status NODE`, then try again"),
-        429: (QuotaError, "wait a minute and try again; `tpuctl doctor` shows the quota"),
+        429: (QuotaError, "wait a minute and try again; `tpuctl list` shows what holds quota"),
     }
 )
 

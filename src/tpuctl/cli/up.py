@@ -23,7 +23,7 @@ from tpuctl.readiness import Repair, Seen
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.events import Event
-    from tpuctl.model import Difference
+    from tpuctl.model import Difference, Node, NodeSpec
     from tpuctl.names import NodeName
 
 
@@ -57,21 +57,16 @@ def command(
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
       tpuctl up trainer          (as it was before)
     """
-    from tpuctl.actions.bring_up import bring_up, check_type  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.bring_up import bring_up  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # as above
     from tpuctl.cli.policy import ready_policy  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
-    from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
     from tpuctl.plan import steps  # noqa: PLC0415  # as above
 
     spec = build_spec(app, take_spec(options), anyway=anyway)
     events = options.pop("events")
     policy = ready_policy(app, forced=yes, **options)
-    name, found = where_to_create(app, node, spec)
-    if spec is None and found is None:
-        spec = remembered_spec(app, name, yes=yes or dry_run)
-    if found is None and spec is not None and not anyway:
-        check_type(app.client, name.project, name.zone, spec)
+    name, found, spec = _settle(app, node, spec, yes=yes or dry_run, anyway=anyway)
     differences = spec.differences(found) if spec and found else ()
     if dry_run:
         show_plan(app, steps(policy, Seen(name=name, node=found, differences=differences)), spec=spec, node=found)
@@ -88,6 +83,21 @@ def command(
         outcome = bring_up(app.context(progress), name, spec, policy, once=no_wait)
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _settle(
+    app: App, text: str, spec: NodeSpec | None, *, yes: bool, anyway: bool
+) -> tuple[NodeName, Node | None, NodeSpec | None]:
+    """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is."""
+    from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
+
+    name, found = where_to_create(app, text, spec)
+    if spec is None and found is None:
+        spec = remembered_spec(app, name, yes=yes)
+    if found is None and spec is not None and not anyway:
+        check_type(app.client, name.project, name.zone, spec)
+    return name, found, spec
 
 
 def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:

@@ -48,7 +48,7 @@ class Fault:
     - preempt: at `at`, or `after` from now (from READY for a node that is still to be made).
     - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
-    - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after stop and start: jax#13260).
+    - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
     - ssh-key-late: a key in the metadata works `duration` after it was written.
     - quota: create is refused with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.

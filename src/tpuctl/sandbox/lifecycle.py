@@ -197,7 +197,7 @@ def _rules() -> dict[tuple[Verb, str], Rule]:
     table[Verb.DELETE, "READY"] = table[Verb.STOP, "READY"] = table[Verb.START, "STOPPED"] = documented
     table[Verb.UPDATE, "READY"] = documented
     table[Verb.DELETE, "STOPPED"] = table[Verb.DELETE, "TERMINATED"] = documented
-    table[Verb.REIMAGE, "READY"] = table[Verb.REIMAGE, "STOPPED"] = _YES
+    table[Verb.REIMAGE, "READY"] = _YES
     table[Verb.DELETE, "PREEMPTED"] = replace(_YES, source="observed: skypilot#129")
     table[Verb.UPDATE, "PREEMPTED"] = replace(_NO, source="observed: skypilot source")
     for verb in (Verb.START, Verb.STOP):

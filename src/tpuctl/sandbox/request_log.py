@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KEPT = 20_000
 # A line takes 150 to 500 bytes. What is longer is cut: an append of a short line is one write, whole even among others.
-_FULL = 8 * 1024 * 1024
+FULL = 8 * 1024 * 1024  # bytes
 _LONGEST = 300
 _SECRET = frozenset({"access_token", "oauth_token", "key", "upload_id"})
 EVENT = "EVENT"
@@ -47,7 +47,7 @@ class Entry:
 
 def note(world: Path, request: Request, status: int, now: datetime) -> None:
     """Write down a request and the status of its answer. A disk that cannot be written loses the line, not the answer."""
-    query = urlencode([(name, "…" if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@…")
+    query = urlencode([(name, "..." if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@")
     path = f"{request.path}?{query}" if query else request.path
     _append(world, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
 
@@ -59,13 +59,13 @@ def note_event(world: Path, text: str, now: datetime) -> None:
 
 def entries(world: Path, *, since: datetime | None = None) -> list[Entry]:
     """Return what was written down, oldest first: at most `KEPT` requests, from a time of the world on."""
-    lines = [line for path in (_old(world), _current(world)) for line in _lines(path)]
+    lines = [line for path in (_old(world), current(world)) for line in _lines(path)]
     return [entry for line in lines[-KEPT:] if (entry := _entry(line)) and (since is None or entry.at >= since)]
 
 
 def follow(world: Path) -> Iterator[list[Entry]]:
     """Yield, each time one asks, what was written down since the last time; the first time since this call."""
-    path, seen = _current(world), 0
+    path, seen = current(world), 0
     identity = _identity(path)
     if path.exists():
         seen = path.stat().st_size
@@ -86,15 +86,15 @@ def _append(world: Path, entry: Entry) -> None:
     line = json.dumps(
         [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
     )
-    path = _current(world)
+    path = current(world)
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, line.encode() + b"\n")
-            is_full = os.fstat(file).st_size > _FULL
+            is_full = os.fstat(file).st_size > FULL
         finally:
             os.close(file)
-        if is_full and path.stat().st_size > _FULL:  # unless another process was quicker
+        if is_full and path.stat().st_size > FULL:  # unless another process was quicker
             path.replace(_old(world))
     except OSError:
         return
@@ -113,7 +113,7 @@ def client_name(client: str) -> str:
     """Return the short name of a client out of its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
     if found := re.search(r"gcloud/(\S+) command/(\S+)", client):
         return f"gcloud {found[1]} ({found[2]})"
-    return client.split(" ")[0].split("(")[0] or "-"
+    return client.split(" ", maxsplit=1)[0].split("(", maxsplit=1)[0] or "-"
 
 
 def _lines(path: Path) -> list[str]:
@@ -137,7 +137,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _current(world: Path) -> Path:
+def current(world: Path) -> Path:
+    """Return the file that is written to."""
     return world.with_name(world.name + "-requests")
 
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option("--worker", type=click.IntRange(min=0), help="For missing-chip: which worker. [default: 0]")
 @click.option("--times", type=click.IntRange(min=0), default=1, show_default=True, help="How often; 0 means always.")
-@click.option("--duration", type=Duration(), metavar="TIME", help="For hang, slow, maintenance, ssh-key-late: how long.")
+@click.option(
+    "--duration", type=Duration(), metavar="TIME", help="For hang, slow, maintenance, ssh-key-late: how long."
+)
 @click.option("--status", type=click.IntRange(400, 599), help="For http-error: the status. [default: 503]")
 @click.option("--retry-after", type=click.IntRange(min=0), metavar="SECONDS", help="For http-error: when to try again.")
 @click.option("--code", type=int, help="For operation-error: the google.rpc code. [default: 8, no capacity]")

@@ -10,7 +10,6 @@ import click
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 
 if TYPE_CHECKING:
-
     from tpuctl.cli.app import App
 
 

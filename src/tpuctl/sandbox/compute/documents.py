@@ -81,23 +81,23 @@ def kept(session: Session, kind: str, project: str, defaults: Mapping[str, Json]
 
 
 def check_name(name: str) -> None:
-    """Raise `ApiError` 400 for what cannot be the name of a resource (observed words)."""
+    """Raise `ApiError` 400 for what cannot be the name of a resource (words unverified)."""
     if not _NAME.fullmatch(name):
         raise invalid_value("resource.name", name, f"Must be a match of regex '{_NAME.pattern}'")
 
 
 def not_found(path: str) -> ApiError:
-    """Return the answer about what does not exist (observed)."""
+    """Return the answer about what does not exist (words unverified)."""
     return ApiError(404, "NOT_FOUND", f"The resource '{path}' was not found", reason="notFound")
 
 
 def already_exists(path: str) -> ApiError:
-    """Return the answer to a second insert (observed)."""
+    """Return the answer to a second insert (words unverified)."""
     return ApiError(409, "ALREADY_EXISTS", f"The resource '{path}' already exists", reason="alreadyExists")
 
 
 def invalid_value(field: str, value: str, problem: str) -> ApiError:
-    """Return the refusal of a field's value (observed words)."""
+    """Return the refusal of a field's value (words unverified)."""
     message = f"Invalid value for field '{field}': '{value}'. {problem}"
     return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
 

@@ -36,13 +36,13 @@ def region_of(zone: str) -> str:
 
 
 def check_zone(zone: str) -> None:
-    """Raise `ApiError` 400 for a zone that does not exist (observed words)."""
+    """Raise `ApiError` 400 for a zone that does not exist (words unverified)."""
     if zone not in catalog.places():
         raise invalid_value("zone", zone, "Unknown zone.")
 
 
 def check_region(region: str) -> None:
-    """Raise `ApiError` 400 for a region that does not exist (observed words)."""
+    """Raise `ApiError` 400 for a region that does not exist (words unverified)."""
     if region not in regions():
         raise invalid_value("region", region, "Unknown region.")
 

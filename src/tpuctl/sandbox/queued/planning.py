@@ -108,10 +108,9 @@ def requeue(session: Session) -> None:
     """
     for record in session.queued_resources():
         phase, turn = record.phase(session.now), lifecycle.first(record.timeline, "PROVISIONING", since=session.now)
-        is_expiring = any(p.state == "FAILED" and p.at > session.now for p in record.timeline)
-        if phase is None or phase.state not in _UNDECIDED or (record.error and not is_expiring):
-            continue
-        if turn is None and not is_expiring:
+        is_expiring = turn is None and any(p.state == "FAILED" and p.at > session.now for p in record.timeline)
+        is_failing = turn is not None and record.error is not None
+        if phase is None or phase.state not in _UNDECIDED or is_failing or (turn is None and not is_expiring):
             continue
         record = replace(record, error=None)  # noqa: PLW2901  # the same request, not yet decided
         soonest = max(_natural(session, record), session.now + timedelta(seconds=30))

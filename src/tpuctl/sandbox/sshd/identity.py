@@ -47,7 +47,9 @@ def identify(worker: Worker, host_name: str) -> Identity:
         {
             "instance/attributes/accelerator-type": worker.accelerator_type,
             "instance/attributes/agent-worker-number": str(worker.index),
-            "instance/attributes/worker-network-endpoints": ",".join(f"unknown:unknown:{ip}" for ip in worker.addresses),
+            "instance/attributes/worker-network-endpoints": ",".join(
+                f"unknown:unknown:{ip}" for ip in worker.addresses
+            ),
             "instance/attributes/tpu-env": _tpu_env(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
             "instance/description": worker.node_id,
             "instance/hostname": f"{host_name}.{worker.zone}.c.{worker.project}.internal",

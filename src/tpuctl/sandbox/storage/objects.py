@@ -180,9 +180,9 @@ def _check_hashes(body: Json, content: bytes) -> None:
     """Raise `ApiError` 400 when what came is not what was sent."""
     if body.get("md5Hash") not in {None, checksums.md5(content)}:
         raise refusals.invalid(f'Provided MD5 hash "{body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
-    calculated = checksums.crc32c(content)
-    if calculated and body.get("crc32c") not in {None, calculated}:
-        raise refusals.invalid(f'Provided CRC32C "{body["crc32c"]}" doesn\'t match calculated CRC32C "{calculated}".')
+    given = body.get("crc32c")
+    if given is not None and given != (calculated := checksums.crc32c(content) or given):
+        raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{calculated}".')
 
 
 def _key(bucket: str, document: Json) -> str:

@@ -8,12 +8,12 @@ CALLER = "user@example.com"
 
 
 def no_bucket() -> ApiError:
-    """Return the answer about a bucket that does not exist (observed: widely quoted)."""
+    """Return the answer about a bucket that does not exist (words unverified)."""
     return ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")
 
 
 def no_object(bucket: str, name: str) -> ApiError:
-    """Return the answer about an object that does not exist (observed: widely quoted)."""
+    """Return the answer about an object that does not exist (words unverified)."""
     return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
 
 
@@ -28,7 +28,7 @@ def forbidden(permission: str) -> ApiError:
 
 
 def condition_not_met() -> ApiError:
-    """Return the answer to a precondition that does not hold (observed: widely quoted)."""
+    """Return the answer to a precondition that does not hold (words unverified)."""
     message = "At least one of the pre-conditions you specified did not hold."
     return ApiError(412, "FAILED_PRECONDITION", message)
 
@@ -56,7 +56,7 @@ def unknown_project(project: str) -> ApiError:
 
 
 def billing_disabled() -> ApiError:
-    """Return the answer about what lies in a project without billing (observed: widely quoted)."""
+    """Return the answer about what lies in a project without billing (words unverified)."""
     message = "The billing account for the owning project is disabled in state absent"
     return ApiError(403, "PERMISSION_DENIED", message, reason="accountDisabled")
 
@@ -67,7 +67,7 @@ def invalid(message: str) -> ApiError:
 
 
 def wrong_upload_url() -> ApiError:
-    """Return the answer to an insert that is not an upload (observed: widely quoted)."""
+    """Return the answer to an insert that is not an upload (words unverified)."""
     message = "Upload requests must include an uploadType URL parameter and a URL path beginning with /upload/"
     return ApiError(400, "INVALID_ARGUMENT", message, reason="wrongUrlForUpload")
 

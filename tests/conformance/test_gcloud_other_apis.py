@@ -1,0 +1,63 @@
+"""gcloud against the APIs beside the TPU API: storage, compute, services and policies, as its users call them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conformance.conftest import PROJECT, ZONE, Service
+from tpuctl.sandbox import provision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Gcloud = Callable[..., tuple[str, str, int]]
+
+pytestmark = pytest.mark.gcloud
+
+
+@pytest.fixture
+def gcloud(service: Service) -> Gcloud:
+    """Run gcloud and return its stdout, stderr and exit code."""
+    environ = {**service._gcloud_environ(), "CLOUDSDK_CORE_PROJECT": PROJECT}
+
+    def run(*words: str) -> tuple[str, str, int]:
+        done = subprocess.run(("gcloud", *words), env=environ, capture_output=True, text=True, check=False)
+        return done.stdout, done.stderr, done.returncode
+
+    return run
+
+
+def test_gcloud_copies_into_a_bucket_and_out_of_it(service: Service, gcloud: Gcloud, tmp_path: Path) -> None:
+    provision.add_bucket(service.world, "data", location="us-central2")
+    small, large = tmp_path / "small.txt", tmp_path / "large"
+    small.write_text("content\n")
+    large.write_bytes(os.urandom(9_000_000))  # gcloud sends more than 8 MiB in a resumable upload
+
+    assert gcloud("storage", "cp", str(small), str(large), "gs://data/in/")[2] == 0
+    assert gcloud("storage", "ls", "gs://data/in/") == ("gs://data/in/large\ngs://data/in/small.txt\n", "", 0)
+    assert gcloud("storage", "cat", "gs://data/in/small.txt") == ("content\n", "", 0)
+    assert gcloud("storage", "cp", "gs://data/in/large", str(tmp_path / "back"))[2] == 0
+    assert (tmp_path / "back").read_bytes() == large.read_bytes()
+
+
+def test_gcloud_reads_what_it_needs_of_a_project(service: Service, gcloud: Gcloud) -> None:
+    provision.add_disk(service.world, "checkpoints", zone=ZONE)
+    number = provision.project_number(PROJECT)
+    described = gcloud("storage", "buckets", "describe", "gs://none")
+    assert described == ("", "ERROR: (gcloud.storage.buckets.describe) gs://none not found: 404.\n", 1)
+
+    for command, shown in {
+        "compute project-info add-metadata --metadata=a=b": "",
+        "compute project-info describe --format=value(commonInstanceMetadata.items)": "{'key': 'a', 'value': 'b'}\n",
+        "compute disks list --format=value(name,zone.basename(),sizeGb)": f"checkpoints\t{ZONE}\t100\n",
+        "services list --enabled --filter=config.name:tpu --format=value(config.name)": "tpu.googleapis.com\n",
+        f"projects get-iam-policy {PROJECT} --flatten=bindings --filter=bindings.role:editor "
+        "--format=value(bindings.members)": f"serviceAccount:{number}-compute@developer.gserviceaccount.com\n",
+    }.items():
+        out, err, code = gcloud(*command.split(" "))
+        assert (out, code) == (shown, 0), err

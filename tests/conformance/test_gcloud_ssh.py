@@ -1,0 +1,73 @@
+"""An unmodified gcloud, with nothing but the environment that the sandbox prints: it makes a slice, gets into every worker, copies, ends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.gcloud, pytest.mark.sshd]
+TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """Serve a sandbox, and yield what `sandbox env` prints for it, with a HOME of its own: gcloud keeps keys there."""
+    little = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    little |= {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX_SPEED": "600"}
+    served = subprocess.Popen(
+        [TPUCTL, "sandbox", "serve"], env=little, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert served.stdout is not None
+        assert served.stdout.readline().startswith("http://127.0.0.1:")
+        printed = _run([TPUCTL, "sandbox", "env"], little).stdout
+        words = [shlex.split(line.removeprefix("export ")) for line in printed.splitlines()]
+        yield {**little, **dict(word[0].split("=", 1) for word in words)}
+    finally:
+        served.terminate()
+        served.wait()
+        if served.stdout:
+            served.stdout.close()
+
+
+def _run(words: list[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], tmp_path: Path) -> None:
+    def gcloud(*words: str) -> tuple[str, int]:
+        done = _run(["gcloud", "compute", "tpus", "tpu-vm", *words], environ)
+        return done.stdout if done.returncode == 0 else f"{done.stdout}\n{done.stderr}", done.returncode
+
+    # The first ssh would make a key and draw a picture of it on stdout.
+    folder = tmp_path / ".ssh"
+    folder.mkdir(mode=0o700)
+    made = ["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(folder / "google_compute_engine")]
+    subprocess.run(made, check=True)
+    (tmp_path / "data").write_text("payload\n")
+
+    created = gcloud("create", "pod", "--accelerator-type=v4-32", "--version=tpu-ubuntu2204-base")
+    listed = gcloud("list", "--format=value(name,acceleratorType,state)")
+    hosts, code = gcloud("ssh", "pod", "--worker=all", "--command=hostname")
+    copied = gcloud("scp", str(tmp_path / "data"), "pod:", "--worker=all")
+    read = gcloud(
+        "ssh", "pod", "--worker=3", "--command=cat data; echo $TPU_WORKER_ID; ls $TPUCTL_DEVICE_ROOT/dev | wc -l"
+    )
+    deleted = gcloud("delete", "pod", "--quiet")
+    left = gcloud("list", "--format=value(name)")
+
+    assert created == ("", 0)
+    assert listed == ("pod\tv4-32\tREADY\n", 0)
+    assert code == 0, hosts
+    assert sorted(re.sub(r"t1v-n-[0-9a-f]{8}", "", host) for host in hosts.split()) == ["-w-0", "-w-1", "-w-2", "-w-3"]
+    assert copied == ("", 0)
+    assert read == ("payload\n3\n4\n", 0)
+    assert (deleted, left) == (("", 0), ("", 0))
+    assert not (folder / "config").exists()

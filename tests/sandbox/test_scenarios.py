@@ -1,0 +1,158 @@
+"""Scenarios: each step happens at its time although nothing runs, in order, and the log tells of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.sandbox import Sandbox, SeedError, admin, forecast, request_log, scenarios
+from tpuctl.sandbox.calls import Request
+from tpuctl.sandbox.faults import Fault, FaultKind
+from tpuctl.sandbox.service import respond
+
+if TYPE_CHECKING:
+    from tpuctl.clock import ManualClock
+    from tpuctl.sandbox.world import World
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "scenarios").glob("*.yaml"))
+MINUTE = timedelta(minutes=1)
+NIGHT = """
+description: a night
+steps:
+  - at: 30m
+    stockout: {zone: us-central2-b}
+  - at: 10m
+    preempt: trainer
+  - seed: {nodes: [{name: trainer, zone: us-central2-b, schedulingConfig: {spot: true}}]}
+  - at: 20m
+    fault: http-error
+    status: 500
+    times: 0
+  - at: 40m
+    remove-fault: http-error
+  - at: 50m
+    end-stockouts:
+"""
+
+
+def log(world: World) -> list[tuple[str, str, str, int]]:
+    """Return the log as (time of day, method, path, status)."""
+    found = request_log.entries(world.path)
+    return [(f"{entry.at:%H:%M}", entry.method, entry.path, entry.status) for entry in found]
+
+
+def test_a_night_that_nobody_watched_has_happened_at_its_times(world: World, api: Any, clock: ManualClock) -> None:
+    scenario = scenarios.read(NIGHT, "night.yaml")
+    scenarios.play(world, scenario)
+    before = api.state("trainer")
+
+    clock.sleep(60 * MINUTE)
+
+    with world.read() as session:
+        node = session.node("sandbox", "us-central2-b", "trainer")
+    assert before == "READY"
+    assert node is not None
+    assert [(f"{phase.at:%H:%M}", phase.state) for phase in node.timeline][-1] == ("00:10", "PREEMPTED")
+    assert admin.status(world).faults == ()
+    assert log(world) == [
+        ("00:00", "EVENT", "there are nodes trainer", 0),
+        ("00:10", "EVENT", "trainer is preempted, once", 0),
+        ("00:20", "EVENT", "the next call is answered with 500, until it is removed", 0),
+        ("00:30", "EVENT", "no capacity (us-central2-b)", 0),
+        ("00:40", "EVENT", "faults of kind http-error are removed", 0),
+        ("00:50", "EVENT", "there is capacity again", 0),
+    ]
+
+
+def test_a_step_takes_effect_for_a_reader_at_its_time_and_not_before(world: World, clock: ManualClock) -> None:
+    scenarios.play(world, scenarios.read("steps: [{at: 10m, fault: http-error, status: 500, times: 1}]", "s.yaml"))
+    request = Request("GET", "/v2/projects/sandbox/locations/us-central2-b/nodes", headers={"user-agent": "curl/8 (x)"})
+    statuses = []
+    for _ in range(3):
+        answer = respond(world, request)
+        statuses.append(getattr(answer, "status", 0))
+        clock.sleep(6 * MINUTE)
+
+    assert statuses == [200, 200, 500]
+    assert [(method, status) for _, method, _, status in log(world)] == [
+        ("GET", 200), ("GET", 200), ("EVENT", 0), ("GET", 500),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint", "hint"),
+    [
+        ("steps:\n- at: 1m\n  preemt: a", "s.yaml line 3: unknown key `preemt`", "did you mean `preempt`?"),
+        ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: `preemt` is not a kind of fault", "did you mean `preempt`?"),
+        ("steps:\n- at: 1m\n  fault: hang\n  stat: X", "s.yaml line 4: unknown key `stat`", "did you mean `state`?"),
+        ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; write it like 90s, 30m, 2h or 1h30m", None),
+        ("steps:\n- seed:\n    nodes: [{nam: a}]", "s.yaml line 3: unknown key `nam`", "did you mean `name`?"),
+        ("step: []", "s.yaml line 1: expected `steps:` with a list, each such as `- at: 10m`", None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_named_with_its_line(text: str, complaint: str, hint: str | None) -> None:
+    with pytest.raises(SeedError) as caught:
+        scenarios.read(text, "s.yaml")
+
+    assert (caught.value.message, caught.value.hint) == (complaint, hint)
+
+
+def test_nothing_is_planned_when_a_step_would_be_refused(world: World) -> None:
+    text = "steps:\n- at: 1m\n  seed: {nodes: [{name: a, zone: us-central2-b, acceleratorType: v6e-8}]}\n- preempt: b"
+
+    with pytest.raises(SeedError, match=r"s.yaml line 3: Cloud TPU received a bad request"):
+        scenarios.play(world, scenarios.read(text, "s.yaml"))
+
+    with world.read() as session:
+        events = session.events()
+    assert (events, admin.status(world).faults, log(world)) == ([], (), [])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_can_be_played(path: Path) -> None:
+    with Sandbox() as sandbox:
+        sandbox.scenario(path)
+        sandbox.advance("1d")
+        assert [entry.path for entry in sandbox.requests() if "could not happen" in entry.path] == []
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_every_fault_reads_as_an_event(kind: FaultKind) -> None:
+    words = forecast.event(Fault(kind, node="trainer", count=3))
+
+    assert words.endswith(", 3 times")
+    assert kind is FaultKind.UNREACHABLE or "trainer" in words
+
+
+def fill(world: World) -> None:
+    """Leave room for a line or two in the log."""
+    path = request_log.current(world.path)
+    path.write_bytes(b"torn\n" * (request_log.FULL // 5))
+
+
+def test_the_log_forgets_the_oldest_and_keeps_no_token(world: World) -> None:
+    request = Request("GET", "/v2/x", (("access_token", "secret"), ("alt", "json")), {"user-agent": "curl/8.5.0"})
+    for status in (200, 201):
+        fill(world)
+        request_log.note(world.path, request, status, world.clock.now())
+    request_log.note(world.path, request, 202, world.clock.now())
+
+    kept = [(entry.path, entry.status, entry.client) for entry in request_log.entries(world.path)]
+
+    assert kept == [("/v2/x?access_token=...&alt=json", status, "curl/8.5.0") for status in (201, 202)]
+
+
+def test_who_follows_the_log_misses_nothing_when_it_is_turned_over(world: World) -> None:
+    fill(world)
+    coming, seen = request_log.follow(world.path), []
+    next(coming)
+
+    for status in range(200, 240):
+        request_log.note(world.path, Request("GET", "/v2/x"), status, world.clock.now())
+        if status % 3 == 0:
+            seen += [entry.status for entry in next(coming)]
+
+    assert seen + [entry.status for entry in next(coming)] == list(range(200, 240))

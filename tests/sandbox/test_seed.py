@@ -1,0 +1,123 @@
+"""Seeds: a file fills the world, all of it or nothing, and what it cannot mean is said with file, line and key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.sandbox import SeedError, admin, seeding
+from tpuctl.sandbox.faults import list_faults
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+ZONE = "projects/sandbox/locations/us-central2-b"
+EVERYTHING = f"""
+settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
+projects:
+  - projectId: sandbox
+    commonInstanceMetadata: {{items: [{{key: ssh-keys, value: "ada:ssh-ed25519 AAAA ada"}}]}}
+services: [{{name: storage.googleapis.com, state: DISABLED}}]
+quotas:
+  - {{generation: v4, zone: us-central2-b, limit: 64}}
+  - {{metric: IN_USE_ADDRESSES, region: us-central2, limit: 4}}
+stockouts: [{{zone: europe-west4-b, acceleratorType: "v5*", duration: 20m}}]
+networks: [{{name: quiet, autoCreateSubnetworks: false}}]
+subnetworks: [{{name: quiet-sub, region: us-central2, network: quiet, ipCidrRange: 10.9.0.0/20}}]
+firewalls: [{{name: allow-ssh-quiet, network: quiet}}]
+disks: [{{name: data, zone: us-central2-b, sizeGb: 100}}]
+instances: [{{name: companion, zone: us-central2-b}}]
+buckets: [{{name: checkpoints, location: US-CENTRAL2}}]
+objects: [{{bucket: checkpoints, name: step/1, content: weights}}]
+iamPolicies: [{{bucket: checkpoints, bindings: [{{role: roles/storage.admin, members: ["user:ada@example.org"]}}]}}]
+faults: [{{kind: preempt, node: later, times: 2}}]
+queuedResources:
+  - name: dead
+    zone: us-central2-b
+    state: SUSPENDED
+    tpu: {{nodeSpec: [{{parent: "{ZONE}", nodeId: gone, node: {{acceleratorType: v4-8, runtimeVersion: tpu-ubuntu2204-base}}}}]}}
+nodes:
+  - {{name: trainer, zone: us-central2-b, labels: {{team: vision, rank: 7}}, age: 2h}}
+  - {{name: "{ZONE}/nodes/spot", acceleratorType: v4-16, state: PREEMPTED, schedulingConfig: {{spot: true}}}}
+"""
+
+
+def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
+    seeding.plant(world, seeding.read(EVERYTHING, "team.yaml"))
+
+    trainer, spot = (api("nodes.get", name=f"{ZONE}/nodes/{name}") for name in ("trainer", "spot"))
+    dead = api("queuedResources.get", name=f"{ZONE}/queuedResources/dead")
+    with world.read() as session:
+        faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
+        settings, keys = session.settings(), session.project("sandbox")["items"]
+        buckets = [found.name for found in session.resources.under("storage.bucket")]
+    assert (trainer["state"], trainer["health"], trainer["labels"]) == (
+        "READY",
+        "HEALTHY",
+        {"team": "vision", "rank": "7"},
+    )
+    assert trainer["createTime"][:16] == "2025-12-31T22:00"
+    assert (spot["state"], spot["acceleratorType"], spot["schedulingConfig"]) == ("PREEMPTED", "v4-16", {"spot": True})
+    assert (dead["state"]["state"], dead["tpu"]["nodeSpec"][0]["nodeId"]) == ("SUSPENDED", "gone")
+    assert faults == [("preempt", "later", 2)]
+    assert settings["keep_failed_nodes"] is True
+    assert keys == [{"key": "ssh-keys", "value": "ada:ssh-ed25519 AAAA ada"}]
+    assert buckets == ["checkpoints"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint", "hint"),
+    [
+        ("nodez: []", "s.yaml line 1: unknown key `nodez`", "did you mean `nodes`?"),
+        ("nodes:\n- name: a\n  acceleratorTyp: v4-8", "s.yaml line 3: unknown key `acceleratorTyp`", "did you mean `acceleratorType`?"),
+        (
+            "nodes:\n- name: a\n  schedulingConfig:\n    spott: true",
+            "s.yaml line 4: unknown key `spott`",
+            "did you mean `spot`?",
+        ),
+        ("nodes:\n- name: a\n  schedulingConfig: {spot: maybe}", "s.yaml line 3: `spot` must be true or false", None),
+        ("nodes:\n- zone: us-central2-b", "s.yaml line 2: `name` is missing", None),
+        ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; write it like 90s, 30m, 2h or 1h30m", None),
+        ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: it follows from the sandbox: leave it out", None),
+        ("nodes: trainer", "s.yaml line 1: `nodes` must be a list", None),
+        ("nodes: []\nnodes: []", "s.yaml line 2: `nodes` is there twice", None),
+        ("settings:\n  keep_failed_node: true", "s.yaml line 2: unknown key `keep_failed_node`", "did you mean `keep_failed_nodes`?"),
+        ("nodes: [", "s.yaml line 2 column 1: not valid YAML: did not find expected node content", None),
+        ("quotas: [{zone: us-central2-b}]", "s.yaml line 1: `limit` is missing", None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_named_with_its_line(text: str, complaint: str, hint: str | None) -> None:
+    with pytest.raises(SeedError) as caught:
+        seeding.read(text, "s.yaml")
+
+    assert (caught.value.message, caught.value.hint) == (complaint, hint)
+
+
+def test_an_unknown_state_names_those_that_there_are() -> None:
+    with pytest.raises(SeedError) as caught:
+        seeding.read("nodes:\n- name: a\n  state: RUNNING", "s.yaml")
+
+    assert caught.value.message == "s.yaml line 3: `state` cannot be `RUNNING`"
+    assert "CREATING, READY" in str(caught.value.hint)
+
+
+def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) -> None:
+    text = (
+        "faults:\n- kind: preempt\nnodes:\n- name: good\n- name: bad\n  zone: us-central2-b\n  acceleratorType: v6e-8"
+    )
+
+    with pytest.raises(SeedError) as caught:
+        seeding.plant(world, seeding.read(text, "s.yaml"))
+
+    assert caught.value.message.startswith("s.yaml line 5: Cloud TPU received a bad request. The requested accelerator")
+    assert (api.state("good"), admin.status(world).faults) == (404, ())
+
+
+def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
+    admin.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
+
+    seeding.plant(world, seeding.read("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
+
+    assert api.state("trainer") == "READY"

@@ -1,0 +1,140 @@
+"""Workers: who they are, what a program on them can count, and how ssh that knows nothing of the sandbox gets there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.sandbox import Sandbox, admin
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.shims import environment
+from tpuctl.sandbox.sshd.identity import identify
+from tpuctl.sandbox.world import World
+
+ZONE = "projects/sandbox/locations/us-central2-b"
+LAST = "sandbox/us-central2-b/node/3"
+
+
+def devices(world: World, address: str) -> tuple[str, ...]:
+    with world.read() as session:
+        worker = find_worker(session, address)
+    assert worker is not None
+    return identify(worker, "host").devices
+
+
+@pytest.mark.parametrize(
+    ("accelerator_type", "expected"),
+    [
+        ("v2-8", "dev/accel0 dev/accel1 dev/accel2 dev/accel3"),
+        ("v4-32", "dev/accel0 dev/accel1 dev/accel2 dev/accel3"),
+        ("v5litepod-1", "dev/vfio/0 dev/vfio/vfio"),
+        ("v6e-8", "dev/vfio/0 dev/vfio/1 dev/vfio/2 dev/vfio/3 dev/vfio/4 dev/vfio/5 dev/vfio/6 dev/vfio/7 dev/vfio/vfio"),
+    ],
+)  # fmt: skip
+def test_a_worker_has_as_many_devices_as_its_type_promises(world: World, accelerator_type: str, expected: str) -> None:
+    node = admin.add_node(world, "node", acceleratorType=accelerator_type)
+
+    zone = node["name"].split("/")[3]
+    assert " ".join(devices(world, f"sandbox/{zone}/node/0")) == expected
+
+
+def test_what_the_metadata_server_would_say(world: World) -> None:
+    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
+    with world.read() as session:
+        worker = find_worker(session, LAST)
+    assert worker is not None
+
+    identity = identify(worker, "t1v-n-1-w-3")
+
+    attributes = {key.rpartition("/")[2]: text for key, text in identity.metadata.items() if "attributes" in key}
+    assert attributes == {
+        "accelerator-type": "v4-32",
+        "agent-worker-number": "3",
+        "worker-network-endpoints": ",".join(f"unknown:unknown:{address}" for address in worker.addresses),
+        "tpu-env": "ACCELERATOR_TYPE: 'v4-32'\nCHIPS_PER_HOST_BOUNDS: '2,2,1'\nHOST_BOUNDS: '1,1,4'\nNODE_ID: 'node'\n"
+        "TOPOLOGY: '2x2x4'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\nTPU_PROCESS_BOUNDS: '1,1,4'\nWORKER_ID: '3'\n"
+        "ZONE: 'us-central2-b'\n",
+    }
+    assert dict(identity.environment) == {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_ID": "3",
+        "TPU_WORKER_HOSTNAMES": ",".join(worker.addresses),
+        "TPU_ACCELERATOR_TYPE": "v4-32",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
+        "TPU_HOST_BOUNDS": "1,1,4",
+    }
+
+
+def test_guest_attributes_say_who_a_worker_is(world: World, api: Any) -> None:
+    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
+
+    answer = api("nodes.getGuestAttributes", {"workerIds": ["2"], "queryPath": "tpu/"}, name=f"{ZONE}/nodes/node")
+
+    items = [
+        {"namespace": "tpu", "key": "agent-worker-number", "value": "2"},
+        {"namespace": "tpu", "key": "accelerator-type", "value": "v4-32"},
+    ]
+    assert answer == {"guestAttributes": [{"queryPath": "tpu", "queryValue": {"items": items}}]}
+
+
+def test_one_worker_lacks_a_chip_until_a_restart(world: World, api: Any) -> None:
+    admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-8")
+    address = "sandbox/us-central2-b/node/0"
+    with world.write() as session:
+        add_fault(session, Fault(FaultKind.MISSING_CHIP, node="node"))
+    lacking = devices(world, address)
+
+    for verb in ("stop", "start"):
+        api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
+        world.advance(timedelta(minutes=5))
+
+    assert (lacking, devices(world, address)) == (
+        ("dev/accel0", "dev/accel1", "dev/accel2"),
+        ("dev/accel0", "dev/accel1", "dev/accel2", "dev/accel3"),
+    )
+
+
+@pytest.mark.sshd
+def test_an_ssh_that_knows_nothing_gets_to_a_worker_and_other_hosts_are_left_alone(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    public = key.with_suffix(".pub").read_text().strip()
+    login = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    with Sandbox(tmp_path / "a 100% world", speed=1) as sandbox:
+        sandbox.seed(
+            {"nodes": [{"name": "node", "zone": "us-central2-b", "metadata": {"ssh-keys": f"{login}:{public}"}}]}
+        )
+        nodes = sandbox.http().request(f"https://tpu.googleapis.com/v2/{ZONE}/nodes")[1].decode()
+        address = nodes.partition('"externalIp": "')[2].partition('"')[0]
+        environ = {
+            **os.environ,
+            **environment(
+                tmp_path / "a 100% world" / "world.sqlite3", "http://x", project="p", zone="z", environ=os.environ
+            ),
+        }
+        options = [
+            "-i",
+            str(key),
+            "-o",
+            "StrictHostKeyChecking=accept-new",
+            "-o",
+            f"UserKnownHostsFile={tmp_path}/hosts",
+        ]
+
+        said = subprocess.run(
+            ["ssh", *options, f"{login}@{address}", "--", 'ls "$TPUCTL_DEVICE_ROOT/dev"; echo $TPU_WORKER_ID'],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        other = subprocess.run(["ssh", "-G", "example.org"], env=environ, capture_output=True, text=True, check=True)
+
+    assert (said.stdout, said.returncode) == ("accel0\naccel1\naccel2\naccel3\n0\n", 0), said.stderr
+    assert "proxycommand" not in other.stdout
