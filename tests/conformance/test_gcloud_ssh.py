@@ -1,4 +1,4 @@
-"""An unmodified gcloud, with nothing but the environment that the sandbox prints: it makes a slice, gets into every worker, copies, ends it."""
+"""An unmodified gcloud, in the environment that the sandbox prints, makes a slice, gets into its workers and ends it."""
 
 from __future__ import annotations
 

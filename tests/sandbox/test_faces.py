@@ -193,9 +193,10 @@ def test_googles_client_works_on_both_faces(world: World, server: SandboxServer)
     ] * 2
 
 
-def test_a_bug_is_raised_in_process_and_a_500_over_http() -> None:
+def test_a_bug_is_raised_in_process_and_a_500_over_http(tmp_path: Path) -> None:
     class Broken:
         clock = ManualClock()
+        path = tmp_path / "world"
 
         def read(self) -> NoReturn:
             raise ZeroDivisionError

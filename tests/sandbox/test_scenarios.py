@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import World
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "scenarios").glob("*.yaml"))
+WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 MINUTE = timedelta(minutes=1)
 NIGHT = """
 description: a night
@@ -88,7 +89,7 @@ def test_a_step_takes_effect_for_a_reader_at_its_time_and_not_before(world: Worl
         ("steps:\n- at: 1m\n  preemt: a", "s.yaml line 3: unknown key `preemt`", "did you mean `preempt`?"),
         ("steps:\n- at: 1m\n  fault: preemt", "s.yaml line 3: `preemt` is not a kind of fault", "did you mean `preempt`?"),
         ("steps:\n- at: 1m\n  fault: hang\n  stat: X", "s.yaml line 4: unknown key `stat`", "did you mean `state`?"),
-        ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; write it like 90s, 30m, 2h or 1h30m", None),
+        ("steps:\n- at: tonight\n  preempt: a", "s.yaml line 2: `at`: `tonight` is not a duration; " + WRITTEN, None),
         ("steps:\n- seed:\n    nodes: [{nam: a}]", "s.yaml line 3: unknown key `nam`", "did you mean `name`?"),
         ("step: []", "s.yaml line 1: expected `steps:` with a list, each such as `- at: 10m`", None),
     ],

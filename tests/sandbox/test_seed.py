@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import World
 
 ZONE = "projects/sandbox/locations/us-central2-b"
+OF_ITSELF = "it follows from the sandbox: leave it out"
+WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
 settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
 projects:
@@ -37,7 +39,8 @@ queuedResources:
   - name: dead
     zone: us-central2-b
     state: SUSPENDED
-    tpu: {{nodeSpec: [{{parent: "{ZONE}", nodeId: gone, node: {{acceleratorType: v4-8, runtimeVersion: tpu-ubuntu2204-base}}}}]}}
+    tpu:
+      nodeSpec: [{{parent: "{ZONE}", nodeId: gone, node: {{acceleratorType: v4-8, runtimeVersion: tpu-ubuntu2204-base}}}}]
 nodes:
   - {{name: trainer, zone: us-central2-b, labels: {{team: vision, rank: 7}}, age: 2h}}
   - {{name: "{ZONE}/nodes/spot", acceleratorType: v4-16, state: PREEMPTED, schedulingConfig: {{spot: true}}}}
@@ -71,7 +74,7 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
     ("text", "complaint", "hint"),
     [
         ("nodez: []", "s.yaml line 1: unknown key `nodez`", "did you mean `nodes`?"),
-        ("nodes:\n- name: a\n  acceleratorTyp: v4-8", "s.yaml line 3: unknown key `acceleratorTyp`", "did you mean `acceleratorType`?"),
+        ("nodes:\n- name: a\n  descriptio: v", "s.yaml line 3: unknown key `descriptio`", "did you mean `description`?"),
         (
             "nodes:\n- name: a\n  schedulingConfig:\n    spott: true",
             "s.yaml line 4: unknown key `spott`",
@@ -79,11 +82,11 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
         ),
         ("nodes:\n- name: a\n  schedulingConfig: {spot: maybe}", "s.yaml line 3: `spot` must be true or false", None),
         ("nodes:\n- zone: us-central2-b", "s.yaml line 2: `name` is missing", None),
-        ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; write it like 90s, 30m, 2h or 1h30m", None),
-        ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: it follows from the sandbox: leave it out", None),
+        ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; " + WRITTEN, None),
+        ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: " + OF_ITSELF, None),
         ("nodes: trainer", "s.yaml line 1: `nodes` must be a list", None),
         ("nodes: []\nnodes: []", "s.yaml line 2: `nodes` is there twice", None),
-        ("settings:\n  keep_failed_node: true", "s.yaml line 2: unknown key `keep_failed_node`", "did you mean `keep_failed_nodes`?"),
+        ("settings:\n  health_lagg: []", "s.yaml line 2: unknown key `health_lagg`", "did you mean `health_lag`?"),
         ("nodes: [", "s.yaml line 2 column 1: not valid YAML: did not find expected node content", None),
         ("quotas: [{zone: us-central2-b}]", "s.yaml line 1: `limit` is missing", None),
     ],

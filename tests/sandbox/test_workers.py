@@ -101,15 +101,17 @@ def test_one_worker_lacks_a_chip_until_a_restart(world: World, api: Any) -> None
 
 
 @pytest.mark.sshd
-def test_an_ssh_that_knows_nothing_gets_to_a_worker_and_other_hosts_are_left_alone(tmp_path: Path) -> None:
+def test_an_ssh_that_knows_nothing_gets_in_with_a_key_of_the_project_and_other_hosts_are_left_alone(
+    tmp_path: Path,
+) -> None:
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     public = key.with_suffix(".pub").read_text().strip()
     login = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     with Sandbox(tmp_path / "a 100% world", speed=1) as sandbox:
-        sandbox.seed(
-            {"nodes": [{"name": "node", "zone": "us-central2-b", "metadata": {"ssh-keys": f"{login}:{public}"}}]}
-        )
+        items = [{"key": "ssh-keys", "value": f"{login}:{public}"}]
+        project = {"projectId": "sandbox", "commonInstanceMetadata": {"items": items}}
+        sandbox.seed({"projects": [project], "nodes": [{"name": "node", "zone": "us-central2-b"}]})
         nodes = sandbox.http().request(f"https://tpu.googleapis.com/v2/{ZONE}/nodes")[1].decode()
         address = nodes.partition('"externalIp": "')[2].partition('"')[0]
         environ = {

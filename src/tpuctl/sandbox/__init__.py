@@ -3,8 +3,8 @@
 It speaks the API's JSON and shares nothing with the client: its schema comes from Google's discovery documents, its
 rules from what is known of the real service.
 
-For tests of your own there is `Sandbox` (docs/how-to/test-your-own-tool.md), and `SeedError` for what a seed cannot mean. Everything else
-in this package may change.
+For tests of your own there is `Sandbox` (docs/how-to/test-your-own-tool.md), and `SeedError` for what a seed cannot
+mean. Everything else in this package may change.
 """
 
 from __future__ import annotations

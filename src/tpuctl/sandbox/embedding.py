@@ -1,7 +1,7 @@
 """The sandbox in somebody's own tests: `from tpuctl.sandbox import Sandbox`. What is here is public and stays as it is.
 
-With a manual clock (the default) time moves only by `advance`: tests wait for nothing and always see the same. Programs in other processes
-(gcloud, ssh to workers) need time that passes: give a `speed`.
+With a manual clock (the default) time moves only by `advance`: tests wait for nothing and always see the same. Programs
+in other processes (gcloud, ssh to workers) need time that passes: give a `speed`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Sandbox:
     """A Cloud TPU API of one's own, empty at first. Close it, or use it in a `with`.
 
-    `folder` keeps it (None: a temporary one, removed by `close`). `speed` is its time per real time, such as 600; without one its time
-    stands still until `advance`, or is that of `clock`. Nothing listens until `start`.
+    `folder` keeps it (None: a temporary one, removed by `close`). `speed` is its time per real time, such as 600;
+    without one its time stands still until `advance`, or is that of `clock`. Nothing listens until `start`.
     """
 
     def __init__(self, folder: Path | None = None, *, speed: float | None = None, clock: Clock | None = None) -> None:
@@ -39,7 +39,10 @@ class Sandbox:
         self._server: server.SandboxServer | None = None
 
     def start(self, port: int = 0) -> str:
-        """Listen on a loopback port (0: a free one) and return the URL, `http://127.0.0.1:PORT`. Raises `OSError` for a taken one."""
+        """Listen on a loopback port (0: a free one) and return the URL, `http://127.0.0.1:PORT`.
+
+        Raises `OSError` for a port that is taken.
+        """
         if self._server is None:
             self._server = server.serve(self._world, port).start()
             shims.note_served(self._world.path, self._server.url)

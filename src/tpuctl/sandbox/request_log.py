@@ -3,7 +3,8 @@
 It is a file of lines beside the world and not a table in it: a line is one append of a few microseconds, holds nobody up and
 needs no transaction, so that a request that only reads stays one that only reads. A full file becomes the `.old` one and
 the one before it is dropped: about the last `KEPT` requests can be read, from 16 MB at most. Whoever is killed between an
-answer and its line leaves no line. Tokens and keys that a client puts into a URL are not written down, headers and bodies neither.
+answer and its line leaves no line. Tokens and keys that a client puts into a URL are not written down, headers and
+bodies neither.
 """
 
 from __future__ import annotations

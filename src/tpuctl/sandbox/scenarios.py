@@ -1,11 +1,13 @@
 """Scenarios: what happens to a world when, written in a file.
 
-All steps are kept in the world at once, as events that are due at a time of the world; whoever next looks at the world after that time lets
-them happen first, each as of its own time. So nothing has to run in between, and a world that is moved on by hours has had its night.
+All steps are kept in the world at once, as events that are due at a time of the world; whoever next looks at the world
+after that time lets them happen first, each as of its own time. So nothing has to run in between, and a world that is
+moved on by hours has had its night.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -79,13 +81,8 @@ def play(world: World, scenario: Scenario) -> datetime:
 
     All or nothing. Raises `SeedError` when the world would refuse a step: they are tried first.
     """
-    try:
-        with world.together() as session:
-            for step in scenario.steps:
-                _carry_out(world, session, step.document)
-            raise _TriedError
-    except _TriedError:
-        pass
+    with suppress(_TriedError):
+        _try_out(world, scenario)
     with world.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
@@ -118,6 +115,14 @@ def happen(world: World, event: Event) -> bool:
 
 class _TriedError(Exception):
     """All steps could happen; nothing of it is to stay."""
+
+
+def _try_out(world: World, scenario: Scenario) -> None:
+    """Let every step happen at once, to see whether it can, and take it all back: raises `_TriedError` when it can."""
+    with world.together() as session:
+        for step in scenario.steps:
+            _carry_out(world, session, step.document)
+        raise _TriedError
 
 
 def _carry_out(world: World, session: Session, document: Json) -> None:

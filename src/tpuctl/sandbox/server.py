@@ -17,6 +17,7 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from tpuctl.sandbox import request_log
 from tpuctl.sandbox.calls import ApiError, Dropped, Request, Response
 from tpuctl.sandbox.service import dated, error_of, respond
 
@@ -147,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse_strangers()
             body = _read_body(self.headers.get_all("content-length", []), self._encoding(), self.rfile)
         except ApiError as error:
-            self._send(dated(self.server.world, error.response()), close=True)
+            self._send(self._refusal(error), close=True)
             return
         answer = self._respond(body)
         self.server.log(f"{self.command} {self.path} {answer.status if isinstance(answer, Response) else 'dropped'}")
@@ -157,14 +158,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer)
 
     def _respond(self, body: bytes) -> Response | Dropped:
-        parts = urlsplit(self.path)
-        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-        headers = {name.lower(): value for name, value in self.headers.items()}
         try:
-            return respond(self.server.world, Request(self.command, parts.path, query, headers, body))
+            return respond(self.server.world, self._request(body))
         except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
             self.server.log(traceback.format_exc())
-            return dated(self.server.world, error_of(500).response())
+            return self._refusal(error_of(500))
+
+    def _request(self, body: bytes = b"") -> Request:
+        parts = urlsplit(self.path)
+        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
+        return Request(
+            self.command, parts.path, query, {name.lower(): value for name, value in self.headers.items()}, body
+        )
+
+    def _refusal(self, error: ApiError) -> Response:
+        """Return the answer to a request that the API itself does not answer, and log it as the others are."""
+        world = self.server.world
+        request_log.note(world.path, self._request(), error.code, now := world.clock.now())
+        return dated(world, error.response(), now)
 
     def _refuse_strangers(self) -> None:
         """Raise 403 for a page in a browser: by its Origin, or by the name that a rebound DNS entry leaves in Host."""

@@ -1,8 +1,9 @@
 """How programs that know nothing of the sandbox get to it: `ssh` and `scp` that find its workers, and gcloud's environment.
 
-gcloud starts the first `ssh` and `scp` on PATH, and ssh takes no configuration from the environment (both: gcloud 528 and OpenSSH
-source). So two programs of these names come first on PATH; they start the real ones with a configuration of ours, which sends
-the addresses of workers through the sandbox's sshd and leaves everything else to the configuration of the user and of the system.
+gcloud starts the first `ssh` and `scp` on PATH, and ssh takes no configuration from the environment (both: gcloud 528
+and OpenSSH source). So two programs of these names come first on PATH; they start the real ones with a configuration of
+ours, which sends the addresses of workers through the sandbox's sshd and leaves everything else to the configuration of
+the user and of the system.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def _real(name: str, shims: Path) -> str:
 def environment(world: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which an unmodified gcloud works on a served world and talks to nobody else.
 
-    PATH and NO_PROXY are those of `environ`, extended. gcloud keeps its key and host keys in `~/.ssh` as ever: only another HOME moves them
-    (gcloud 528 source). Sources of the rest: gcloud 528, tried.
+    PATH and NO_PROXY are those of `environ`, extended. gcloud keeps its key and host keys in `~/.ssh` as ever: only
+    another HOME moves them (gcloud 528 source). Sources of the rest: gcloud 528, tried.
     """
     folder = make_shims(world)
     rest = [entry for entry in environ.get("PATH", os.defpath).split(os.pathsep) if entry != str(folder)]

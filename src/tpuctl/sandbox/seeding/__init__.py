@@ -46,8 +46,8 @@ class Entry:
 def read(text: str, source: str) -> list[Entry]:
     """Return what a file asks for, in the order in which it can be planted.
 
-    Raises `SeedError` naming file, line and key: broken YAML, an unknown kind or field (with the nearest), a wrong type, a field that is
-    missing.
+    Raises `SeedError` naming file, line and key: broken YAML, an unknown kind or field (with the nearest), a wrong
+    type, a field that is missing.
     """
     document = lines.read(text, source)
     return entries(document, (), document.value)
@@ -74,7 +74,8 @@ def entries(document: Document, path: Path, value: Any) -> list[Entry]:  # JSON
 def plant(world: World, wanted: Iterable[Entry]) -> None:
     """Put entries into a world: all of them, or nothing.
 
-    What has the name of something that is there replaces it. Raises `SeedError` naming the place of the entry that the world refuses.
+    What has the name of something that is there replaces it. Raises `SeedError` naming the place of the entry that the
+    world refuses.
     """
     with world.together():
         for entry in wanted:
@@ -110,7 +111,7 @@ def _entries(document: Document, path: Path, kind: Kind, value: Any) -> list[Ent
 
 
 def _written_out(kind: str, item: Json) -> Json:
-    """Return an entry with what may be shortened in full: the state of a queued resource is a message with one field of note."""
+    """Return an entry with what may be shortened in full: of the state of a queued resource, its name is enough."""
     if kind == "queuedResources" and isinstance(item.get("state"), str):
         return {**item, "state": {"state": item["state"]}}
     return item

@@ -1,4 +1,4 @@
-"""Entries checked against the discovery documents: the API's own field names and types, nothing that the API does not have. Pure."""
+"""Entries checked against the discovery documents: the API's own field names and types, and nothing else. Pure."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ _TEXT, _DURATION, _TEXTS, _NUMBER, _FLAG = "text", "duration", "texts", "number"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of entry. `schema` is API, version and message whose fields it may have; `own` are further keys with their types.
+    """One kind of entry: how it is planted, and which fields it has.
 
-    `refused` are fields of the message that follow from something else, each with what to do instead.
+    `schema` is API, version and message whose fields it may have; `own` are further keys with their types. `refused` are
+    fields of the message that follow from something else, each with what to do instead.
     """
 
     plant: Callable[[World, Json], None]
@@ -100,7 +101,7 @@ def _setting(world: World, entry: Json) -> None:
 
 def _place(entry: Json) -> Json:
     """Return project, zone and name of an entry whose name may be a full one."""
-    found = {key: entry[key] for key in ("project", "zone") if key in entry}
+    found: Json = {key: entry[key] for key in ("project", "zone") if key in entry}
     if "/" not in entry["name"]:
         return {"name": entry["name"], **found}
     where = resource_names.parse(entry["name"])
@@ -123,8 +124,8 @@ def _added(add: Callable[..., Any], **words: str) -> Callable[[World, Json], Non
 
 _OF_ITSELF = "it follows from the sandbox: leave it out"
 _REFUSED = {"id": _OF_ITSELF, "networkEndpoints": _OF_ITSELF, "createTime": "give `age: 2h` instead"}
-_PROJECT = {"project": _TEXT}
-_PLACE = {**_PROJECT, "zone": _TEXT}
+_PROJECT: Mapping[str, str] = {"project": _TEXT}
+_PLACE: Mapping[str, str] = {**_PROJECT, "zone": _TEXT}
 
 # In this order they are planted: what comes later may refer to what comes before.
 KINDS: Mapping[str, Kind] = {

@@ -113,7 +113,7 @@ _PROGRAMS = {
 def furnish(
     folders: Folders, identity: Identity, *, world_path: Path, address: str, host_name: str, domain: str
 ) -> Path:
-    """Make a worker's folders, programs, devices and metadata as they are to be, and return the program that starts a session."""
+    """Make a worker's folders, programs, devices and metadata as they shall be; return the program that starts a session."""
     make_private_folder(folders.home)
     _keep_files(folders.metadata, identity.metadata)
     _keep_files(folders.devices, dict.fromkeys(identity.devices, ""))

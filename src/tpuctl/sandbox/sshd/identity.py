@@ -1,8 +1,9 @@
 """Who a worker is, as programs on it can find out: what the metadata server would say, the environment, the device files. Pure.
 
-There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine that all this runs on. What it would
-say about a TPU VM lies in files instead, under the folder that TPUCTL_METADATA_ROOT names, with the server's own paths. The names of the
-attributes and the form of their values: observed (marin's published log of a v5p-8, JAX's and torch_xla's source).
+There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine that all this runs
+on. What it would say about a TPU VM lies in files instead, under the folder that TPUCTL_METADATA_ROOT names, with the
+server's own paths. The names of the attributes and the form of their values: observed (marin's published log of a
+v5p-8, JAX's and torch_xla's source).
 """
 
 from __future__ import annotations
