@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.sandbox.answers import wrong_in_world
-from tpuctl.cli.main import Invocation, main
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
 from tpuctl.output.terminal import Streams
 from tpuctl.sandbox import admin, faults

@@ -9,7 +9,8 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put, said, told
-from tpuctl.cli.main import Invocation, main
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.main import main
 from tpuctl.output.terminal import Streams
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"

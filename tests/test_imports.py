@@ -12,7 +12,8 @@ import pytest
 PROGRAM = """
 import io, os, sys
 from pathlib import Path
-from tpuctl.cli.main import Invocation, main
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.main import main
 from tpuctl.output.terminal import Streams
 
 streams = Streams(io.StringIO(), sys.stdout, io.StringIO(), stdout_is_terminal=True, stderr_is_terminal=True)

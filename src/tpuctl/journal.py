@@ -71,7 +71,7 @@ class Journal:
             raise JournalError(path, error.strerror or str(error)) from error
 
     def entries(self, name: NodeName) -> Iterator[dict[str, Any]]:
-        """Yield what was written about a node, oldest first; a torn line is skipped, and a file that cannot be read is empty."""
+        """Yield what was written about a node, oldest first; torn lines are skipped, a file that cannot be read is empty."""
         try:
             lines = self._path(name).read_text("utf-8", errors="replace").splitlines()
         except OSError:

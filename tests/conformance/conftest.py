@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tpuctl.cli.main import Invocation, main
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.main import main
 from tpuctl.output.terminal import Streams
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.server import serve

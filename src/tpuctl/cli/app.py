@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.locate import Place
     from tpuctl.api.tpu import TpuClient
-    from tpuctl.cli.main import Invocation
+    from tpuctl.cli.invocation import Invocation
     from tpuctl.clock import Clock
     from tpuctl.journal import Journal
     from tpuctl.model import Node

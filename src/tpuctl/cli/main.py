@@ -8,22 +8,20 @@ import gc
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.usage import asked_for_json, show_usage
 from tpuctl.errors import ExitCode, TpuctlError
 from tpuctl.output.terminal import Format, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import FrameType
 
     from tpuctl.cli.app import App
-    from tpuctl.clock import Clock
 
 # What a shell reports for a process that SIGPIPE ended.
 _PIPE_CLOSED = 141
@@ -37,17 +35,6 @@ _OF_THE_MACHINE = frozenset(
 
 class TerminatedError(BaseException):
     """SIGTERM arrived. Like KeyboardInterrupt it passes every handler of ordinary errors."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """What a run of the program gets from outside. A clock is given by tests only."""
-
-    arguments: tuple[str, ...]
-    environ: Mapping[str, str]
-    streams: Streams
-    folder: Path
-    clock: Clock | None = None
 
 
 def entry_point() -> None:
