@@ -18,7 +18,7 @@ lint: $(VENV)/.ready
 	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
 
 test: lint
-	$(BIN)/python -m pytest -W error -n auto --dist loadfile
+	$(BIN)/python -m pytest -W error -n auto --dist worksteal
 
 demo: $(VENV)/.ready
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh

@@ -76,8 +76,14 @@ class Service:
 
     def gcloud(self, *words: str, project: str = PROJECT) -> Answer:
         """Run `gcloud compute tpus tpu-vm` with a home and a configuration of its own."""
-        command = ("gcloud", "compute", "tpus", "tpu-vm", *words, "--project", project)
+        return self.any_gcloud("compute", "tpus", "tpu-vm", *words, project=project)
+
+    def any_gcloud(self, *words: str, project: str = PROJECT) -> Answer:
+        """Run gcloud, which must be able to read whatever it is answered."""
+        command = ("gcloud", *words, "--project", project)
         done = subprocess.run(command, env=self._gcloud_environ(), capture_output=True, text=True, check=False)
+        assert "gcloud crashed" not in done.stderr, done.stderr
+        assert "InvalidDataFromServerError" not in done.stderr, done.stderr
         return Answer(done.stdout, done.stderr, done.returncode)
 
     def tpuctl(self, *words: str) -> Answer:

@@ -30,7 +30,7 @@ RUNTIME_VERSIONS = tuple(
     sorted(
         (
             *("tpu-ubuntu2204-base", "tpu-vm-base", "tpu-vm-v4-base", "v2-alpha-tpuv5", "v2-alpha-tpuv5-lite"),
-            *("v2-alpha-tpuv6e", "tpu-vm-tf-2.18.0-pjrt", "tpu-vm-tf-2.17.0-pod-pjrt"),
+            *("v2-alpha-tpuv6e", "tpu-vm-tf-2.18.0-pjrt"),
             *(f"tpu-vm-tf-{version}{kind}" for version in _TENSORFLOW for kind in ("", "-pod")),
             *(
                 f"tpu-vm-tf-{version}-{kind}"

@@ -57,6 +57,7 @@ class World:
         self._local = threading.local()
         self._connections: dict[threading.Thread, sqlite3.Connection] = {}
         self._lock = threading.Lock()
+        self._turn = threading.RLock()
         self._injected = clock
         self.clock: Clock = SystemClock()
 
@@ -96,7 +97,8 @@ class World:
         if (joined := self._joined) is not None:
             yield joined
             return
-        with translated(self.path), transaction(self._connection, immediate=True):
+        # Threads queue here: SQLite lets who waits try again at random moments, and gives up on one of 200 after 10 s.
+        with self._turn, translated(self.path), transaction(self._connection, immediate=True):
             now = self.clock.now()
             self._let_happen(now)
             yield Session(self._connection, now, self.path)
