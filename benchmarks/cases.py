@@ -1,9 +1,9 @@
-"""What is measured: each command beside gcloud's, and lists of very many nodes."""
+"""What is measured: each command beside gcloud's, lists of very many nodes, and the sandbox itself."""
 
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.stage import GCLOUD, ZONE, Stage, filled, listening
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
-    from benchmarks.measurement import Program
+    from benchmarks.measurement import Measurable, Program
 
 MANY = 10_000
 OURS, THEIRS = "tpuctl", "gcloud"
@@ -25,12 +25,13 @@ _ZONES = "import sys; from tpuctl.sandbox import catalog;print(','.join([*catalo
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Programs that are measured side by side. `target` is the share of gcloud's wall time that was aimed at."""
+    """What is measured side by side. `target` is the share of gcloud's wall time that was aimed at, `limits` are seconds."""
 
     name: str
     what: str
-    programs: Mapping[str, Program]
+    programs: Mapping[str, Measurable]
     target: float | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stages:
@@ -131,6 +132,27 @@ def _many(stages: Stages) -> Case:
     return Case("many", f"`tpuctl list`, {MANY:,} nodes, the sandbox in the same process", programs)
 
 
+def _sandbox_get(stages: Stages) -> Case:
+    stage = stages.listening(MANY)
+    inside, outside = "a node, in process", "a node, over HTTP"
+    programs = {inside: stage.timed("get-in-process", str(stage.world)), outside: stage.timed("get", stage.url)}
+    limits = {inside: 0.003, outside: 0.008}
+    return Case("sandbox-get", f"the sandbox gives one of {MANY:,} nodes", programs, limits=limits)
+
+
+def _sandbox_list(stages: Stages) -> Case:
+    stage = stages.listening(MANY)
+    name = f"{MANY:,} nodes over HTTP, page by page"
+    return Case("sandbox-list", "the sandbox lists", {name: stage.timed("list", stage.url)}, limits={name: 1.5})
+
+
+def _sandbox_start(stages: Stages) -> Case:
+    stage = stages.filled(MANY)
+    serve = stage.tpuctl("sandbox", "serve").command
+    name = "`tpuctl sandbox serve`, until its first answer"
+    return Case("sandbox-start", "the sandbox starts", {name: stage.timed("start", *serve)}, limits={name: 0.6})
+
+
 _CASES: dict[str, Callable[[Stages], Case]] = {
     "version": _version,
     "help": _help,
@@ -141,5 +163,8 @@ _CASES: dict[str, Callable[[Stages], Case]] = {
     "status": _status,
     "create": _create,
     "many": _many,
+    "sandbox-get": _sandbox_get,
+    "sandbox-list": _sandbox_list,
+    "sandbox-start": _sandbox_start,
 }
 NAMES = tuple(_CASES)

@@ -15,7 +15,7 @@ import sys
 import termios
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +40,13 @@ class Cost:
     def median(cls, costs: Sequence[Cost]) -> Cost:
         """Return the median of each figure by itself."""
         return cls(*(statistics.median(getattr(cost, name) for cost in costs) for name in ("wall", "cpu", "memory")))
+
+
+class Measurable(Protocol):
+    """What can be run again and again, and costs something each time."""
+
+    def run(self, number: int) -> Cost:
+        """Run it once; the first run has number 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,23 @@ class Program:
         return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / unit)
 
 
-def compare(programs: Mapping[str, Program], *, runs: int, tell: Callable[[str], None]) -> dict[str, Cost]:
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """A program that measures something itself and prints the seconds. What it costs besides is not counted."""
+
+    program: Program
+
+    def run(self, number: int) -> Cost:  # noqa: ARG002  # each run is the same
+        """Run it and return what it printed. Raises `RunFailedError` with its last words."""
+        done = subprocess.run(
+            self.program.command, env=dict(self.program.environ), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RunFailedError(f"{' '.join(self.program.command)} ended with {done.returncode}:\n{done.stderr}")
+        return Cost(float(done.stdout), 0, 0)
+
+
+def compare(programs: Mapping[str, Measurable], *, runs: int, tell: Callable[[str], None]) -> dict[str, Cost]:
     """Return the median cost of each program. They take turns, so that a busy moment meets them all; the first turn is lost."""
     costs: dict[str, list[Cost]] = {name: [] for name in programs}
     for number in range(runs + 1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.measurement import Program
+from benchmarks.measurement import Program, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +34,16 @@ class Stage:
         """Return tpuctl on this sandbox: over its port when it listens, else in process."""
         cloud = {"TPUCTL_ENDPOINT": self.url, "TPUCTL_PROJECT": PROJECT} if self.url else {"TPUCTL_SANDBOX": "1"}
         return Program((_TPUCTL, *words), {**_environ(self.folder), **cloud, **(environ or {})}, on_terminal)
+
+    def timed(self, what: str, *words: str) -> Stopwatch:
+        """Return what measures a client of this sandbox: `benchmarks.client` has its words."""
+        environ = {**_environ(self.folder), "PYTHONPATH": str(Path(__file__).parents[1])}
+        return Stopwatch(Program((sys.executable, "-m", "benchmarks.client", what, *words), environ))
+
+    @property
+    def world(self) -> Path:
+        """The file of the sandbox."""
+        return self.folder / "state" / "sandbox" / "world.sqlite3"
 
     def gcloud(self, *words: str) -> Program:
         """Return gcloud on this sandbox, without credentials, prompts or look-ups elsewhere."""
@@ -71,9 +81,9 @@ def listening(folder: Path, *, nodes: int) -> Iterator[Stage]:
 def filled(folder: Path, *, nodes: int) -> Stage:
     """Return a sandbox with nodes in all zones that have TPUs."""
     folder.mkdir()
-    path = folder / "state" / "sandbox" / "world.sqlite3"
-    subprocess.run((sys.executable, "-m", "benchmarks.world", str(path), str(nodes)), check=True)
-    return Stage(folder)
+    stage = Stage(folder)
+    subprocess.run((sys.executable, "-m", "benchmarks.world", str(stage.world), str(nodes)), check=True)
+    return stage
 
 
 def _environ(folder: Path) -> dict[str, str]:

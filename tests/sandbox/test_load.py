@@ -6,12 +6,11 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,21 +21,20 @@ from tpuctl.sandbox.server import SandboxServer, serve
 from tpuctl.sandbox.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-CLIENTS = 200
+T = TypeVar("T")
+MANY = 200
 ZONE = "projects/sandbox/locations/us-central2-b"
 NODES = f"/v2/{ZONE}/nodes"
-METADATA = "/compute/v1/projects/sandbox"
+PROJECT = "/compute/v1/projects/sandbox"
 BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     with World.open(tmp_path / "world.sqlite3", clock=ManualClock()) as world:
-        with world.write() as session:
-            admin.set_quota(session, generation="v4", tier="on-demand", limit=100_000)
         yield world
 
 
@@ -49,10 +47,11 @@ def server(world: World) -> Iterator[SandboxServer]:
 class Client:
     """One connection, kept open."""
 
-    def __init__(self, url: str) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    def __init__(self, server: SandboxServer) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer."""
         self._connection.request(method, path, None if body is None else json.dumps(body))
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -61,36 +60,101 @@ class Client:
         self._connection.close()
 
 
-def _all_at_once(url: str, visit: Any) -> list[Any]:
-    """Return what each of the clients brings back from its visit, which begin together, all connected."""
-    gate = threading.Barrier(CLIENTS)
+def _at_once(server: SandboxServer, visit: Callable[[Client, int], T], *, clients: int = MANY) -> list[T]:
+    """Return what each client brings back from its visit. All begin at the same moment."""
+    gate = threading.Barrier(clients)
 
-    def one(number: int) -> Any:
-        client = Client(url)
-        try:
+    def go(number: int) -> T:
+        with closing(Client(server)) as client:
             gate.wait(30)
             return visit(client, number)
-        finally:
-            client.close()
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        return list(pool.map(one, range(CLIENTS)))
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(go, range(clients)))
 
 
-def test_of_200_clients_each_creates_its_node_and_reads_it(server: SandboxServer, world: World) -> None:
+def _allow(world: World, nodes: int) -> None:
+    with world.write() as session:
+        admin.set_quota(session, generation="v4", tier="on-demand", limit=nodes * 8)  # TensorCores
+
+
+def test_each_of_200_clients_creates_its_node_and_reads_it(world: World, server: SandboxServer) -> None:
+    _allow(world, MANY)
+
     def visit(client: Client, number: int) -> tuple[int, int, str]:
         created, _ = client("POST", f"{NODES}?nodeId=node-{number}", BODY)
         read, node = client("GET", f"{NODES}/node-{number}")
-        return created, read, node.get("name", "")
+        return created, read, str(node.get("name"))
 
-    began = time.perf_counter()
-    seen = _all_at_once(server.url, visit)
-    print(time.perf_counter() - began)
+    seen = _at_once(server, visit)
     admin.advance(world, timedelta(hours=1))
-    with closing(Client(server.url)) as client:
-        listed = client("GET", NODES + "?pageSize=1000")[1]["nodes"]
+    with closing(Client(server)) as client:
+        nodes = client("GET", f"{NODES}?pageSize=1000")[1]["nodes"]
 
-    assert Counter(seen) == Counter((200, 200, f"{ZONE}/nodes/node-{number}") for number in range(CLIENTS))
-    assert {node["name"].rpartition("/")[2] for node in listed} == {f"node-{number}" for number in range(CLIENTS)}
-    assert len({node["id"] for node in listed}) == CLIENTS
-    assert len({end["ipAddress"] for node in listed for end in node["networkEndpoints"]}) == CLIENTS
+    assert seen == [(200, 200, f"{ZONE}/nodes/node-{number}") for number in range(MANY)]
+    assert {node["name"] for node in nodes} == {name for _, _, name in seen}
+    assert len({node["id"] for node in nodes}) == MANY
+    assert len({end["ipAddress"] for node in nodes for end in node["networkEndpoints"]}) == MANY
+
+
+def test_of_200_clients_only_as_many_get_a_node_as_the_quota_allows(world: World, server: SandboxServer) -> None:
+    _allow(world, 25)
+
+    statuses = _at_once(server, lambda client, n: client("POST", f"{NODES}?nodeId=node-{n}", BODY)[0])
+    with closing(Client(server)) as client:
+        nodes = client("GET", f"{NODES}?pageSize=1000")[1]["nodes"]
+
+    assert Counter(statuses) == {200: 25, 429: MANY - 25}
+    assert sorted(node["name"] for node in nodes) == sorted(
+        f"{ZONE}/nodes/node-{number}" for number, status in enumerate(statuses) if status == 200
+    )
+
+
+def test_of_200_clients_one_gets_the_name(server: SandboxServer) -> None:
+    statuses = _at_once(server, lambda client, _: client("POST", f"{NODES}?nodeId=trainer", BODY)[0])
+
+    assert Counter(statuses) == {200: 1, 409: MANY - 1}
+
+
+def test_who_changes_what_another_has_changed_meanwhile_is_told_and_no_change_is_lost(server: SandboxServer) -> None:
+    """Project metadata is read, changed and written whole, as gcloud does it: its fingerprint tells of another's change."""
+
+    def add(client: Client, number: int) -> int:
+        for attempt in range(1, 1000):
+            metadata = client("GET", PROJECT)[1]["commonInstanceMetadata"]
+            items = [*metadata.get("items", []), {"key": f"client-{number}", "value": str(attempt)}]
+            status, answer = client("POST", f"{PROJECT}/setCommonInstanceMetadata", {**metadata, "items": items})
+            if status == 200:
+                return attempt
+            assert (status, answer["error"]["errors"][0]["reason"]) == (412, "conditionNotMet")
+        raise AssertionError("never first")
+
+    attempts = _at_once(server, add, clients=20)
+    with closing(Client(server)) as client:
+        items = client("GET", PROJECT)[1]["commonInstanceMetadata"]["items"]
+
+    assert sorted((item["key"], item["value"]) for item in items) == sorted(
+        (f"client-{number}", str(attempt)) for number, attempt in enumerate(attempts)
+    )
+
+
+def test_clients_that_say_half_a_request_keep_nobody_waiting(server: SandboxServer) -> None:
+    content = json.dumps(BODY).encode()
+    head = f"POST {NODES}?nodeId=slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    address = urlsplit(server.url)
+    with ExitStack() as stack:
+        halves = [
+            stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+            for _ in range(MANY)
+        ]
+        for number, half in enumerate(halves):
+            half.sendall(head[: 1 + number % len(head)])
+        slow = stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
+        for letter in (head + content)[:-1]:
+            slow.sendall(bytes([letter]))
+
+        with closing(Client(server)) as client:
+            assert client("GET", NODES) == (200, {})
+            slow.sendall(content[-1:])
+            assert slow.recv(15) == b"HTTP/1.1 200 OK"
+            assert client("GET", f"{NODES}/slow")[0] == 200
