@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -16,7 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import admin
+from tpuctl.sandbox import admin, request_log
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.server import SandboxServer, serve
 from tpuctl.sandbox.world import World
 
@@ -158,3 +160,18 @@ def test_clients_that_say_half_a_request_keep_nobody_waiting(server: SandboxServ
             slow.sendall(content[-1:])
             assert slow.recv(15) == b"HTTP/1.1 200 OK"
             assert client("GET", f"{NODES}/slow")[0] == 200
+
+
+def test_who_closes_the_server_may_close_the_world_next(tmp_path: Path) -> None:
+    """An answer that is under way ends first. A thread that asked a closed world ended the interpreter."""
+    with World.open(tmp_path / "world.sqlite3", speed=1) as world, serve(world) as running:
+        with world.write() as session:
+            add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))
+        address = urlsplit(running.start().url)
+        with socket.create_connection((address.hostname, address.port), timeout=10) as client:
+            client.sendall(f"GET {NODES} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            while admin.status(world).faults:  # until the request has met it
+                time.sleep(0.01)
+            running.close()
+
+        assert [(entry.path, entry.status) for entry in request_log.entries(world.path)] == [(NODES, 200)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class App:
         self.invocation = invocation
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
+        self._named: set[str] = set()
         self._at_the_end: list[Callable[[], None]] = []
 
     def take(self, options: dict[str, Any]) -> None:
@@ -183,6 +185,7 @@ class App:
 
     def reference(self, text: str) -> NodeReference:
         """Return what the user's words for a node say."""
+        self._named.add(text)
         return parse_reference(text)
 
     @contextmanager
@@ -234,6 +237,9 @@ class App:
             # The settings are what is wrong: the flag alone tells.
             is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
             form, sandbox = Format.JSON if is_json else Format.TABLE, False
+        if error.hint and len(self._named) == 1:
+            # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
+            error.hint = re.sub(r"(?<=[ `])NODE(?=`)", next(iter(self._named)), error.hint)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def close(self) -> None:

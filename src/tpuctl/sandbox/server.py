@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MAX_BODY = 50 * 1024 * 1024
 _MAX_LINE = 64 * 1024
+_PATIENCE = 5  # seconds for answers that are under way when the server is closed
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
@@ -90,7 +91,7 @@ class _Server(ThreadingHTTPServer):
         self.world = world
         self.log = log or (lambda _line: None)
         self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
@@ -98,21 +99,23 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
+        with self._changed:
             self._open.add(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
+        with self._changed:
             self._open.discard(request)
+            self._changed.notify_all()
         super().shutdown_request(request)
 
     def cut_connections(self) -> None:
-        with self._lock:
-            cut, self._open = self._open, set()
-        for connection in cut:
-            with contextlib.suppress(OSError):  # the client was quicker
-                connection.shutdown(socket.SHUT_RDWR)
+        """Cut what is open and wait for the threads behind it: who closes the world under one of them ends the interpreter."""
+        with self._changed:
+            for connection in self._open:
+                with contextlib.suppress(OSError):  # the client was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._changed.wait_for(lambda: not self._open, _PATIENCE)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # socketserver's signature
         # A client that went away is no news; whatever else it is, the server lives on.
