@@ -9,9 +9,10 @@ import pytest
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import admin
-from tpuctl.sandbox.calls import Call
+from tpuctl.sandbox.calls import Call, Request, Response
 from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, call_fault, list_faults
 from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.service import respond
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
@@ -148,6 +149,17 @@ def test_a_late_ssh_key_is_not_there_before_its_time(world: World, api: Any, clo
         clock.sleep(MINUTE)
 
     assert seen == ["old", "new"]
+
+
+def test_quota_refuses_the_call_as_often_as_it_says(world: World) -> None:
+    """A refusal undoes what the call did, but not that the fault was used up."""
+    set_fault(world, FaultKind.QUOTA, node="n")
+    body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
+    create = Request("POST", "/v2/projects/p/locations/us-central2-b/nodes", (("nodeId", "n"),), {}, body)
+
+    answers = [respond(world, create) for _ in range(2)]
+
+    assert [answer.status for answer in answers if isinstance(answer, Response)] == [429, 200]
 
 
 def test_quota_refuses_the_call_itself(world: World, api: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,8 +76,11 @@ class ApiError(Exception):
     """An error as Google's APIs answer it: `{"error": {"code", "message", "status", "details"}}`.
 
     `reason` is the word for it that compute and storage use, whose bodies are older: `{"error": {"code", "message",
-    "errors": [{"message", "domain", "reason"}]}}`; one that fits the code where none is given.
+    "errors": [{"message", "domain", "reason"}]}}`; one that fits the code where none is given. A refusal undoes what the
+    handler did before it, unless it `keeps`: the fault that caused it stays used up.
     """
+
+    keeps = False
 
     def __init__(self, code: int, status: str, message: str, *details: Json, reason: str = "") -> None:
         super().__init__(f"{status}: {message}")
@@ -86,6 +89,11 @@ class ApiError(Exception):
         self.message = message
         self.details = details
         self.reason = reason or _REASONS.get(code, "backendError" if code >= 500 else "invalid")
+
+    def keeping(self) -> Self:
+        """Return this error, which lets what was done before it stay done."""
+        self.keeps = True
+        return self
 
     def response(self, headers: Mapping[str, str] | None = None, *, with_reasons: bool = False) -> Response:
         """Return the HTTP answer that carries this error; `with_reasons` as compute and storage write it."""

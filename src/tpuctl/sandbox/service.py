@@ -105,10 +105,18 @@ def _carry_out(world: World, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
+    is_upload = uploads.split(request.path)[0] == "upload"
+    refusal: ApiError | None = None
     with world.read() if request.method == "GET" else world.write() as session:
         admission.check(session, call)
-        is_upload = uploads.split(request.path)[0] == "upload"
-        value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)
+        try:
+            value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)
+        except ApiError as error:
+            if not error.keeps:
+                raise
+            refusal = error
+    if refusal is not None:
+        raise refusal
     answer = value if isinstance(value, Response) else Response.of(value)
     return uploads.partial(answer, request.headers.get("range", "")) if call.wants_media else answer
 

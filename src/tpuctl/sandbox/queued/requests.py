@@ -84,7 +84,7 @@ def create(session: Session, call: Call) -> Json:
     wanted = planning.demands(where.project, where.zone, nodes.values())
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted[0])[1]
-        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True)
+        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).keeping()
     quotas.check(session, wanted, is_queued=True)
     record = QueuedRecord(
         where.project,
