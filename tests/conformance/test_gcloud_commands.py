@@ -264,3 +264,25 @@ def test_gcloud_reads_quota_permission_and_capacity(service: Service) -> None:
     )
     failed = json.loads(crowded.err.partition(refusal)[2])
     assert (failed["code"], failed["message"].partition(" in the zone")[0]) == (8, "There is no more capacity")
+
+
+def test_what_is_left_of_the_list_of_commands(service: Service) -> None:
+    gcloud = Gcloud(service, "rest")
+    for name in ("a", "b"):
+        admin.add_node(service.world, name, project="rest", zone=ZONE)
+    provision.add_bucket(service.world, "rest-bucket", project="rest", location="US-CENTRAL2")
+
+    limited, legacy, buckets, beta, attach = gcloud.both(
+        f"tpus tpu-vm list --zone={ZONE} --limit=1 --format=value(name)",
+        f"tpus list --zone={ZONE} --format=value(name)",
+        "storage buckets list --format=value(name,location)",
+        f"beta tpus tpu-vm list --zone={ZONE}",
+        f"tpus tpu-vm attach-disk a --zone={ZONE} --disk=d",
+    )
+
+    assert [(answer.out, answer.code) for answer in (limited, legacy, buckets)] == [
+        ("a\n", 0),
+        ("a\nb\n", 0),
+        ("rest-bucket\tUS-CENTRAL2\n", 0),
+    ]
+    assert (beta.code, attach.code) == (2, 2)
