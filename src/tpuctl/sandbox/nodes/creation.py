@@ -128,12 +128,11 @@ def prepare(
     document |= {"name": name, "id": number_text, "createTime": rendering.timestamp(session.now + begin)}
     if queued_resource:
         document["queuedResource"] = queued_resource
-    scheduling = document["schedulingConfig"]
     timeline = lifecycle.create(
         session.now + begin,
         consequences.pace_of(session, name, incarnation, 0),
         workers=accelerator.workers,
-        preemptible=bool(scheduling.get("preemptible")),
+        preemptible=bool(document["schedulingConfig"].get("preemptible")),
     )
     return NodeRecord(
         project,
