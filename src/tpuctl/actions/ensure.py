@@ -106,6 +106,8 @@ def _act(pursuit: Pursuit, decision: Create | Start | Restart | Reboot | Delete)
 def _reached(pursuit: Pursuit, policy: Policy, note: str | None) -> Outcome:
     took = pursuit.took
     pursuit.arrive()
-    text = f"{_ARRIVED[policy.goal]} after {format_duration(took)}" + (f"; {note}" if note else "")
+    # An unset health that counts because every worker answers is not called healthy.
+    goal = Goal.SSH if policy.goal is Goal.HEALTHY and note else policy.goal
+    text = f"{_ARRIVED[goal]} after {format_duration(took)}" + (f"; {note}" if note else "")
     pursuit.tell(EventKind.REACHED, text, goal=str(policy.goal), took=took.total_seconds())
     return Outcome(pursuit.seen.node, took, pursuit.seen.restarts, note)
