@@ -52,7 +52,9 @@ def test_restarts_are_bounded(tpuctl: Console, sandbox: Sandbox) -> None:
 def test_recreating_has_to_be_allowed_and_is_bounded_too(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
-    _, _, code = tpuctl(*UP, "--repair", "recreate", "--max-restarts", "0", "--max-recreates", "2", "--timeout", "2h")
+    _, _, code = tpuctl(
+        *UP, "--repair", "recreate", "--max-restarts", "0", "--max-recreates", "2", "--timeout", "2h", "--yes"
+    )
 
     assert (code, sandbox.changes()) == (10, ["create", "delete", "create", "delete", "create"])
 

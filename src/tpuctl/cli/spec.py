@@ -100,6 +100,11 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     if wanted is None:
         if "topology" in given:
             raise InvalidInputError("`--topology` needs a generation", hint="add `--type v4`, for example")
+        if given:
+            named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            raise InvalidInputError(
+                f"{named} would be ignored without a type", hint="add `--type TYPE`, the node's own if it exists"
+            )
         return None
     accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
     version = settings.text("version") or default_version

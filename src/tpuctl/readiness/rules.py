@@ -217,6 +217,8 @@ def _repair(policy: Policy, seen: Seen, node: Node, reason: str) -> Decision:
         if Answer.YES in seen.answers:
             return Reboot(reason + (f"; {why_not}" if why_not else ""))
     may_recreate = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
+    # A worker that can be entered may hold what somebody wants to keep.
+    may_recreate = may_recreate and (policy.forced or Answer.YES not in seen.answers)
     if may_recreate and seen.recreates < policy.max_recreates:
         return Delete(reason, node.id)
     tried = (

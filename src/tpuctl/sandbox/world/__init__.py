@@ -46,6 +46,7 @@ __all__ = [
     "WorldUnusableError",
 ]
 
+_FARTHEST = timedelta(days=3650)
 DEFAULT_SPEED = 60.0  # a cloud minute is a second
 
 
@@ -116,6 +117,8 @@ class World:
         """Move the world's time on, for all processes, and return the new time. Raises `InvalidInputError` when negative."""
         if duration < timedelta():
             raise InvalidInputError("the sandbox's time cannot go back", hint="give a duration such as 10m")
+        if duration > _FARTHEST:
+            raise InvalidInputError("the sandbox's time cannot move so far at once", hint="give 3650d at the most")
         with self.write():
             offset = self._rate().offset + duration
             self._connection.execute(
