@@ -292,5 +292,8 @@ class App:
         return speed
 
     def _say_that_nothing_is_real(self, *, is_new: bool) -> None:
-        if self.terminal.streams.stderr_is_terminal or is_new:
+        # A project file may be somebody else's: whoever relies on it is told every time.
+        setting = self.settings["sandbox"]
+        is_from_file = setting is not None and setting.source.kind == "project file" and self.is_sandbox
+        if self.terminal.streams.stderr_is_terminal or is_new or is_from_file:
             self.terminal.note("sandbox: nothing here is real, and nothing is billed")

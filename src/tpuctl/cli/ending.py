@@ -77,4 +77,6 @@ def _what(target: Target) -> str:
     if target.request is None:
         return node
     request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"
+    if len(target.request.node_ids) > 1:
+        request += f" for {', '.join(target.request.node_ids)}"
     return f"{request} with {node}" if node else f"{request} of"
