@@ -230,3 +230,14 @@ def test_a_node_that_refuses_our_key_gets_it_once(
     metadata = put(sandbox, "other", metadata={}) and tpuctl("status", "demo", "-o", "json")[0]
     assert '"note": "kept"' in metadata
     assert "eve:ssh-ed25519 AAAA eve\\n" in metadata
+
+
+def test_flags_that_nothing_would_be_done_with_are_refused(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("demo", zone="us-central2-b")
+
+    assert tpuctl("up", "demo", "--labels", "a=b", "--zone", "us-central2-b") == (
+        "",
+        "error: `--labels` would be ignored without a type\n  hint: add `--type TYPE`, the node's own if it exists\n",
+        2,
+    )
+    assert sandbox.changes() == []

@@ -98,13 +98,7 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        if "topology" in given:
-            raise InvalidInputError("`--topology` needs a generation", hint="add `--type v4`, for example")
-        if given:
-            named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
-            raise InvalidInputError(
-                f"{named} would be ignored without a type", hint="add `--type TYPE`, the node's own if it exists"
-            )
+        _refuse_without_type(given)
         return None
     accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
     version = settings.text("version") or default_version
@@ -131,6 +125,16 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
         description=settings.text("description"),
     )
     return _with_named(spec, named_version=settings["version"] is not None)
+
+
+def _refuse_without_type(given: dict[str, Any]) -> None:
+    """Raise `InvalidInputError` for flags that nothing would be done with."""
+    if "topology" in given:
+        raise InvalidInputError("`--topology` needs a generation", hint="add `--type v4`, for example")
+    if given:
+        named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+        hint = "add `--type TYPE`, the node's own if it exists"
+        raise InvalidInputError(f"{named} would be ignored without a type", hint=hint)
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
