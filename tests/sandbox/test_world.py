@@ -204,3 +204,18 @@ def test_writes_are_logged_for_those_who_count(tmp_path: Path) -> None:
 
         logged = [(request.method, request.name) for request in admin.requests(world)]
         assert logged == [(method, f"{zone}/nodes/a")]
+
+
+def test_another_process_that_comes_and_goes_leaves_the_log_of_the_one_that_stays(tmp_path: Path) -> None:
+    """SQLite removes its log with the last user; a process that has dropped its locks no longer counts as one."""
+    path = tmp_path / "world.db"
+    program = "import sys, pathlib; from tpuctl.sandbox.world import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
+    program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"
+    with World.open(path) as world, World.open(path) as second:
+        for each in (world, second):
+            with each.write() as session:
+                session.set_setting("y", 1)
+
+        subprocess.run([sys.executable, "-c", program, str(path)], check=True)
+
+        assert path.with_name("world.db-wal").exists()
