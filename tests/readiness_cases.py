@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tpuctl.model import Difference, Node
@@ -21,6 +21,7 @@ from tpuctl.readiness import (
     Seen,
     Start,
     Wait,
+    WorkerSeen,
     decide,
 )
 
@@ -28,7 +29,10 @@ NAME = NodeName("p", "us-central2-b", "trainer")
 UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
 WAIT = Policy()
 SECOND = timedelta(seconds=1)
-YES, SILENT, NO_KEY, NO_HOST = Answer.YES, Answer.UNREACHABLE, Answer.KEY_REFUSED, Answer.HOST_KEY_CHANGED
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+YES, SILENT, NO_KEY, NO_HOST = map(
+    WorkerSeen, (Answer.YES, Answer.UNREACHABLE, Answer.KEY_REFUSED, Answer.HOST_KEY_CHANGED)
+)
 DIFFERENT = (Difference("network", "mine", "default"),)
 SICK = {"health": "UNHEALTHY_TENSORFLOW"}
 
@@ -55,17 +59,18 @@ def queued(state: str, **fields: Any) -> Node:
 def said(decision: Decision) -> str:
     """A decision in one line; of an error, its kind and the first line."""
     match decision:
-        case Reached(note):
+        case Reached(_, note):
             return "reached" + (f": {note}" if note else "")
         case GiveUp(error):
             return f"{error.kind}: {str(error).splitlines()[0]}"
-        case Wait(delay, reason):
-            return f"wait {delay.total_seconds():g}: {reason}"
-        case Delete(reason, node_id):
-            return f"delete {node_id}: {reason}"
+        case Wait(delay, reason, then):
+            after = f" [{then.what} in {then.after.total_seconds():g}]" if then else ""
+            return f"wait {delay.total_seconds():g}: {reason}{after}"
+        case Delete(reason, node_id, is_repair):
+            return f"delete {node_id}{' to repair' * is_repair}: {reason}"
         case Create(reason) | Start(reason) | Restart(reason) | Reboot(reason):
             return f"{type(decision).__name__.lower()}: {reason}"
 
 
 def look(policy: Policy, seen_node: Node | None, **fields: Any) -> str:
-    return said(decide(policy, Seen(name=NAME, node=seen_node, **fields)))
+    return said(decide(policy, Seen(name=NAME, node=seen_node, **fields), NOW))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face, put
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
@@ -113,6 +114,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
                 "the endpoint `http://tpu.example.com` cannot be used: "
                 "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)"
             ),
+            "write it like `https://HOST` or `http://localhost:PORT`",
+        ),
+        (
+            ("list", "--project", "p", "--endpoint", "garbage"),
+            "the endpoint `garbage` cannot be used: it is one bare word, and no URL",
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (
@@ -243,10 +249,68 @@ def test_an_endpoint_that_does_not_answer(bare: Console) -> None:
         "",
         (
             "error: 127.0.0.1 cannot be reached: Connection refused\n"
+            "  hint: nothing listens at `http://127.0.0.1:1`, the endpoint that `--endpoint` names\n"
             "  hint: check the network, the proxy and the endpoint\n"
         ),
         1,
     )
+
+
+def test_the_endpoint_is_named_where_credentials_for_it_are_missing(bare: Console) -> None:
+    _, err, code = bare("list", "--project", "p", TPUCTL_ENDPOINT="tpu.example")
+
+    said = "  hint: calls go to the endpoint `tpu.example`, which TPUCTL_ENDPOINT names; one looks like `https://HOST`"
+    assert (said in err.splitlines(), code) == (True, 4)
+
+
+@one_face
+def test_a_zone_that_was_probably_mistyped_is_named_when_the_service_has_refused_it(
+    tpuctl: Console, sandbox: Sandbox
+) -> None:
+    for line in ("list", "types", "versions", "status demo"):
+        _, err, code = tpuctl(*line.split(), "--zone", "us-cental2-b")
+        hint = "  hint: tpuctl knows no TPUs in `us-cental2-b`: did you mean `us-central2-b`?"
+        assert (err.splitlines()[1], code) == (hint, 4)
+    assert "tpuctl knows no" not in tpuctl("list", "--zone", "us-central2-b")[1]
+
+
+LABELS = ",".join(f"k{number}=v" for number in range(64))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message", "meant"),
+    [
+        ("--labels", "Team=vision", "`Team=vision` cannot be a label", "team=vision"),
+        ("--labels", "team=Vision One", "`team=Vision One` cannot be a label", "team=vision-one"),
+        ("--labels", "7th=x", "`7th=x` cannot be a label", "th=x"),
+        ("--labels", f"team={'x' * 64}", f"`team={'x' * 64}` cannot be a label", f"team={'x' * 63}"),
+        ("--tags", "Web_Server", "`Web_Server` cannot be a network tag", "web-server"),
+        ("--tags", "8080", "`8080` cannot be a network tag", None),
+        ("--tags", "web-", "`web-` cannot be a network tag", "web"),
+    ],
+)
+def test_labels_and_tags_that_the_service_refuses_are_not_sent(
+    bare: Console, flag: str, value: str, message: str, meant: str | None
+) -> None:
+    place = ("demo", "--project", "p", "--zone", "us-central2-b")
+    for line in (("up", *place, "--type", "v4-8"), ("create", *place, "--type", "v4-8"), ("update", *place)):
+        out, err, code = bare(*line, flag, value)
+        first, hint = err.splitlines()
+        assert (out, first, code) == ("", f"error: {message}", 2)
+        assert hint.partition("; did you mean ")[2] == (f"`{meant}`?" if meant else "")
+    out, err, code = bare("config", "set", flag.removeprefix("--"), value)
+    assert (err.splitlines()[0], code) == (f"error: {message}", 2)
+
+
+@one_face
+def test_labels_that_the_service_takes_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    assert tpuctl("update", "demo", "--labels", "équipe=vision-1_b,größe=,日本=東京")[2] == 0
+    assert tpuctl("update", "demo", "--tags", "web-1,db")[2] == 0
+    too_many = tpuctl("create", "new", "--zone", "us-central2-b", "--type", "v4-8", "--labels", LABELS)
+    hint = "a node has at most 64, 1 of them tpuctl's own"
+    assert too_many == ("", f"error: 64 labels are too many\n  hint: {hint}\n", 2)
 
 
 @pytest.mark.parametrize("line", ["", "config", "sandbox"])

@@ -55,6 +55,18 @@ def test_one_value_for_a_script(offline: Console) -> None:
     ]
 
 
+def test_json_has_real_values(offline: Console) -> None:
+    (offline.folder / "tpuctl.yaml").write_text("labels: {team: vision, run: '7'}\ntags: [web, db]\nmax_restarts: 3\n")
+
+    shown = {row["key"]: row["value"] for row in json.loads(offline("config", "show", "-o", "json", "--all")[0])}
+
+    keys = ("labels", "tags", "max_restarts", "sandbox", "timeout", "zone")
+    assert [shown[key] for key in keys] == [{"team": "vision", "run": "7"}, ["web", "db"], 3, False, "30m", None]
+    assert offline("config", "show", "labels", "-o", "name")[0] == "team=vision,run=7\n"
+    assert offline("config", "show", "tags")[0] == "tags\tweb,db\ttpuctl.yaml line 2\n"
+    assert offline("config", "show", "max_restarts", "-o", "name", TPUCTL_MAX_RESTARTS="many")[0] == "many\n"
+
+
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "name"])
 def test_secrets_are_never_shown(offline: Console, form: str) -> None:
     offline("config", "set", "metadata", "token=geheim")
@@ -80,6 +92,10 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
     assert offline("config", "path") == (f"{user_file(offline)}\n", "", 0)
     (offline.folder / "tpuctl.yaml").write_text("")
     assert offline("config", "path") == (f"{offline.folder}/tpuctl.yaml\n{user_file(offline)}\n", "", 0)
+    assert json.loads(offline("config", "path", "-o", "json")[0]) == [
+        {"path": f"{offline.folder}/tpuctl.yaml", "kind": "project file", "exists": True},
+        {"path": str(user_file(offline)), "kind": "user file", "exists": False},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +122,48 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
             ),
         ),
         (("set", "zone"), "error: `tpuctl config set` needs VALUE\n  hint: see `tpuctl config set --help`\n"),
+        (
+            ("set", "zone", "us-cental2-b"),
+            (
+                "error: tpuctl knows no TPUs in `us-cental2-b`: nothing was set\n  hint: did you mean `us-central2-b`?\n"
+                "  hint: if it is a new zone write `zone: us-cental2-b` into {user}\n"
+            ),
+        ),
+        (
+            ("set", "type", "v4-9"),
+            "error: `v4-9` is not an accelerator type\n  hint: did you mean `v4-8`?\n",
+        ),
+        (
+            ("set", "project", "My Project"),
+            (
+                "error: `My Project` is not a project id\n"
+                "  hint: use the PROJECT_ID column of `gcloud projects list`, not the name\n"
+            ),
+        ),
+        (
+            ("set", "endpoint", "garbage"),
+            (
+                "error: the endpoint `garbage` cannot be used: it is one bare word, and no URL\n"
+                "  hint: write it like `https://HOST` or `http://localhost:PORT`\n"
+            ),
+        ),
+        (
+            ("set", "service_account", "trainer"),
+            (
+                "error: `trainer` is not a service account\n"
+                "  hint: write it like `NAME@PROJECT.iam.gserviceaccount.com`\n"
+            ),
+        ),
+        (
+            ("set", "lease", "bucket/prefix"),
+            ("error: `bucket/prefix` is not a place in Cloud Storage\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
+        ),
+        (
+            ("set", "repair", "restat"),
+            (
+                "error: {user}: `repair` is `restat`: it must be one of none, reboot, restart, recreate; did you mean `restart`?\n"
+            ),
+        ),
         (("sho",), "error: there is no command `tpuctl config sho`\n  hint: did you mean `tpuctl config show`?\n"),
     ],
 )
@@ -115,6 +173,21 @@ def test_what_cannot_be_set_is_said(offline: Console, arguments: tuple[str, ...]
     assert offline("config", *arguments) == ("", error.format(**places), 2)
     assert not user_file(offline).exists()
     assert not (offline.folder / "tpuctl.yaml").exists()
+
+
+def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
+    assert offline("config", "set", "zone", "us-central2-c") == (
+        "",
+        (
+            f"`zone` is set in {user_file(offline)}\n"
+            "warning: tpuctl knows no TPUs in `us-central2-c`, but in `us-central2-b`; `tpuctl types` asks the service\n"
+        ),
+        0,
+    )
+    assert offline("config", "set", "zone", "mars-north1-a")[2] == 0
+    assert offline("config", "set", "type", "v9-8")[2] == 0
+    assert offline("config", "set", "service_account", "default")[2] == 0
+    assert offline("config", "set", "network", "projects/host/global/networks/n-1")[2] == 0
 
 
 @pytest.mark.parametrize(

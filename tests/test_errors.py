@@ -19,6 +19,7 @@ _CONTRACT = {
     "QuotaError": ("quota", 7),
     "ConflictError": ("conflict", 8),
     "AlreadyExistsError": ("already_exists", 8),
+    "PreconditionFailedError": ("conflict", 8),
     "CheckFailedError": ("check_failed", 9),
     "BrokenNodeError": ("broken", 10),
     "RemoteCommandError": ("remote_failed", 11),

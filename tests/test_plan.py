@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _WHERE = "trainer --zone us-central2-b --project p"
 
 
@@ -36,7 +37,7 @@ def node(state: str, **fields: Any) -> Node:
 def planned(found: Node | None, *, policy: Policy = UP, **seen: Any) -> str:
     """The verbs of a plan, or the kind of the error that it ends with."""
     try:
-        return " ".join(step.verb for step in steps(policy, Seen(name=NAME, node=found, **seen)))
+        return " ".join(step.verb for step in steps(policy, Seen(name=NAME, node=found, **seen), NOW))
     except TpuctlError as error:
         return error.kind
 
@@ -64,7 +65,7 @@ _STEPS = {
 
 def test_the_steps_from_each_state_are_those_that_up_would_take() -> None:
     assert {state: planned(node(state)) for state in (*map(str, NodeState), "BRAND_NEW")} == _STEPS
-    assert steps(UP, Seen(name=NAME, node=None)) == (Step(Verb.CREATE, NAME, "there is none yet"),)
+    assert steps(UP, Seen(name=NAME, node=None), NOW) == (Step(Verb.CREATE, NAME, "there is none yet"),)
 
 
 @pytest.mark.parametrize(

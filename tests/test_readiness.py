@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from tpuctl.errors import QuotaError
-from tpuctl.model import Node, NodeState
+from tpuctl.model import Node, NodeState, QueuedResource
 from tpuctl.readiness import (
     Answer,
     GiveUp,
     Goal,
     Policy,
     Seen,
+    Startup,
+    Tried,
     Verb,
+    WorkerSeen,
     decide,
-    interval,
+    matrix,
 )
 
 from .readiness_cases import (
@@ -26,6 +28,7 @@ from .readiness_cases import (
     NAME,
     NO_HOST,
     NO_KEY,
+    NOW,
     SECOND,
     SICK,
     SILENT,
@@ -35,8 +38,8 @@ from .readiness_cases import (
     look,
     node,
     queued,
-    said,
     slice_,
+    spot,
 )
 
 # state: what `up` does; what `wait` does
@@ -69,7 +72,7 @@ _BY_STATE = {
 
 def test_each_state_has_its_decision_for_up_and_for_wait() -> None:
     found = {
-        state: (look(UP, node(state), answers=(YES,)), look(WAIT, node(state), answers=(YES,))) for state in _BY_STATE
+        state: (look(UP, node(state), workers=(YES,)), look(WAIT, node(state), workers=(YES,))) for state in _BY_STATE
     }
 
     assert found == _BY_STATE
@@ -91,12 +94,25 @@ def test_stopped_and_gone_are_waited_for_and_no_more() -> None:
     assert look(stopped, None) == "not_found: no node `trainer` in us-central2-b"
 
 
+_AGAIN = replace(UP, recreate_deleted=True)
+
+
 def test_of_what_is_not_there_only_up_makes_one() -> None:
     assert look(UP, None) == "create: there is none yet"
-    assert look(UP, None, recreates=1) == "create: the old one is gone"
+    assert look(UP, None, tried=Tried(recreates=1)) == "create: the old one is gone"
     assert look(WAIT, None) == "not_found: no node `trainer` in us-central2-b"
-    gone = "not_found: `trainer` is gone from us-central2-b: by somebody else, or because a request to create it failed"
-    assert look(UP, None, has_vanished=True) == look(WAIT, None, has_vanished=True) == gone
+    alive = {"has_vanished": True, "was_there": True, "last_alive": NOW}
+    gone = "not_found: `trainer` in us-central2-b was deleted (by someone else) at 2026-01-01T12:00:00Z"
+    assert look(UP, None, **alive) == look(WAIT, None, **alive) == gone
+    assert look(_AGAIN, None, **alive) == "create: somebody else deleted it"
+    assert look(replace(_AGAIN, may_create=False), None, **alive) == gone
+    assert (
+        look(_AGAIN, None, **alive, held_by="ann") == look(WAIT, None, held_by="ann") == "wait 2: it is repaired by ann"
+    )
+    going = "not_found: `trainer` in us-central2-b is being deleted (by someone else)"
+    assert look(UP, node("DELETING"), **alive) == look(WAIT, node("DELETING"), **alive) == going
+    assert look(_AGAIN, node("DELETING"), **alive) == "wait 2: it is being deleted"
+    assert look(WAIT, node("DELETING"), **alive, held_by="ann") == "wait 2: it is repaired by ann"
     assert look(UP, None, pending=Verb.CREATE) == "wait 2: create requested"
 
 
@@ -125,7 +141,7 @@ _REPLACE = replace(UP, replace=True)
     ],
 )
 def test_a_node_that_differs_is_replaced_only_when_asked(policy: Policy, seen_node: Node, expected: str) -> None:
-    assert look(policy, seen_node, differences=DIFFERENT, answers=(YES,)) == expected
+    assert look(policy, seen_node, differences=DIFFERENT, workers=(YES,)) == expected
 
 
 _HEALTHY, _READY = replace(UP, goal=Goal.HEALTHY), replace(UP, goal=Goal.READY)
@@ -133,7 +149,7 @@ _UNSET: dict[str, Any] = {"health": None}
 
 
 @pytest.mark.parametrize(
-    ("policy", "seen_node", "answers", "expected"),
+    ("policy", "seen_node", "workers", "expected"),
     [
         (_READY, node(), (), "reached"),
         (_READY, node(**_UNSET), (), "reached: its health is not reported yet"),
@@ -159,8 +175,8 @@ _UNSET: dict[str, Any] = {"health": None}
         (UP, slice_(), (NO_KEY, NO_HOST), "wait 2: 2 of 2 workers cannot be used by ssh (0, 1)"),
     ],
 )
-def test_usable_has_levels(policy: Policy, seen_node: Node, answers: tuple[Answer, ...], expected: str) -> None:
-    assert look(policy, seen_node, answers=answers) == expected
+def test_usable_has_levels(policy: Policy, seen_node: Node, workers: tuple[WorkerSeen, ...], expected: str) -> None:
+    assert look(policy, seen_node, workers=workers) == expected
 
 
 @pytest.mark.parametrize(
@@ -177,13 +193,7 @@ def test_usable_has_levels(policy: Policy, seen_node: Node, answers: tuple[Answe
     ],
 )
 def test_a_change_is_awaited_until_it_shows(pending: Verb, seen_node: Node | None, expected: str) -> None:
-    assert look(UP, seen_node, pending=pending, answers=(YES,)) == expected
-
-
-def test_the_failure_of_a_change_ends_it_with_that_failure() -> None:
-    failure = QuotaError("no quota for v4")
-
-    assert decide(UP, Seen(name=NAME, node=node(), failure=failure)) == GiveUp(failure)
+    assert look(UP, seen_node, pending=pending, workers=(YES,)) == expected
 
 
 _QUEUED_WITHOUT_ADDRESS = (
@@ -219,18 +229,121 @@ def test_the_deadline_ends_only_waiting(policy: Policy, seen_node: Node, left: i
 
 
 def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
-    decision = decide(UP, Seen(name=NAME, node=None, pending=Verb.CREATE, waited=timedelta(hours=1)))
+    policy = replace(WAIT, timeout=timedelta())
 
-    assert said(decision) == "timed_out: `trainer` did not appear within 1h"
+    assert asked(UP, None, pending=Verb.CREATE, waited=timedelta(hours=1)) == (
+        "`trainer` did not appear within 1h",
+        "look again: `tpuctl status trainer`",
+    )
+    assert asked(UP, None, was_there=True, waited=timedelta(hours=1)) == (
+        "`trainer` is not there and was not made within 1h",
+        "nothing bills; `tpuctl up trainer` makes it",
+    )
+    assert asked(policy, node("CREATING")) == (
+        "`trainer` is not usable by ssh: it is CREATING",
+        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`",
+    )
+    assert asked(policy, node(), workers=(NO_KEY,)) == (
+        "`trainer` is not usable by ssh: it is READY, but its worker refuses the key",
+        "`tpuctl up trainer` puts your key on a node that is yours; `tpuctl ssh trainer` shows ssh's own words\n"
+        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`",
+    )
+
+
+def asked(policy: Policy, seen_node: Node | None, **fields: Any) -> tuple[str, str | None]:
+    decision = decide(policy, Seen(name=NAME, node=seen_node, **fields), NOW)
     assert isinstance(decision, GiveUp)
-    assert decision.error.hint == "look again: `tpuctl status trainer`"
+    return decision.error.message, decision.error.hint
 
 
-def test_the_next_look_is_soon_after_a_change_and_never_long_off() -> None:
-    assert [interval(timedelta(seconds=seconds)).total_seconds() for seconds in (0, 20, 50, 150, 9999)] == [
-        2,
-        2,
-        5,
-        15,
-        15,
+def _request(state: str, initiator: str = "SERVICE") -> QueuedResource:
+    name = "projects/p/locations/us-central2-b/queuedResources/q1"
+    return QueuedResource(name, {"name": name, "state": {"state": state, "stateInitiator": initiator}})
+
+
+_TAKEN = (
+    "conflict: `trainer` was preempted: its queued resource `q1` is SUSPENDED, and it cannot be made anew on its own"
+)
+_PREEMPTED = replace(WAIT, goal=Goal.PREEMPTED)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen_node", "fields", "expected"),
+    [
+        (_PREEMPTED, node(), {}, "wait 2: it is READY"),
+        (_PREEMPTED, node("PREEMPTED"), {}, "reached"),
+        (_PREEMPTED, spot("TERMINATED"), {}, "reached"),
+        (_PREEMPTED, node("TERMINATED"), {}, "conflict: `trainer` is TERMINATED and will not be PREEMPTED"),
+        (_PREEMPTED, queued("DELETING"), {}, "wait 2: it is DELETING"),
+        (_PREEMPTED, queued("DELETING"), {"request": _request("SUSPENDING")}, "reached"),
+        (_PREEMPTED, queued("DELETING"), {"request": _request("SUSPENDING", "USER")}, "wait 2: it is DELETING"),
+        (_PREEMPTED, None, {"request": _request("SUSPENDED")}, "reached"),
+        (_PREEMPTED, None, {"request": _request("ACTIVE"), "has_vanished": True}, "not_found: `trainer` in us-central2-b was deleted (by someone else)"),
+        (_PREEMPTED, None, {}, "not_found: no node `trainer` in us-central2-b"),
+        (UP, None, {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
+        (WAIT, None, {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
+        (_AGAIN, queued("DELETING"), {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
+    ],
+)  # fmt: skip
+def test_preempted_is_what_the_service_took_back(
+    policy: Policy, seen_node: Node | None, fields: dict[str, Any], expected: str
+) -> None:
+    assert look(policy, seen_node, **fields) == expected
+
+
+_DEVICES, _STARTUP = replace(UP, goal=Goal.DEVICES), replace(UP, goal=Goal.STARTUP)
+_PROBE = replace(_DEVICES, has_probe=True)
+_DONE = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen_node", "workers", "expected"),
+    [
+        (_STARTUP, node(), (YES,), "wait 2: its worker has not told whether its startup has ended"),
+        (_STARTUP, slice_(), (replace(_DONE, startup=Startup.RUNNING), _DONE), "wait 2: worker 0 has not ended its startup"),
+        (_STARTUP, node(), (replace(_DONE, startup=Startup.UNKNOWN),), "reached"),
+        (_STARTUP, node(), (replace(_DONE, startup=Startup.FAILED),), "reached: its startup script has failed"),
+        (_STARTUP, slice_(), (_DONE, replace(_DONE, startup=Startup.FAILED)), "reached: its startup script has failed on worker 1"),
+        (_STARTUP, node(), (replace(_DONE, chips=0),), "reached"),
+        (_DEVICES, node(), (_DONE,), "reached"),
+        (_DEVICES, node(), (replace(_DONE, chips=3),), "wait 2: its worker sees 3 of 4 chips [reboot every worker in 300]"),
+        (_DEVICES, slice_(), (_DONE, replace(_DONE, chips=3)), "wait 2: worker 1 sees 3 of 4 chips [reboot every worker in 310]"),
+        (_DEVICES, node(), (replace(_DONE, chips=None),), "wait 2: its worker has not told its chips"),
+        (_DEVICES, node(), (replace(_DONE, startup=Startup.RUNNING, chips=3),), "wait 2: its worker has not ended its startup"),
+        (_DEVICES, node(acceleratorType="v9-4"), (replace(_DONE, chips=3),), "reached: how many chips `v9-4` has is not known, so they were not compared"),
+        (_PROBE, node(), (replace(_DONE, chips=3),), "reached"),
+        (_PROBE, node(), (replace(_DONE, failed="exit 3"),), "wait 2: its worker fails the probe (exit 3) [reboot every worker in 300]"),
+        (_DEVICES, slice_(), (_DONE,), "wait 2: every worker answers ssh"),
+    ],
+)  # fmt: skip
+def test_the_workers_decide_the_higher_levels(
+    policy: Policy, seen_node: Node, workers: tuple[WorkerSeen, ...], expected: str
+) -> None:
+    assert look(policy, seen_node, workers=workers, is_ours=True) == expected
+
+
+def test_eight_workers_are_named_and_more_are_counted() -> None:
+    big = node(acceleratorType="v4-256")
+    few = tuple(replace(_DONE, chips=3) if index in {3, 5} else _DONE for index in range(32))
+    many = tuple(replace(_DONE, chips=index % 4) for index in range(32))
+
+    assert look(_DEVICES, big, workers=few) == (
+        "wait 2: 2 of 32 workers: each sees 3 of 4 chips (3, 5) [give up in 610]"
+    )
+    named = ", ".join(f"worker {index} sees {index % 4} of 4 chips" for index in range(8))
+    assert look(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more fall short [give up in 610]"
+    assert look(UP, big, workers=(SILENT,) * 32) == (
+        "wait 2: 32 of 32 workers do not answer ssh (0, 1, 2, 3, 4, 5, 6, 7 and 24 more)"
+    )
+
+
+def test_each_worker_has_a_row_of_levels() -> None:
+    seen = Seen(name=NAME, node=slice_(), workers=(replace(_DONE, startup=Startup.RUNNING, chips=3), NO_KEY))
+    first = {"worker": 0, "ready": True, "healthy": True, "ssh": True, "startup": False, "devices": False}
+    second = {"worker": 1, "ready": True, "healthy": True, "ssh": False, "startup": None, "devices": None}
+
+    assert matrix(_DEVICES, seen) == [
+        first | {"why": "has not ended its startup"},
+        second | {"why": "refuses the key"},
     ]
+    assert matrix(UP, replace(seen, node=slice_("CREATING"))) == []

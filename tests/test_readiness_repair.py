@@ -42,7 +42,7 @@ _SPENT: dict[str, Any] = _OURS | {"restarts": 2}
 _SLICE_TEXT = "it is a slice of 2 workers, and the service stops single-worker nodes only"
 _SPOT_TEXT = "it is a spot node, and those cannot be started again once stopped"
 _QUEUED_TEXT = "it belongs to the queued resource `q1`, whose nodes cannot be stopped"
-_LATE: dict[str, Any] = {"in_state": _SILENT_FOR, "answers": (SILENT,)}
+_LATE: dict[str, Any] = {"in_state": _SILENT_FOR, "workers": (SILENT,)}
 _NO_ANSWER = "it is READY but its worker does not answer ssh"
 
 
@@ -54,11 +54,11 @@ _NO_ANSWER = "it is READY but its worker does not answer ssh"
         (UP, node(**SICK), _OURS, f"restart: {_SICK_TEXT}"),
         (UP, node(health="TIMEOUT"), _OURS, "restart: it is READY but TIMEOUT"),
         (UP, node(**SICK), _OURS | {"is_ours": False}, f"broken: `trainer`: {_SICK_TEXT}"),
-        (UP, node(**SICK), _OURS | {"is_ours": False, "answers": (YES,)}, f"broken: `trainer`: {_SICK_TEXT}"),
-        (UP, node(**SICK), _OURS | {"is_ours": False, "answers": (NO_KEY,)}, f"broken: `trainer`: {_SICK_TEXT}"),
-        (UP, node(**SICK), _OURS | {"is_ours": False, "answers": (NO_HOST,)}, f"broken: `trainer`: {_SICK_TEXT}"),
-        (UP, node(**SICK), _OURS | {"is_ours": False, "answers": (SILENT,)}, f"restart: {_SICK_TEXT}"),
-        (_FORCED, node(**SICK), _OURS | {"is_ours": False, "answers": (YES,)}, f"restart: {_SICK_TEXT}"),
+        (UP, node(**SICK), _OURS | {"is_ours": False, "workers": (YES,)}, f"broken: `trainer`: {_SICK_TEXT}"),
+        (UP, node(**SICK), _OURS | {"is_ours": False, "workers": (NO_KEY,)}, f"broken: `trainer`: {_SICK_TEXT}"),
+        (UP, node(**SICK), _OURS | {"is_ours": False, "workers": (NO_HOST,)}, f"broken: `trainer`: {_SICK_TEXT}"),
+        (UP, node(**SICK), _OURS | {"is_ours": False, "workers": (SILENT,)}, f"restart: {_SICK_TEXT}"),
+        (_FORCED, node(**SICK), _OURS | {"is_ours": False, "workers": (YES,)}, f"restart: {_SICK_TEXT}"),
         (WAIT, node(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}"),
         (_NONE, node(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}"),
         # What is no evidence of a defect is only waited for.
@@ -71,20 +71,20 @@ _NO_ANSWER = "it is READY but its worker does not answer ssh"
         (UP, node(**_UNSET), _LATE | {"is_ours": True}, f"restart: {_NO_ANSWER}"),
         (UP, node(), _LATE, "wait 15: it is READY, but its worker does not answer ssh"),
         (_FORCED, node(), _LATE, f"restart: {_NO_ANSWER}"),
-        (UP, node(), _LATE | {"is_ours": True, "answers": (NO_KEY,)}, "wait 15: its worker refuses the key"),
+        (UP, node(), _LATE | {"is_ours": True, "workers": (NO_KEY,)}, "wait 15: its worker refuses the key"),
         (WAIT, node(), _LATE, "wait 15: it is READY, but its worker does not answer ssh"),
         # The ladder: what cannot be restarted is rebooted; what is used up is recreated, where that is allowed.
-        (_REBOOT, node(**SICK), _OURS | {"answers": (YES,)}, f"reboot: {_SICK_TEXT}"),
+        (_REBOOT, node(**SICK), _OURS | {"workers": (YES,)}, f"reboot: {_SICK_TEXT}"),
         (_REBOOT, node(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}, a restart is not allowed"),
-        (UP, slice_(**SICK), _OURS | {"answers": (YES, SILENT)}, f"reboot: {_SICK_TEXT}; {_SLICE_TEXT}"),
+        (UP, slice_(**SICK), _OURS | {"workers": (YES, SILENT)}, f"reboot: {_SICK_TEXT}; {_SLICE_TEXT}"),
         (UP, slice_(**SICK), _OURS, f"broken: `trainer`: {_SICK_TEXT}, {_SLICE_TEXT}"),
-        (UP, spot("READY", **SICK), _OURS | {"answers": (YES,)}, f"reboot: {_SICK_TEXT}; {_SPOT_TEXT}"),
-        (UP, queued("READY", **SICK), _OURS | {"answers": (YES,)}, f"reboot: {_SICK_TEXT}; {_QUEUED_TEXT}"),
-        (UP, node(**SICK), _OURS | {"refused_stop": "no", "answers": (YES,)}, f"reboot: {_SICK_TEXT}; no"),
+        (UP, spot("READY", **SICK), _OURS | {"workers": (YES,)}, f"reboot: {_SICK_TEXT}; {_SPOT_TEXT}"),
+        (UP, queued("READY", **SICK), _OURS | {"workers": (YES,)}, f"reboot: {_SICK_TEXT}; {_QUEUED_TEXT}"),
+        (UP, node(**SICK), _OURS | {"refused_stop": "no", "workers": (YES,)}, f"reboot: {_SICK_TEXT}; no"),
         (UP, node(**SICK), _OURS | {"refused_stop": "no"}, f"broken: `trainer`: {_SICK_TEXT}, no"),
         (UP, node(**SICK), _OURS | {"restarts": 1}, f"restart: {_SICK_TEXT}"),
         (UP, node(**SICK), _SPENT, f"broken: `trainer`: {_SICK_TEXT}, still so after 2 restarts"),
-        (UP, node(**SICK), _SPENT | {"answers": (YES,)}, f"broken: `trainer`: {_SICK_TEXT}, still so after 2 restarts"),
+        (UP, node(**SICK), _SPENT | {"workers": (YES,)}, f"broken: `trainer`: {_SICK_TEXT}, still so after 2 restarts"),
         (_RECREATE, node(**SICK), _OURS, f"restart: {_SICK_TEXT}"),
         (_RECREATE, node(**SICK), _SPENT, f"delete 7: {_SICK_TEXT}"),
         (_RECREATE, slice_(**SICK), _OURS, f"delete 7: {_SICK_TEXT}"),

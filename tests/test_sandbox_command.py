@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tpuctl.sandbox.world import World
+from tpuctl.sandbox.world.database import LAYOUT
 
 NEW = "sandbox: nothing here is real, and nothing is billed\n"
 
@@ -79,8 +82,30 @@ def test_faults_are_made_told_and_removed(embedded: Console, sandbox: Sandbox) -
     assert "us-east5-a" in err
     assert embedded("list")[2] == 1
     assert embedded("sandbox", "fault", "--remove", "1") == ("", "fault 1 is removed\n", 0)
-    assert embedded("sandbox", "fault", "--remove", "1") == ("", "fault 1 does not exist\n", 0)
     assert embedded("list")[2] == 0
+
+
+def test_a_fault_that_is_not_there_is_said_with_those_that_are(embedded: Console, sandbox: Sandbox) -> None:
+    missing = "error: there is no fault 99 in the sandbox\n"
+    assert embedded("sandbox", "fault", "--remove", "99") == ("", f"{missing}  hint: there is none at all\n", 3)
+
+    for number in ("1", "2"):
+        embedded("sandbox", "fault", "drop-before", "--times", number)
+
+    call = "there is {}: the next call loses its connection before it takes effect, {}"
+    there = f"  hint: {call.format(1, 'once')}\n  hint: {call.format(2, '2 times')}\n"
+    assert embedded("sandbox", "fault", "--remove", "99") == ("", missing + there, 3)
+
+
+def test_what_changes_the_sandbox_tells_it_as_an_object_too(embedded: Console, sandbox: Sandbox) -> None:
+    out, err, code = embedded("sandbox", "fault", "hang", "--duration", "forever", "-o", "json")
+    told = {"id": 1, "text": "any node hangs in CREATING for ever, once"}
+    assert (json.loads(out), err, code) == (told, "", 0)
+    assert embedded("sandbox", "fault", "hang", "--remove", "1")[2] == 2
+    assert json.loads(embedded("sandbox", "fault", "--remove", "1", "-o", "json")[0]) == {"id": 1, "removed": True}
+    assert embedded("sandbox", "advance", "1h", "-o", "yaml")[0] == "now: '2026-01-01T01:00:00Z'\n"
+    for line in ("reset", "seed -", "scenario -", "serve", "env"):
+        assert "has no option `-o`" in embedded("sandbox", *line.split(), "-o", "json")[1]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +122,16 @@ def test_faults_are_made_told_and_removed(embedded: Console, sandbox: Sandbox) -
         (("advance", "soon"), "`soon` is not a duration; write it like 90s, 30m, 2h or 1h30m\n"),
         (("advance",), "error: `tpuctl sandbox advance` needs TIME\n"),
         (("serve", "--port", "70000"), "70000"),
+        (
+            ("fault", "slow", "--duration", "forever"),
+            "error: `slow` cannot last for ever\n  hint: give a duration such as 10m\n",
+        ),
+        (("fault", "hang", "--duration", "0"), "error: `--duration` is 0s: nothing would happen\n"),
+        (("fault", "preempt", "--after", "forever"), "error: `--after forever` never comes\n"),
+        (
+            ("fault", "preempt", "--retry-after", "5"),
+            "error: `--retry-after` would be ignored by `preempt`\n  hint: it is for http-error\n",
+        ),
     ],
 )
 def test_bad_input_is_named(embedded: Console, sandbox: Sandbox, arguments: tuple[str, ...], error: str) -> None:
@@ -125,17 +160,45 @@ def test_reset_asks_and_removes(embedded: Console, sandbox: Sandbox) -> None:
     assert embedded("list", "-o", "name") == ("", NEW, 0)
 
 
-def test_a_corrupt_file_is_an_error_with_a_way_out(offline: Console) -> None:
-    world_file(offline).parent.mkdir(parents=True)
+def test_a_damaged_world_is_an_error_with_a_way_out(offline: Console) -> None:
+    assert offline("--sandbox", "list")[2] == 0
     world_file(offline).write_text("not a database, but long enough to look like one" * 100)
+
+    assert offline("--sandbox", "list") == (
+        "",
+        (
+            f"error: the sandbox in `{world_file(offline)}` is damaged: file is not a database\n"
+            "  hint: run `tpuctl sandbox reset` to begin with an empty sandbox\n"
+        ),
+        1,
+    )
+    assert offline("sandbox", "reset", "--yes") == ("", "the sandbox is empty\n", 0)
+    assert offline("--sandbox", "list")[2] == 0
+
+
+@pytest.mark.parametrize("version", [None, 0, LAYOUT, 99])
+def test_what_the_sandbox_did_not_make_is_left_alone(offline: Console, version: int | None) -> None:
+    path = world_file(offline)
+    path.parent.mkdir(parents=True)
+    if version is None:
+        path.write_text("not a database, but long enough to look like one" * 100)
+    else:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.executescript(f"CREATE TABLE theirs (a); PRAGMA user_version={version}")
+    before = path.read_bytes()
+    reason = "file is not a database" if version is None else "it is a database of something else"
 
     out, err, code = offline("--sandbox", "list")
 
-    assert (out, code) == ("", 1)
-    assert err.splitlines()[-2:] == [
-        f"error: the sandbox in `{world_file(offline)}` is damaged: file is not a database",
-        "  hint: run `tpuctl sandbox reset` to begin with an empty sandbox",
-    ]
+    assert (out, err.removeprefix(NEW), code) == (
+        "",
+        (
+            f"error: `{path}` is not a sandbox's world: {reason}\n"
+            "  hint: it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder\n"
+        ),
+        1,
+    )
+    assert path.read_bytes() == before
 
 
 def test_a_second_process_waits_for_its_turn(embedded: Console, sandbox: Sandbox) -> None:

@@ -85,6 +85,11 @@ class AcceleratorType:
         return ceil(self.chips / self.generation.per_worker)
 
     @property
+    def chips_per_worker(self) -> int:
+        """The chips that each worker has, and shows as device files."""
+        return self.chips if self.workers == 1 else self.generation.per_worker
+
+    @property
     def is_slice(self) -> bool:
         """Tell whether it has more than one worker. Such nodes cannot be stopped [API field text of nodes.stop]."""
         return self.workers > 1

@@ -134,6 +134,10 @@ class AlreadyExistsError(ConflictError):
     kind = "already_exists"
 
 
+class PreconditionFailedError(ConflictError):
+    """What was to be replaced is no longer what was read: somebody else was quicker. Nothing was changed."""
+
+
 class CheckFailedError(TpuctlError):
     """A check found an error."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.clock import format_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from tpuctl.names import NodeName
@@ -23,6 +23,11 @@ class EventKind(StrEnum):
     WAIT = "wait"  # nothing to do but to look again later
     NOTE = "note"  # something the user should know
     REACHED = "reached"  # the node is where it is wanted
+    SILENT = "silent"  # the API does not answer; nothing is known
+    PREEMPTED = "preempted"  # the service took the node back
+    RECOVERED = "recovered"  # the node is usable again, after a repair or by itself
+    MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
+    GAVE_UP = "gave-up"  # nothing more is done for this node
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +51,13 @@ class Event:
             "text": self.text,
             **self.data,
         }
+
+
+def to_all(*listeners: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Return a listener that tells several of each event, in order."""
+
+    def tell(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell

@@ -24,6 +24,8 @@ _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+")
 _FULL_NAME = re.compile(
     r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/nodes/(?P<node>[^/]+)"
 )
+# Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
+_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,6 +47,42 @@ class NodeReference:
     node_id: str
     zone: str | None = None
     project: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPath:
+    """A place in Cloud Storage below which objects are kept. `prefix` has no slash at either end; it may be empty."""
+
+    bucket: str
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> BucketPath:
+        """Return the place that `gs://BUCKET` or `gs://BUCKET/PREFIX` names. Raises `InvalidInputError` for all else."""
+        bucket, _, rest = text.removeprefix("gs://").partition("/")
+        hint = "write it like `gs://BUCKET/PREFIX`"
+        if not text.startswith("gs://"):
+            raise InvalidInputError(f"`{text}` is not a place in Cloud Storage", hint=hint)
+        if not _BUCKET.fullmatch(bucket):
+            raise InvalidInputError(f"`{text}` names no bucket: `{bucket}` cannot be one", hint=hint)
+        prefix = rest.strip("/")
+        # What the service refuses in names, and what other programs take for wildcards [documentation of object names].
+        if (
+            len(prefix.encode()) > 512
+            or re.search(r"[\x00-\x1f\x7f#\[\]*?]|//", prefix)
+            or {".", ".."} & {*prefix.split("/")}
+        ):
+            raise InvalidInputError(
+                f"`{text}` cannot be used: its prefix has characters that names must not have", hint=hint
+            )
+        return cls(bucket, prefix)
+
+    def __str__(self) -> str:
+        return f"gs://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def object_name(self, name: str) -> str:
+        """Return the full name of an object below this place."""
+        return f"{self.prefix}/{name}" if self.prefix else name
 
 
 def parse_reference(text: str) -> NodeReference:

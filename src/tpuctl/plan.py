@@ -22,19 +22,23 @@ from tpuctl.readiness import (
     Create,
     Delete,
     GiveUp,
+    Goal,
     Policy,
     Reached,
     Reboot,
     Restart,
     Seen,
     Start,
+    Startup,
     Verb,
     Wait,
+    WorkerSeen,
     decide,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from tpuctl.names import NodeName
 
@@ -83,45 +87,67 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     raise ConflictError(f"`{name}` is {node.state}, and only a READY node can be reset in place", hint=hint)
 
 
-def steps(policy: Policy, seen: Seen) -> tuple[Step, ...]:
-    """Return what `up` would do to what was seen.
+def steps(policy: Policy, seen: Seen, now: datetime) -> tuple[Step, ...]:
+    """Return what `up` would do to what was seen, were there no deadline. `now` is the service's time.
 
     Raises the error that it would end with.
     """
+    policy = replace(policy, timeout=None)
     planned: list[Step] = []
-    while True:
-        decision = decide(policy, seen)
+    while len(planned) < _MOST_STEPS:
+        decision = decide(policy, seen, now)
         match decision:
             case Reached():
                 return tuple(planned)
             case GiveUp(error):
                 raise error
-            case Wait(_, reason):
-                planned.append(Step(Verb.WAIT, seen.name, reason))
-            case Create(reason):
-                planned.append(Step(Verb.CREATE, seen.name, reason))
-            case Delete(reason):
-                planned.append(Step(Verb.DELETE, seen.name, reason))
-            case Start(reason):
-                planned.append(Step(Verb.START, seen.name, reason))
-            case Restart(reason):
-                planned.append(Step(Verb.STOP, seen.name, reason))
-            case Reboot(reason):
-                planned.append(Step(Verb.REBOOT, seen.name, reason))
+            case Wait() | Create() | Delete() | Start() | Restart() | Reboot():
+                planned.append(Step(_VERBS[type(decision)], seen.name, decision.reason))
             case _:
                 assert_never(decision)
-        seen = _afterwards(seen, planned[-1].verb)
+        seen = _afterwards(policy, seen, planned[-1].verb)
+    raise AssertionError(f"a plan without an end: {planned}")
 
 
-def _afterwards(seen: Seen, verb: Verb) -> Seen:
+_VERBS: dict[type, Verb] = {
+    Wait: Verb.WAIT,
+    Create: Verb.CREATE,
+    Delete: Verb.DELETE,
+    Start: Verb.START,
+    Restart: Verb.STOP,
+    Reboot: Verb.REBOOT,
+}
+# Each step settles something: silence, a failure, a change, somebody else's repair, and then the states, one by one.
+_MOST_STEPS = 12
+_WOUND_DOWN = {Goal.STOPPED: "STOPPED", Goal.PREEMPTED: "PREEMPTED"}
+
+
+def _afterwards(policy: Policy, seen: Seen, verb: Verb) -> Seen:
     """Return what would be seen once a step has worked."""
+    if verb is Verb.WAIT and (seen.silence or seen.failure or seen.held_by):
+        return _settled(seen)
+    if verb is Verb.WAIT and seen.pending:
+        verb = seen.pending
+    seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
     state = seen.node.state if seen.node else None
-    if verb is Verb.DELETE or (verb is Verb.WAIT and state is NodeState.DELETING):
-        return replace(seen, node=None, differences=())
+    gone = policy.goal is Goal.GONE or state is NodeState.DELETING
+    if verb is Verb.DELETE or (verb is Verb.WAIT and gone):
+        return replace(seen, node=None, differences=(), workers=())
     if verb is Verb.STOP or (verb is Verb.WAIT and state is NodeState.STOPPING):
-        return replace(seen, node=_in_state(seen, "STOPPED"), in_state=timedelta())
+        return replace(seen, node=_in_state(seen, "STOPPED"), workers=())
+    if verb is Verb.WAIT and policy.goal in _WOUND_DOWN:
+        return replace(seen, node=_in_state(seen, _WOUND_DOWN[policy.goal]), workers=())
     node = _in_state(seen, "READY")
-    return replace(seen, node=node, answers=(Answer.YES,) * node.workers, in_state=timedelta())
+    chips = node.accelerator.chips_per_worker if node.accelerator else None
+    worker = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=chips)
+    return replace(seen, node=node, workers=(worker,) * node.workers)
+
+
+def _settled(seen: Seen) -> Seen:
+    """Return what is seen once the API answers again, a failure may be repeated, and nobody else repairs the node."""
+    if seen.silence:
+        return replace(seen, silence=None)
+    return replace(seen, failure=None) if seen.failure else replace(seen, held_by=None)
 
 
 def _in_state(seen: Seen, state: str) -> Node:

@@ -21,7 +21,7 @@ from tpuctl.sandbox import admin
 from tpuctl.sandbox.calls import Call
 from tpuctl.sandbox.methods import METHODS
 from tpuctl.sandbox.nodes.creation import prepare
-from tpuctl.sandbox.world import NotAWorldError, World, WorldCorruptError, WorldUnusableError
+from tpuctl.sandbox.world import NotAWorldError, World, WorldCorruptError, WorldForeignError, WorldUnusableError
 from tpuctl.sandbox.world.clock import Rate, WorldClock
 
 WRITER = """
@@ -95,7 +95,7 @@ def test_reset_removes_only_what_the_sandbox_made(tmp_path: Path) -> None:
     thesis.write_text("years of work")
     with pytest.raises(NotAWorldError):
         admin.reset(thesis)
-    with pytest.raises(WorldCorruptError):
+    with pytest.raises(WorldForeignError):
         World.open(thesis)
     with pytest.raises(NotAWorldError):
         admin.reset(thesis)

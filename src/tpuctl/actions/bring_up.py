@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find
-from tpuctl.actions.ensure import Outcome, ensure
-from tpuctl.errors import InvalidInputError
+from tpuctl.actions.ensure_ready import Outcome, ensure_all
+from tpuctl.actions.holding import changing
+from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, NodeState, Tier
 from tpuctl.names import nearest
@@ -16,30 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuctl.actions.cloud import Cloud, Context
+    from tpuctl.actions.observation import Task
     from tpuctl.model import Operation
     from tpuctl.names import NodeName
-    from tpuctl.readiness import Policy
 
 # States in which the service takes a change of labels or metadata [observed: others are refused].
 _PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
-def bring_up(context: Context, name: NodeName, spec: NodeSpec | None, policy: Policy, *, once: bool = False) -> Outcome:
-    """Bring a node from whatever is there to usable; with `once`, only take the next step towards it.
+def bring_up(context: Context, tasks: Sequence[Task], *, once: bool = False) -> list[Outcome | TpuctlError]:
+    """Bring nodes from whatever is there to usable, all at once; with `once`, only take the next step towards it.
 
-    Without a spec the node must exist, and is taken as it is. Labels, tags, metadata and description that the user named
-    and that differ are patched at the end.
+    Without a spec a node must exist, and is taken as it is. Labels, tags, metadata and description that the user named and
+    that differ are patched at the end. Returns how each ended, in the order of the tasks.
     """
-    outcome = ensure(context, name, policy, spec=with_key(context, spec) if spec else None, once=once)
-    if outcome.node is not None and spec is not None and not once:
-        _patch(context, outcome.node, spec)
-    return outcome
+    with_keys = [replace(task, spec=with_key(context, task.spec) if task.spec else None) for task in tasks]
+    endings = ensure_all(context, with_keys, once=once)
+    return [
+        _patched(context, task, ending) if isinstance(ending, Outcome) and not once else ending
+        for task, ending in zip(tasks, endings, strict=True)
+    ]
 
 
 def create(context: Context, name: NodeName, spec: NodeSpec) -> Operation:
-    """Ask for a node, once; the spec goes to the journal first."""
-    context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
-    return context.cloud.create_node(name, with_key(context, spec))
+    """Ask for a node, once; the spec goes to the journal first.
+
+    Raises `ConflictError` where somebody else repairs a node of that name.
+    """
+    with changing(context, name, "create"):
+        context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
+        return context.cloud.create_node(name, with_key(context, spec))
 
 
 def with_key(context: Context, spec: NodeSpec) -> NodeSpec:
@@ -79,6 +86,16 @@ def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
     if not sizes or not size.isdigit():
         return None
     return f"{prefix}-{min(sizes, key=lambda found: (abs(found - int(size)), -found))}"
+
+
+def _patched(context: Context, task: Task, outcome: Outcome) -> Outcome | TpuctlError:
+    if outcome.node is None or task.spec is None:
+        return outcome
+    try:
+        _patch(context, outcome.node, task.spec)
+    except TpuctlError as error:
+        return error
+    return outcome
 
 
 def _patch(context: Context, node: Node, spec: NodeSpec) -> None:

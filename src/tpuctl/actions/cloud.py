@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from random import Random
 
     from tpuctl.clock import Clock
     from tpuctl.errors import TpuctlError
     from tpuctl.events import Event
     from tpuctl.journal import Journal
+    from tpuctl.lease import Lease
     from tpuctl.model import Node, NodeSpec, Operation, OperationError, QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.readiness import Answer
+    from tpuctl.readiness import WorkerSeen
 
 
 class NodeListing(Protocol):
@@ -93,19 +96,66 @@ class Workers(Protocol):
     def key_entry(self) -> str | None:
         """Return the line of `ssh-keys` metadata that lets us in."""
 
-    def ask(self, node: Node) -> tuple[Answer, ...]:
-        """Return, for each worker, whether it answers ssh."""
+    def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:
+        """Return what each worker shows of itself, within the time; `inspect` looks inside, where `probe` runs too."""
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside."""
 
+    def set_up(self, node: Node, script: str, *, timeout: timedelta) -> Sequence[SetUpResult]:
+        """Run shell lines once on every worker, and return how they ended."""
+
+
+class SetUpResult(Protocol):
+    """How the lines of a set-up ended on one worker."""
+
+    @property
+    def worker(self) -> int:
+        """The worker."""
+
+    @property
+    def code(self) -> int:
+        """The exit code; 255 where ssh failed."""
+
+    @property
+    def tail(self) -> str:
+        """The last lines of what it printed."""
+
+
+class Leases(Protocol):
+    """Who may repair which node now. Every method raises a `TpuctlError` where that cannot be told."""
+
+    def holder(self, name: NodeName) -> Lease | None:
+        """Return who else holds it, or the mark of its end; nothing when it is free or ours."""
+
+    def acquire(self, name: NodeName, purpose: str, *, steal: bool = False) -> Lease | None:
+        """Take it. Returns who else has it; nothing when it is ours now."""
+
+    def renew(self, name: NodeName) -> bool:
+        """Keep it; false when it is not ours any more."""
+
+    def begin(self, name: NodeName, verb: str) -> bool:
+        """Announce a change; false when it must not be made."""
+
+    def done(self, name: NodeName) -> None:
+        """Say that the change was made, or was not."""
+
+    def release(self, name: NodeName) -> None:
+        """Let go of it, if it is ours."""
+
+    def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
+        """Take it from whoever has it, for good; returns once no change of theirs is under way."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an action works with."""
+    """What an action works with. `server_now` is the service's time, to which ages are counted."""
 
     cloud: Cloud
     clock: Clock
     journal: Journal
     workers: Workers
+    leases: Leases
     tell: Callable[[Event], None]
+    server_now: Callable[[], datetime]
+    random: Random

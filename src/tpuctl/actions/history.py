@@ -1,13 +1,14 @@
-"""What the journal tells of a node's way up: whether an earlier run was still bringing it up when it ended.
+"""What the journal tells of a node's way up, and what is written there while it is looked at.
 
-Such a node was never handed over as usable, so a repair disturbs nobody; any other may be in use.
+A node that tpuctl made or started and never saw usable was not handed over to anybody, so a repair disturbs nobody; any other
+may be in use. A set-up that has not ended well on a node that tpuctl made is still to be done.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import parse_timestamp
 from tpuctl.journal import JournalError
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.journal import Journal
+    from tpuctl.model import Node
     from tpuctl.names import NodeName
 
 # A node left for longer than this may have been taken into use by hand.
 _RECENT = timedelta(hours=1)
-_BEGINNINGS = frozenset({"bringing-up", "restart"})
+_BEGINNINGS = frozenset({"bringing-up", "restart", "start"})
+# Clocks of this machine and of the service may differ by this much.
+_SKEW = timedelta(minutes=5)
 
 
 class History:
@@ -30,15 +34,43 @@ class History:
         self._journal = journal
         self._name = name
         self._unfinished: str | None = None
+        self._set_up: set[str] = set()
+        self._created: tuple[datetime, str | None] | None = None
 
     def read(self, now: datetime) -> None:
         """Read what earlier runs wrote."""
         for entry in self._journal.entries(self._name):
-            at = parse_timestamp(entry.get("at"))
-            if entry.get("event") in _BEGINNINGS and at is not None and now - at < _RECENT:
+            at, event = parse_timestamp(entry.get("at")), entry.get("event")
+            if event in _BEGINNINGS and at is not None and now - at < _RECENT:
                 self._unfinished = entry.get("id")
-            elif entry.get("event") == "usable":
+            elif event in {"usable", "gave-up"}:
                 self._unfinished = None
+            elif event == "create" and at is not None:
+                self.created(at, (entry.get("spec") or {}).get("setup"))
+            elif event == "setup" and entry.get("ok"):
+                self._set_up.add(str(entry.get("id")))
+
+    def created(self, at: datetime, setup: str | None) -> None:
+        """Remember that a node was asked for, and what its workers are to run once it is usable."""
+        self._created = (at, setup)
+
+    @property
+    def setup(self) -> str | None:
+        """What the workers of the node that tpuctl made last were to run."""
+        return self._created[1] if self._created else None
+
+    def setup_to_do(self, node: Node) -> str | None:
+        """Return what the workers of a node that tpuctl made have still to run; nothing for any other node."""
+        if self._created is None or node.id in self._set_up:
+            return None
+        at, setup = self._created
+        return setup if setup and node.created is not None and node.created >= at - _SKEW else None
+
+    def set_up(self, node: Node, now: datetime, *, ok: bool) -> None:
+        """Write down how the set-up of a node ended."""
+        self.write("setup", now, id=node.id, ok=ok)
+        if ok:
+            self._set_up.add(node.id)
 
     def is_unfinished(self, node_id: str) -> bool:
         """Tell whether tpuctl made or started this node and has not seen it usable since."""
@@ -47,15 +79,16 @@ class History:
     def begin(self, node_id: str, now: datetime) -> None:
         """Write down that a node is on its way up."""
         if not self.is_unfinished(node_id):
-            self._write("bringing-up", node_id, now)
+            self.write("bringing-up", now, id=node_id)
         self._unfinished = node_id
 
-    def finish(self, node_id: str, now: datetime) -> None:
+    def finish(self, node_id: str, now: datetime, **data: Any) -> None:  # JSON
         """Write down that a node that was on its way is usable."""
         if self.is_unfinished(node_id):
-            self._write("usable", node_id, now)
+            self.write("usable", now, id=node_id, **data)
             self._unfinished = None
 
-    def _write(self, event: str, node_id: str, now: datetime) -> None:
+    def write(self, event: str, now: datetime, **data: Any) -> None:  # JSON
+        """Write down what was seen."""
         with suppress(JournalError):
-            self._journal.append(self._name, event, now, id=node_id)
+            self._journal.append(self._name, event, now, durable=False, **data)

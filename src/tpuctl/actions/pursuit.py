@@ -1,298 +1,265 @@
-"""What one run of the loop has seen and done, and the single steps that it can do."""
+"""One node on its way: it is looked at, decided about, and changed, one step at a time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from tpuctl.actions.history import History
-from tpuctl.clock import format_duration
-from tpuctl.errors import AlreadyExistsError, ConflictError, NotFoundError, TpuctlError
+from tpuctl.actions.holding import Holding
+from tpuctl.actions.observation import Observation, Task
+from tpuctl.actions.sighting import Sight
+from tpuctl.actions.steps import REBOOT_PAUSE, NotOursError, Steps
+from tpuctl.errors import (
+    ConflictError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+    RemoteCommandError,
+    ServiceUnavailableError,
+)
 from tpuctl.events import Event, EventKind
-from tpuctl.model import Health, Node, NodeSpec, NodeState, Operation
+from tpuctl.model import NodeState
 from tpuctl.readiness import (
-    Answer,
     Create,
+    Decision,
     Delete,
     Goal,
-    Policy,
+    Reached,
     Reboot,
-    Repair,
     Restart,
     Seen,
     Start,
+    Tried,
     Verb,
-    interval,
-    unanswered,
+    Wait,
+    decide,
 )
+from tpuctl.readiness.words import matrix
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tpuctl.actions.cloud import Context
-    from tpuctl.names import NodeName
-
-# A guest takes this long to go down after `sudo reboot`; asked earlier, the old system would still answer.
-REBOOT_PAUSE = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A change that was requested and may not have ended."""
-
-    verb: Verb
-    operation: Operation
 
 
 class Pursuit:
-    """One node on its way. Times are the clock's monotonic ones."""
+    """What is known of one node, and what can be done to it. `due` is when it is to be decided about again."""
 
-    def __init__(
-        self, context: Context, name: NodeName, policy: Policy, *, spec: NodeSpec | None, pending: Pending | None
-    ) -> None:
-        self._context, self._name, self._policy, self._spec, self._pending = context, name, policy, spec, pending
-        self._started = self._since = self._answered = context.clock.monotonic()
-        self._picture: object = ()
-        self._was_alive = self._has_sent_key = False
-        self._history = History(context.journal, name)
-        self._may_change = policy.may_create or policy.may_start
-        if self._may_change:
-            self._history.read(context.clock.now())
-        is_ours = pending is not None and pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
-        self.seen = Seen(name=name, node=None, is_ours=is_ours)
+    def __init__(self, context: Context, task: Task) -> None:
+        self.task, self.name, self.policy = task, task.name, task.policy
+        self._context = context
+        self._steps = Steps(context, task.name)
+        self._holding = Holding(context, task.name, task.purpose, steal=task.steal)
+        self._observation = Observation(context, task)
+        self._acted: timedelta | None = None
+        self._usable: timedelta | None = None
+        self._has_sent_key = False
+        self.was_repaired = self.has_faltered = False
+        self.due = context.clock.monotonic()
+
+    @property
+    def seen(self) -> Seen:
+        """What was seen last."""
+        return self._observation.seen
 
     @property
     def took(self) -> timedelta:
         """How long it has been."""
-        return self._context.clock.monotonic() - self._started
+        return self._observation.took
 
-    def look(self) -> Seen:
-        """Read what is there now. Raises what the cloud raises."""
-        failure = self._settle()
-        before, node = self.seen.node, self._context.cloud.find_node(self._name)
-        answers = self._ask(node) if node else ()
-        now = self._answered = self._context.clock.monotonic()
-        picture = node and (node.id, node.state, node.health, answers, len(node.endpoints))
-        if picture != self._picture:
-            self._picture, self._since = picture, now
-        if before and node and before.id != node.id and not self._pending:
-            self.tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
-            self.seen = replace(self.seen, is_ours=False, restarts=0)
-        if node:
-            self._recognise(node)
-        if _shown(before) != _shown(node):
-            self._tell_change(node)
-        self.seen = replace(
-            self.seen,
-            node=node,
-            differences=self._spec.differences(node) if self._spec and node else (),
-            answers=answers,
-            in_state=now - self._since,
-            waited=now - self._started,
-            was_there=self.seen.was_there or node is not None,
-            has_vanished=self.seen.has_vanished or self._went_by_itself(before, node),
-            pending=self._pending.verb if self._pending else None,
-            # A creation that a deletion cut short: the end of the node says more than that of the operation.
-            failure=None if isinstance(failure, ConflictError) and self._went_by_itself(before, node) else failure,
-        )
-        return self.seen
+    @property
+    def wants_request(self) -> bool:
+        """Tell whether the queued resource of the node can tell more than the node."""
+        return self._observation.wants_request
 
-    def let_in(self) -> None:
-        """Put our ssh key into the metadata of a node that was made elsewhere, once, where this run may change things."""
-        from tpuctl.remote.keys import with_key  # noqa: PLC0415  # starts programs, which `down` does not need
+    @property
+    def is_to_be_asked(self) -> bool:
+        """Tell whether its workers may have something to say."""
+        return self.seen.node is not None and self.seen.node.state is NodeState.READY and not self.seen.silence
 
-        node, entry = self.seen.node, None
-        if node and self._may_change and not self._has_sent_key and Answer.KEY_REFUSED in self.seen.answers:
-            entry = self._context.workers.key_entry()
-        if node is None or entry is None:
-            return
-        present = node.metadata.get("ssh-keys", "")
-        if with_key(present, entry) != present:
-            self.tell(EventKind.ACTION, "adding our ssh key to its metadata", verb="update")
-            self._context.cloud.change_metadata(
-                self._name, lambda found: {**found, "ssh-keys": with_key(found.get("ssh-keys", ""), entry)}
-            )
-        self._has_sent_key = True
+    @property
+    def is_usable(self) -> bool:
+        """Tell whether it was usable when it was last decided about."""
+        return self._usable is not None
 
-    def arrive(self) -> None:
-        """Remember that the node was handed over as usable."""
-        if self.seen.node is not None and self._policy.goal.is_usable:
-            self._history.finish(self.seen.node.id, self._context.clock.now())
+    def look(self, sight: Sight) -> None:
+        """Take in what a look has shown. Raises an error that no further look can mend."""
+        self._observation.look(sight)
 
-    def leave(self) -> None:
-        """Say what a creation that failed has left behind [observed: terraform-provider-google#16147]."""
-        if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
-            self.tell(EventKind.NOTE, f"its record is still there: `tpuctl down {self._name.node_id}` deletes it")
+    def look_again(self) -> None:
+        """Look at this node alone. Raises what the cloud raises."""
+        self.look(Sight(self._context.cloud.find_node(self.name)))
+
+    def survey(self) -> None:
+        """Ask the workers, where their answers can change the decision."""
+        self._observation.survey(at_rest=self.is_usable)
+
+    def decide(self) -> Decision:
+        """Return the one thing to do next. Raises `EndedError` where somebody else has taken the node over."""
+        self._holding.keep()
+        now = self._context.clock.monotonic()
+        since_action = None if self._acted is None else now - self._acted
+        seen = self._observation.present(held_by=self._holding.held_by, since_action=since_action)
+        decision = decide(self.policy, seen, self._context.server_now())
+        if not isinstance(decision, Reached) and not seen.silence:
+            self._usable = None
+        return decision
 
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
         """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
+        if not self._holding.take():
+            return
+        try:
+            self._act(decision)
+        except NotOursError:
+            self._holding.lose()
+        except ServiceUnavailableError as error:
+            # Whether it was carried out is seen at the next look.
+            self._observation.miss(error)
+        except (NoCapacityError, QuotaError) as error:
+            self._observation.fail(Verb.START if isinstance(decision, Start) else Verb.CREATE, error)
+        except RemoteCommandError as error:
+            # A reboot from inside that did not work: the next rung of the ladder may.
+            self.tell(EventKind.NOTE, error.message)
+        self._acted = self.due = self._context.clock.monotonic()
+        if isinstance(decision, Reboot):
+            self.due += REBOOT_PAUSE
+
+    def wait(self, decision: Wait) -> None:
+        """Be due again after the wait, and say why."""
+        self.due = self._context.clock.monotonic() + decision.delay
+        seen, timeout = self.seen, self.policy.timeout
+        usual, node, follows = seen.pace.usual, seen.node, decision.next
+        self.tell(
+            EventKind.SILENT if seen.silence else EventKind.WAIT,
+            decision.reason,
+            state=str(node.state) if node else None,
+            health=str(node.health) if node else None,
+            in_state=seen.in_state.total_seconds(),
+            usual=usual[len(usual) // 2].total_seconds() if usual else None,
+            next=follows.what if follows else None,
+            next_in=follows.after.total_seconds() if follows else None,
+            next_look=decision.delay.total_seconds(),
+            deadline_in=None if timeout is None else (timeout - seen.waited).total_seconds(),
+            workers=matrix(self.policy, seen),
+        )
+
+    def let_in(self) -> None:
+        """Put our ssh key into the metadata of a node that was made elsewhere, once, where this run may change things."""
+        node, may_change = self.seen.node, self.task.purpose is not None and not self.seen.differences
+        if node is None or self._has_sent_key or not may_change or not self._observation.is_refused():
+            return
+        if entry := self._context.workers.key_entry():
+            self._steps.add_key(node, entry)
+        self._has_sent_key = True
+
+    def take(self) -> str | None:
+        """Take the lease before it is needed. Returns who else has it; nothing when it is ours."""
+        self._holding.take()
+        return self._holding.held_by
+
+    def arrive(self, level: Goal) -> None:
+        """Remember that the node was handed over as usable; after long enough the budgets of repair are full again."""
+        now, node = self._context.clock.monotonic(), self.seen.node
+        if node is None or not level.is_usable:
+            return
+        self._observation.recovered()
+        if self._usable is None:
+            self._usable = now
+            took = self.took.total_seconds()
+            self._observation.history.finish(node.id, self._context.clock.now(), level=str(level), took=took)
+        if now - self._usable >= self.policy.refill:
+            self._observation.note(tried=Tried())
+
+    def set_up(self) -> None:
+        """Run the set-up on all workers of a node that tpuctl made, once. Raises `RemoteCommandError` naming who failed."""
+        node = self.seen.node
+        script = self._observation.history.setup_to_do(node) if node else None
+        if node is None or script is None:
+            return
+        try:
+            self._steps.set_up(node, script)
+        except BaseException:
+            self._observation.history.set_up(node, self._context.clock.now(), ok=False)
+            raise
+        self._observation.history.set_up(node, self._context.clock.now(), ok=True)
+
+    def rest(self, duration: timedelta) -> None:
+        """Be due again after that time, give or take a fifth."""
+        self.due = self._context.clock.monotonic() + duration * (0.8 + 0.4 * self._context.random.random())
+
+    def falter(self) -> None:
+        """Remember that a node that was usable is not any more, or needs a step to become so."""
+        self.has_faltered = True
+
+    def recover(self) -> None:
+        """Forget what was wrong."""
+        self.has_faltered = self.was_repaired = False
+
+    def leave(self) -> None:
+        """Let go of the node. Says what a creation that failed has left behind [observed: terraform-provider-google#16147]."""
+        if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
+            self.tell(EventKind.NOTE, f"its record is still there: `tpuctl down {self.name.node_id}` deletes it")
+        self._holding.release()
+
+    def tell(self, kind: EventKind, text: str, **data: object) -> None:
+        """Report an event."""
+        self._context.tell(Event(kind, self._context.clock.now(), self.name, text, data))
+
+    def note_down(self, kind: EventKind, text: str) -> None:
+        """Report an event, and write it to the journal."""
+        node = self.seen.node
+        data = {"id": node.id, "state": str(node.state), "health": str(node.health)} if node else {}
+        self.tell(kind, text, **data)
+        self._observation.history.write(str(kind), self._context.clock.now(), text=text, **data)
+
+    def _act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
+        observation, tried = self._observation, self.seen.tried
         match decision:
             case Create(reason):
                 self._create(reason)
             case Start(reason):
-                self.tell(EventKind.ACTION, f"starting it: {reason}", verb="start")
-                self._history.begin(self._node().id, self._context.clock.now())
-                self.seen = replace(self.seen, is_ours=True)
-                self._pending = Pending(Verb.START, self._context.cloud.start_node(self._name))
+                observation.history.begin(observation.node.id, self._context.clock.now())
+                observation.note(is_ours=True)
+                observation.requested.request(self._steps.start(observation.node, reason))
             case Restart(reason):
-                self._stop(reason)
+                observation.note(tried=Tried(tried.reboots, tried.restarts + 1, tried.recreates), is_ours=True)
+                self._restart(reason)
             case Reboot(reason):
-                self.tell(EventKind.ACTION, f"rebooting every worker: {reason}", verb="reboot")
-                self._context.workers.reboot(self._node())
-                self.seen = replace(self.seen, restarts=self.seen.restarts + 1)
-                self._context.clock.sleep(REBOOT_PAUSE)
-                self._picture = ()
-            case Delete(reason, node_id):
-                self._delete(reason, node_id)
+                observation.note(tried=Tried(tried.reboots + 1, tried.restarts, tried.recreates), is_ours=True)
+                self.was_repaired = True
+                self._steps.reboot(observation.node, reason)
+                observation.rebooted()
+            case Delete(reason, _, is_repair):
+                observation.note(tried=Tried(tried.reboots, tried.restarts, tried.recreates + is_repair))
+                self._delete(reason, is_repair=is_repair)
             case _:
                 assert_never(decision)
 
-    def ride_out(self, error: TpuctlError) -> None:
-        """Wait after an answer that did not come. It says nothing about the node.
-
-        Raises `TimedOutError` once the deadline has passed.
-        """
-        silent = self._context.clock.monotonic() - self._answered
-        timeout = self._policy.timeout
-        if timeout is not None and self.took >= timeout:
-            raise unanswered(self._policy, self.seen, silent, error) from error
-        delay = interval(silent)
-        self.tell(EventKind.WAIT, f"the API has not answered for {format_duration(silent)}", error=error.message)
-        self._context.clock.sleep(delay if timeout is None else min(delay, timeout - self.took))
-
-    def wait(self, delay: timedelta, reason: str) -> None:
-        """Say why, and sleep."""
-        node = self.seen.node
-        self.tell(
-            EventKind.WAIT,
-            reason,
-            state=node and str(node.state),
-            health=node and str(node.health),
-            in_state=self.seen.in_state.total_seconds(),
-            next_look=delay.total_seconds(),
-        )
-        self._context.clock.sleep(delay)
-
-    def tell(self, kind: EventKind, text: str, **data: object) -> None:
-        """Report an event."""
-        self._context.tell(Event(kind, self._context.clock.now(), self._name, text, data))
-
-    def _settle(self) -> TpuctlError | None:
-        """See what has become of the change that was requested, and return its failure."""
-        pending = self._pending
-        if pending is None or pending.operation.name is None:
-            self._pending = None
-            return None
-        try:
-            operation = self._context.cloud.get_operation(pending.operation.name)
-        except NotFoundError:
-            # Operations are forgotten after a while; the node itself tells the rest.
-            operation = Operation(pending.operation.name, done=True)
-        if not operation.done:
-            return None
-        self._pending = None
-        if operation.error is None:
-            return None
-        failure = self._context.cloud.operation_error(operation.error)
-        if pending.verb is Verb.STOP and self._policy.goal.is_usable:
-            self.seen = replace(self.seen, refused_stop=failure.message)
-            return None
-        return failure
-
-    def _recognise(self, node: Node) -> None:
-        """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""
-        now = self._context.clock.now()
-        deleting = self._pending is not None and self._pending.verb is Verb.DELETE
-        self._was_alive = self._was_alive or not (deleting or node.state is NodeState.DELETING)
-        is_new = node.state is NodeState.CREATING and self._policy.may_create
-        if self.seen.is_ours or is_new or self._history.is_unfinished(node.id):
-            self.seen = replace(self.seen, is_ours=True)
-            if self._may_change:
-                self._history.begin(node.id, now)
-        if node.state is NodeState.DELETING and self._policy.may_create and self._spec is None:
-            self._spec = NodeSpec.from_node(node)  # `up` goes on where the deletion ends
-
-    def _went_by_itself(self, before: Node | None, node: Node | None) -> bool:
-        """Tell whether a node that this run has seen alive goes, or is gone, without our doing: somebody deleted it."""
-        is_going = node is None or node.state is NodeState.DELETING
-        if before is None or before.state.is_dead or (self._pending and self._pending.verb is Verb.DELETE):
-            return False
-        return is_going and self._was_alive
-
-    def _ask(self, node: Node) -> tuple[Answer, ...]:
-        """Ask the workers, where their answer can change the decision."""
-        wanted = self._policy.goal is Goal.SSH or (
-            self._policy.goal is Goal.HEALTHY
-            and (node.health is Health.HEALTH_UNSPECIFIED or self._policy.repair is not Repair.NONE)
-        )
-        if node.state is not NodeState.READY or not wanted or self._pending is not None:
-            return ()
-        is_addressed = len(node.endpoints) >= node.workers
-        return self._context.workers.ask(node) if is_addressed and self._context.workers.can_be_asked() else ()
-
     def _create(self, reason: str) -> None:
-        if self._spec is None:
-            raise NotFoundError(f"`{self._name.node_id}` is gone, and what it was is not known")
-        self.tell(EventKind.ACTION, f"creating {describe(self._spec)}: {reason}", verb="create")
-        self._context.journal.append(
-            self._name, "create", self._context.clock.now(), reason=reason, spec=self._spec.to_json()
-        )
-        try:
-            operation = self._context.cloud.create_node(self._name, self._spec)
-        except AlreadyExistsError:
-            # Somebody was quicker. The next look finds theirs and adopts it or says how it differs.
-            self.tell(EventKind.NOTE, "somebody else has just created it")
-            return
-        self._pending = Pending(Verb.CREATE, operation)
-        self._was_alive = False
-        self.seen = replace(self.seen, is_ours=True)
+        spec = self._observation.spec
+        if spec is None:
+            raise NotFoundError(f"`{self.name.node_id}` is gone, and what it was is not known")
+        pending = self._steps.create(spec, reason)
+        if pending is not None:
+            self._observation.requested.request(pending)
+            self._observation.created()
 
-    def _stop(self, reason: str) -> None:
-        self.tell(EventKind.ACTION, f"restarting it: {reason}", verb="stop")
-        node = self._node()
-        self._context.journal.append(self._name, "restart", self._context.clock.now(), reason=reason, id=node.id)
-        self.seen = replace(self.seen, restarts=self.seen.restarts + 1, is_ours=True)
+    def _restart(self, reason: str) -> None:
+        self.was_repaired = True
+        self._observation.stopping()
         try:
-            self._pending = Pending(Verb.STOP, self._context.cloud.stop_node(self._name))
+            self._observation.requested.request(self._steps.restart(self._observation.node, reason))
+        except NotOursError:
+            raise
         except ConflictError as error:
-            self.seen = replace(self.seen, refused_stop=error.message)
+            self._observation.note(refused_stop=error.message)
 
-    def _delete(self, reason: str, node_id: str) -> None:
-        """Delete the node that was seen, and no other: its spec goes to the journal first, its id is checked again."""
-        node = self._node()
-        spec = self._spec or NodeSpec.from_node(node)
-        now = self._context.clock.now()
-        self._context.journal.append(self._name, "delete", now, reason=reason, id=node_id, spec=spec.to_json())
-        there = self._context.cloud.find_node(self._name)
-        if there is not None and there.id != node_id:
+    def _delete(self, reason: str, *, is_repair: bool) -> None:
+        node = self._observation.node
+        spec = self._observation.spec = self._observation.spec or self._observation.as_it_is(node)
+        pending = self._steps.delete(node, spec, reason, is_repair=is_repair)
+        if pending is None:
             return  # Not the node that the decision was about: look again.
-        self.tell(EventKind.ACTION, f"deleting it: {reason}", verb="delete", id=node_id)
-        self._spec = spec
-        self._was_alive = False
-        self._pending = Pending(Verb.DELETE, self._context.cloud.delete_node(self._name, expected_id=node_id))
-        if not node.state.is_dead:
-            self.seen = replace(self.seen, recreates=self.seen.recreates + 1)
-
-    def _node(self) -> Node:
-        if self.seen.node is None:
-            raise AssertionError("this step needs a node that was seen")
-        return self.seen.node
-
-    def _tell_change(self, node: Node | None) -> None:
-        if node is None:
-            self.tell(EventKind.STATE, "gone", state=None)
-            return
-        health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-        text = f"{node.state} {health}".strip() if node.state is NodeState.READY else str(node.state)
-        self.tell(EventKind.STATE, text, state=str(node.state), health=health or None, id=node.id)
-
-
-def _shown(node: Node | None) -> object:
-    """Return what of a node is worth a word when it changes."""
-    return node and (node.id, node.state, node.health)
-
-
-def describe(spec: NodeSpec) -> str:
-    """Return a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
-    shape = f" ({spec.topology})" if spec.topology else ""
-    tier = f", {spec.tier}" if spec.tier else ""
-    return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}"
+        self.was_repaired = self.was_repaired or is_repair
+        self._observation.requested.request(pending)
+        self._observation.deleted()

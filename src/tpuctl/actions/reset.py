@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.bring_up import with_key
-from tpuctl.actions.ensure import Outcome, ensure
-from tpuctl.actions.pursuit import REBOOT_PAUSE, Pending
+from tpuctl.actions.ensure_ready import Outcome, ensure
+from tpuctl.actions.history import History
+from tpuctl.actions.holding import changing, end_watch
+from tpuctl.actions.steps import REBOOT_PAUSE, Pending
 from tpuctl.errors import ConflictError
 from tpuctl.events import Event, EventKind
+from tpuctl.journal import JournalError
 from tpuctl.model import Node, NodeSpec, NodeState
 from tpuctl.plan import ResetMode
-from tpuctl.readiness import Answer, Goal, Policy, Verb, describe_answers
+from tpuctl.readiness import Answer, Policy, Verb
+from tpuctl.readiness.words import describe_answers
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
 
+_SURVEY = timedelta(seconds=15)
 
-def reset(context: Context, node: Node, mode: ResetMode, policy: Policy) -> Outcome:
-    """Make a node fresh in the way that `plan.reset_mode` chose, and wait until it is usable again."""
+
+def reset(context: Context, node: Node, mode: ResetMode, policy: Policy, *, steal: bool = False) -> Outcome:
+    """Make a node fresh in the way that `plan.reset_mode` chose, and wait until it is usable again.
+
+    Raises `ConflictError` where somebody else looks after the node, unless `steal`.
+    """
     match mode:
         case ResetMode.RESTART:
-            return _restart(context, node, replace(policy, may_start=True))
+            return _restart(context, node, replace(policy, may_start=True), steal=steal)
         case ResetMode.REBOOT:
-            _check_answers(context, node)
-            _tell(context, node, "rebooting every worker", verb="reboot")
-            context.workers.reboot(node)
-            context.clock.sleep(REBOOT_PAUSE)
-            return ensure(context, node.name, policy)
+            return _reboot(context, node, policy, steal=steal)
         case ResetMode.RECREATE:
-            return _recreate(context, node, replace(policy, may_start=True, may_create=True))
+            return _recreate(context, node, replace(policy, may_start=True, may_create=True), steal=steal)
         case ResetMode.AUTO:
             raise AssertionError("plan.reset_mode returns a definite mode")
 
@@ -60,8 +67,10 @@ def start(context: Context, node: Node, *, anyway: bool = False) -> Pending | No
     """
     if not needs_start(node, anyway=anyway):
         return None
-    _tell(context, node, "starting it", verb="start")
-    return Pending(Verb.START, context.cloud.start_node(node.name))
+    with changing(context, node.name, "start"):
+        _tell(context, node, "starting it", verb="start")
+        _note_down(context, node, "start")
+        return Pending(Verb.START, context.cloud.start_node(node.name), node.id)
 
 
 def needs_stop(node: Node, *, anyway: bool = False) -> bool:
@@ -92,49 +101,65 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
         context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))
+    end_watch(context, node.name, "stop")
     _tell(context, node, "stopping it", verb="stop")
-    return Pending(Verb.STOP, context.cloud.stop_node(node.name))
+    _note_down(context, node, "stop")
+    return Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
 def _check_answers(context: Context, node: Node) -> None:
     """Raise `ConflictError` unless every worker lets us in, which a reboot from inside needs."""
-    answers = context.workers.ask(node)
-    if any(answer is not Answer.YES for answer in answers):
+    workers = context.workers.survey(node, inspect=False, probe=None, timeout=_SURVEY)
+    if any(worker.answer is not Answer.YES for worker in workers):
         name, why_not = node.name.node_id, node.why_not_restartable()
         others = "" if why_not else f"`tpuctl reset {name} --mode restart` stops and starts it; "
         raise ConflictError(
-            f"`{name}` cannot be rebooted from inside: {describe_answers(answers)}",
+            f"`{name}` cannot be rebooted from inside: {describe_answers(workers)}",
             hint=f"{others}`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)",
         )
 
 
-def _restart(context: Context, node: Node, policy: Policy) -> Outcome:
+def _reboot(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
+    _check_answers(context, node)
+    with changing(context, node.name, "reset", steal=steal, keep=True):
+        _note_down(context, node, "reboot")
+        _tell(context, node, "rebooting every worker", verb="reboot")
+        context.workers.reboot(node)
+    context.clock.sleep(REBOOT_PAUSE)
+    return ensure(context, node.name, policy, purpose="reset")
+
+
+def _restart(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
     pending = None
     if node.state is not NodeState.STOPPED:
-        context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id)
-        _tell(context, node, "stopping it, to start it again", verb="stop")
-        pending = Pending(Verb.STOP, context.cloud.stop_node(node.name))
-    return ensure(context, node.name, policy, pending=pending)
+        with changing(context, node.name, "reset", steal=steal, keep=True):
+            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id)
+            _tell(context, node, "stopping it, to start it again", verb="stop")
+            pending = Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+    return ensure(context, node.name, policy, pending=pending, purpose="reset")
 
 
-def _recreate(context: Context, node: Node, policy: Policy) -> Outcome:
-    spec = with_key(context, NodeSpec.from_node(node))
-    now = context.clock.now()
-    context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
-    there = context.cloud.find_node(node.name)
-    if there is not None and there.id != node.id:
-        raise ConflictError(
-            f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
-            hint=f"look at it again: `tpuctl status {node.name.node_id}`",
-        )
-    _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
-    pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id))
-    return ensure(context, node.name, policy, spec=spec, pending=pending)
+def _recreate(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
+    history = History(context.journal, node.name)
+    history.read(context.clock.now())
+    spec = with_key(context, replace(NodeSpec.from_node(node), setup=history.setup))
+    with changing(context, node.name, "reset", steal=steal, keep=True):
+        now = context.clock.now()
+        context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
+        there = context.cloud.find_node(node.name)
+        if there is not None and there.id != node.id:
+            raise ConflictError(
+                f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
+                hint=f"look at it again: `tpuctl status {node.name.node_id}`",
+            )
+        _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
+        pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
+    return ensure(context, node.name, policy, spec=spec, pending=pending, purpose="reset")
 
 
-def wait_for(context: Context, node: Node, goal: Goal, policy: Policy, pending: Pending | None) -> Outcome:
-    """Wait until a change that was requested has brought the node to its goal."""
-    return ensure(context, node.name, replace(policy, goal=goal), pending=pending)
+def _note_down(context: Context, node: Node, event: str) -> None:
+    with suppress(JournalError):  # nothing is destroyed
+        context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id)
 
 
 def _tell(context: Context, node: Node, text: str, **data: object) -> None:

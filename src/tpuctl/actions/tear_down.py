@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.actions.ensure import ensure
+from tpuctl.actions.ensure_ready import Outcome, ensure_all
+from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
-from tpuctl.actions.pursuit import Pending
+from tpuctl.actions.observation import Task
+from tpuctl.actions.steps import Pending
 from tpuctl.clock import format_duration
-from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError
+from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, NodeSpec, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.readiness import Goal, Policy, Verb, interval
+from tpuctl.readiness import Goal, Policy, Verb
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.actions.cloud import Context
+
+_ASK_AGAIN = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,43 @@ def find_target(context: Context, place: Place, reference: NodeReference) -> Tar
     return None
 
 
-def tear_down(context: Context, target: Target, policy: Policy, *, wait: bool) -> None:
-    """Delete what was found, through the queued resource where one owns it, and wait until it is gone.
+def tear_down(
+    context: Context, targets: Sequence[Target], policy: Policy, *, by: str, wait: bool
+) -> list[Outcome | TpuctlError]:
+    """Delete what was found, through the queued resource where one owns it, and wait until all of it is gone.
 
-    Raises `ConflictError` when the node is not the one that was looked at. Call `check_whole` before.
+    Whoever looks after a node loses it first; `by` is the command that they are told of. Call `check_whole` before. Returns
+    how each ended, in order; the failure of one does not keep the others.
     """
+    policy = replace(policy, goal=Goal.GONE)
+    endings: dict[NodeName, Outcome | TpuctlError] = {}
+    tasks: list[Task] = []
+    for target in targets:
+        try:
+            pending = _request(context, target, by=by)
+        except TpuctlError as error:
+            endings[target.name] = error
+            continue
+        tasks.append(Task(name=target.name, policy=policy, pending=pending))
+        endings[target.name] = Outcome(None, timedelta(), 0)
+    if wait:
+        pending_of = {task.name: task.pending for task in tasks}
+        endings |= zip(pending_of, ensure_all(context, tasks), strict=True)
+        for target in targets:
+            requested = pending_of.get(target.name)
+            if target.request and requested and isinstance(endings[target.name], Outcome):
+                try:
+                    _see_out(context, target.request, requested.operation, policy)
+                except TpuctlError as error:
+                    endings[target.name] = error
+    return [endings[target.name] for target in targets]
+
+
+def _request(context: Context, target: Target, *, by: str) -> Pending:
+    """Ask for the deletion. Raises `ConflictError` when the node is not the one that was looked at."""
     request = target.request
+    for node_id in request.node_ids if request else (target.name.node_id,):
+        end_watch(context, NodeName(target.name.project, target.name.zone, node_id), by)
     _record(context, target)
     if target.node is not None:
         there = context.cloud.find_node(target.name)
@@ -73,16 +111,28 @@ def tear_down(context: Context, target: Target, policy: Policy, *, wait: bool) -
                 f"`{target.name.node_id}` is not the node that was looked at: somebody has made it anew",
                 hint=f"look at it again: `tpuctl status {target.name.node_id}`",
             )
+    seen_id = target.node.id if target.node else None
     if request:
         _tell(context, target.name, f"deleting its queued resource `{request.queued_resource_id}`")
         operation = context.cloud.delete_queued_resource(request.name, force=True)
     else:
         _tell(context, target.name, "deleting it")
-        operation = context.cloud.delete_node(target.name, expected_id=target.node.id if target.node else None)
-    if wait:
-        ensure(context, target.name, replace(policy, goal=Goal.GONE), pending=Pending(Verb.DELETE, operation))
-        if request:
-            _see_out(context, request, operation, policy)
+        operation = context.cloud.delete_node(target.name, expected_id=seen_id)
+    return Pending(Verb.DELETE, operation, seen_id)
+
+
+def end_absent(context: Context, place: Place, reference: NodeReference, *, by: str) -> bool:
+    """Take a node that is not there from whoever looks after it, and may be about to make it; tell whether somebody did."""
+    project = reference.project or place.project
+    named = place.name(reference)
+    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    found = False
+    for name in dict.fromkeys([named] if named else known):
+        holder = context.leases.holder(name)
+        if holder is not None and holder.ended is None:
+            end_watch(context, name, by)
+            found = True
+    return found
 
 
 def _see_out(context: Context, request: QueuedResource, operation: Operation, policy: Policy) -> None:
@@ -95,7 +145,7 @@ def _see_out(context: Context, request: QueuedResource, operation: Operation, po
                 f"the queued resource `{request.queued_resource_id}` is still being deleted after {format_duration(waited)}",
                 hint="nothing was undone; its deletion goes on in the cloud",
             )
-        context.clock.sleep(interval(waited))
+        context.clock.sleep(_ASK_AGAIN)
         with suppress(ServiceUnavailableError):  # asked again until the deadline
             operation = context.cloud.get_operation(operation.name)
     if operation.error is not None:
@@ -115,7 +165,7 @@ def check_whole(target: Target, *, all_nodes: bool) -> None:
 
 def _record(context: Context, target: Target) -> None:
     """Write what is about to be deleted to the journal."""
-    data = {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
+    data: dict[str, Any] = {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
     context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
 
 

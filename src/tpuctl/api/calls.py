@@ -40,6 +40,18 @@ class RequestPreview:
     body: Json | None
 
 
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One of Google's APIs, as its discovery document calls it; `path` is where an endpoint of one's own serves it."""
+
+    name: str
+    version: str
+    path: str = ""
+
+
+TPU = Api("tpu", "v2")
+
+
 class Caller:
     """Sends calls for any thread. `server_time` is that of the last answer, by the service's clock."""
 
@@ -51,22 +63,28 @@ class Caller:
         endpoint: str | None = None,
         random: Random | None = None,
         policy: RetryPolicy | None = None,
+        api: Api = TPU,
     ) -> None:
         self.http_factory = http_factory
         self.clock = clock
         self.random = random or Random()  # noqa: S311  # jitter, not a secret
         self.policy = policy or RetryPolicy()
         self.server_time: datetime | None = None
-        self._endpoint = Endpoint.parse(endpoint).url() if endpoint else None
+        self._api = api
+        self._endpoint = Endpoint.parse(endpoint).url(api.path) if endpoint else None
         self._service: Any = None
         self._lock = threading.Lock()
 
-    def locations(self) -> Any:  # googleapiclient makes its classes at run time
-        """Return the library's `projects.locations`, on which requests are built."""
+    def service(self) -> Any:  # googleapiclient makes its classes at run time
+        """Return the library's object of the API, on which requests are built."""
         with self._lock:
             if self._service is None:
                 self._service = self._build()
-            return self._service.projects().locations()
+            return self._service
+
+    def locations(self) -> Any:  # as above
+        """Return the library's `projects.locations`."""
+        return self.service().projects().locations()
 
     def call(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
         """Return what `read` makes of the answer; sends again as `retry.decide` says. Raises tpuctl's exceptions."""
@@ -75,6 +93,10 @@ class Caller:
 
     def attempt(self, request: Any, read: Callable[[Json], T], *, is_safe: bool = True) -> T:
         """Do as `call` does, but raise the failures of `api/`, which say what is certain."""
+        return self.exchange(request, lambda _, content: read_json(content, read), is_safe=is_safe)
+
+    def exchange(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True) -> T:
+        """Do as `attempt` does for an answer that is not JSON; `read` gets its headers, in lower case, and its bytes."""
         return retrying(
             lambda: self._send(request, read),
             is_safe=is_safe,
@@ -83,18 +105,12 @@ class Caller:
             random=self.random,
         )
 
-    def _send(self, request: Any, read: Callable[[Json], T]) -> T:
+    def _send(self, request: Any, read: Callable[[Mapping[str, str], bytes], T]) -> T:
         response, content = self._exchange(request)
         self._note_time(response.get("date"))
         if not 200 <= response.status < 300:
             raise RefusedError(parse_refusal(response.status, response, content, now=self.clock.now()))
-        try:
-            data = json.loads(content)
-            if isinstance(data, dict):
-                return read(data)
-        except (*_ILL_SHAPED, RecursionError) as error:
-            raise GarbledAnswerError(f"the answer cannot be read: it begins with {excerpt(content)}") from error
-        raise GarbledAnswerError(f"the answer is not a JSON object: it begins with {excerpt(content)}")
+        return read(response, content)
 
     def _exchange(self, request: Any) -> tuple[Any, bytes]:
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # loaded with the library that is in use here
@@ -128,13 +144,24 @@ class Caller:
         options = {"api_endpoint": self._endpoint} if self._endpoint else None
         # With an http object of ours the library looks for no credentials of its own.
         return build(
-            "tpu",
-            "v2",
+            self._api.name,
+            self._api.version,
             http=self.http_factory(),
             static_discovery=True,
             cache_discovery=False,
             client_options=options,
         )
+
+
+def read_json(content: bytes, read: Callable[[Json], T]) -> T:
+    """Return what `read` makes of a JSON object. Raises `GarbledAnswerError` for anything else."""
+    try:
+        data = json.loads(content)
+        if isinstance(data, dict):
+            return read(data)
+    except (*_ILL_SHAPED, RecursionError) as error:
+        raise GarbledAnswerError(f"the answer cannot be read: it begins with {excerpt(content)}") from error
+    raise GarbledAnswerError(f"the answer is not a JSON object: it begins with {excerpt(content)}")
 
 
 def preview(request: Any) -> RequestPreview:

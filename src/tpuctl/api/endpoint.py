@@ -27,11 +27,14 @@ class Endpoint:
     def parse(cls, text: str) -> Endpoint:
         """Return the endpoint that a URL names; a bare `HOST:PORT` is https.
 
-        Raises `InvalidInputError` for plain http to anything but this machine, for userinfo, a query or a fragment.
+        Raises `InvalidInputError` for plain http to anything but this machine, for a bare word, userinfo, a query or a
+        fragment.
         """
         parts, port = _split(text)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise _wrong(text, "it is not an http or https URL with a host")
+        if "://" not in text and port is None and "." not in parts.hostname and not is_loopback(parts.hostname):
+            raise _wrong(text, "it is one bare word, and no URL")
         if "@" in parts.netloc:
             raise _wrong(text, "it holds a user name or password")
         if parts.query or parts.fragment:

@@ -29,6 +29,8 @@ _SAFE_STATUSES = frozenset({429, 500, 502, 503, 504})
 class RetryPolicy:
     """How patient to be. `deadline` counts from the first attempt and bounds attempts and waits together.
 
+    `change_deadline` does so for a request that changes something: who announced it is not waited for any longer.
+
     `rate_limit` is the least wait after a refusal for sending too often: its windows are a minute long
     [observed: marin PR#6198, CreateNode requests per minute].
     """
@@ -38,6 +40,7 @@ class RetryPolicy:
     longest: timedelta = timedelta(seconds=30)
     rate_limit: timedelta = timedelta(seconds=15)
     deadline: timedelta = timedelta(minutes=5)
+    change_deadline: timedelta = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ def decide(
     if attempt >= policy.attempts or not _may_repeat(failure, is_safe=is_safe):
         return GiveUp()
     delay = _delay(policy, failure, attempt=attempt, random=random)
-    return GiveUp() if elapsed + delay > policy.deadline else Wait(delay)
+    limit = policy.deadline if is_safe else min(policy.deadline, policy.change_deadline)
+    return GiveUp() if elapsed + delay > limit else Wait(delay)
 
 
 def retrying(send: Callable[[], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:

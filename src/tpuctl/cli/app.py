@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.cli.places import journal_folder, sandbox_world, state_folder
+from tpuctl.cli.places import sandbox_world, state_folder
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.locate import Place
+    from tpuctl.api.storage import StorageClient
     from tpuctl.api.tpu import TpuClient
     from tpuctl.cli.invocation import Invocation
     from tpuctl.clock import Clock
+    from tpuctl.events import Event
     from tpuctl.journal import Journal
+    from tpuctl.leases import Leases
     from tpuctl.model import Node
     from tpuctl.names import NodeReference
     from tpuctl.output.progress import Progress
@@ -136,11 +139,25 @@ class App:
         return connect(self)
 
     @cached_property
-    def journal(self) -> Journal:
-        """What was done on this machine."""
-        from tpuctl.journal import Journal  # noqa: PLC0415  # not needed by --help
+    def storage(self) -> StorageClient:
+        """The client of Cloud Storage, where the journal and the leases may lie."""
+        from tpuctl.cli.connect import storage  # noqa: PLC0415  # most commands keep nothing in a bucket
 
-        return Journal(journal_folder(self.invocation.environ, sandbox=self.is_sandbox))
+        return storage(self)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """What was done to nodes: on this machine, or in a bucket."""
+        from tpuctl.cli.journals import journal  # noqa: PLC0415  # not needed by --help
+
+        return journal(self)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Who may repair which node now."""
+        from tpuctl.cli.connect import leases  # noqa: PLC0415  # most commands change nothing
+
+        return leases(self)
 
     @cached_property
     def workers(self) -> SshWorkers:
@@ -204,11 +221,22 @@ class App:
         with stream, Progress(self.terminal, self.clock, events=stream) as progress:
             yield progress
 
-    def context(self, progress: Progress) -> Context:
-        """Return what actions work with."""
-        from tpuctl.actions.cloud import Context  # noqa: PLC0415  # only for long work
+    def context(self, tell: Callable[[Event], None]) -> Context:
+        """Return what actions work with; `tell` gets each event."""
+        from random import Random  # noqa: PLC0415  # only for long work
 
-        return Context(self.client, self.clock, self.journal, self.workers, progress)
+        from tpuctl.actions.cloud import Context  # noqa: PLC0415  # as above
+
+        return Context(
+            cloud=self.client,
+            clock=self.clock,
+            journal=self.journal,
+            workers=self.workers,
+            leases=self.leases,
+            tell=tell,
+            server_now=self.now,
+            random=self.invocation.random or Random(),  # noqa: S311  # spreads requests, keeps no secret
+        )
 
     @contextmanager
     def going_on(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from tpuctl.actions.ensure import ensure
+from tpuctl.actions.ensure_ready import ensure_all
+from tpuctl.actions.observation import Task
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.policy import deadline
-from tpuctl.cli.results import show_states
+from tpuctl.cli.results import show_endings
+from tpuctl.errors import ExitCode
 from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.actions.cloud import Context
-    from tpuctl.actions.pursuit import Pending
+    from tpuctl.actions.steps import Pending
     from tpuctl.cli.app import App
     from tpuctl.model import Node
 
@@ -40,8 +42,8 @@ def change_nodes(
     wait: bool,
     events: str | None,
     dry_run: bool,
-) -> None:
-    """Request a change of each node, then wait for all of them, then show what the API reports.
+) -> int:
+    """Request a change of each node, then wait for all of them, then show what the API reports. Returns the exit code.
 
     `is_needed` raises where a change is not possible: then none of the nodes is changed.
     """
@@ -49,7 +51,7 @@ def change_nodes(
     needed = [node for node in found if is_needed(node)]
     if dry_run:
         show_plan(app, tuple(Step(verb, node.name, "asked for") for node in needed), spec=None, node=None)
-        return
+        return ExitCode.OK
     names = " ".join(texts)
     going_on = f"{verb} of {names} was requested and goes on"
     resume = f"tpuctl wait {names} --for {goal}"
@@ -57,5 +59,6 @@ def change_nodes(
         context = app.context(progress)
         requested = [(node, change(context, node)) for node in found]
         policy = Policy(goal=goal, may_start=True, timeout=deadline(app, timeout))
-        outcomes = [ensure(context, node.name, policy, pending=pending, once=not wait) for node, pending in requested]
-    show_states(app, [outcome.node for outcome in outcomes if outcome.node])
+        tasks = [Task(name=node.name, policy=policy, pending=pending) for node, pending in requested]
+        endings = ensure_all(context, tasks, once=not wait)
+    return show_endings(app, endings)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("completion", without=OF_THE_CLOUD)
+@cli_command("completion", without=(*OF_THE_CLOUD, "output"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
     """Print the script that makes a shell complete commands, options and node names.
@@ -25,7 +25,7 @@ def command(app: App, *, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class  # noqa: PLC0415  # only here
 
-    from tpuctl.cli.main import COMPLETION_VARIABLE  # noqa: PLC0415  # loaded long before
+    from tpuctl.cli.program import COMPLETION_VARIABLE  # noqa: PLC0415  # loaded long before
 
     made = get_completion_class(shell)
     tree = click.get_current_context().find_root().command

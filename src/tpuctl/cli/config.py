@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl import configfile
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 from tpuctl.cli.tree import Group
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import nearest
 from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
-from tpuctl.settings import SETTINGS
+from tpuctl.settings import SETTINGS, ValueKind
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+    from tpuctl.settings import SettingSpec
 
 _HIDDEN = "(set, not shown)"
+# Changing a file shows nothing.
+_WITHOUT = (*OF_THE_CLOUD, "output")
 
 
 def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -48,23 +51,23 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     """
     if key is not None:
         _check(key)
-    rows = []
+    rows: list[tuple[str, Any, str]] = []
     for spec, setting in app.settings:
         if key not in (None, spec.key) or (setting is None and not show_all and key is None):
             continue
-        value = "" if setting is None else _HIDDEN if spec.secret else str(setting.value)
-        rows.append((spec.key, value, str(setting.source) if setting else "not set"))
+        rows.append((spec.key, _value(app, spec), str(setting.source) if setting else "not set"))
     if key is None:
         rows.append(("identity", *_identity(app)))
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data([{"key": name, "value": value, "source": source} for name, value, source in rows], app.format)
     elif app.format is Format.NAME:
-        app.terminal.names(value for _, value, _ in rows)
+        app.terminal.names(_text(value) for _, value, _ in rows)
     else:
-        app.terminal.table(("KEY", "VALUE", "SOURCE"), [tuple(map(Cell, row)) for row in rows])
+        table = [(Cell(name), _cell(_text(value)), Cell(source)) for name, value, source in rows]
+        app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
 
 
-@cli_command("set", short_help="Set a value in your own file, or in the project's.", without=OF_THE_CLOUD)
+@cli_command("set", short_help="Set a value in your own file, or in the project's.", without=_WITHOUT)
 @click.argument("key", shell_complete=_complete_key)
 @click.argument("value")
 @click.option("--here", is_flag=True, help="Write tpuctl.yaml of this project instead of your own file.")
@@ -76,13 +79,18 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
       tpuctl config set zone us-central2-b
       tpuctl config set sandbox true --here
     """
+    from tpuctl.cli.config_values import check_setting  # noqa: PLC0415  # only here
+
     _check(key)
     path = _file(app, here=here)
+    note = check_setting(key, value, file=path)
     configfile.set_value(path, key, value)
     app.terminal.note(f"`{key}` is set in {path}")
+    if note:
+        app.terminal.warn(note)
 
 
-@cli_command("unset", short_help="Remove a value from your own file, or from the project's.", without=OF_THE_CLOUD)
+@cli_command("unset", short_help="Remove a value from your own file, or from the project's.", without=_WITHOUT)
 @click.argument("key", shell_complete=_complete_key)
 @click.option("--here", is_flag=True, help="Change tpuctl.yaml of this project instead of your own file.")
 def unset(app: App, *, key: str, here: bool) -> None:
@@ -109,11 +117,63 @@ def path(app: App) -> None:
     """
     environ = app.invocation.environ
     project_file = _project_file(app)
-    app.terminal.names(str(entry) for entry in (project_file, configfile.user_file(environ)) if entry)
+    files = {"project file": project_file, "user file": configfile.user_file(environ)}
+    found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], app.format)
+    else:
+        app.terminal.names(path for _, path, _ in found)
 
 
 for _entry in (show, set_, unset, path):
     command.add_command(_entry)
+
+
+def _value(app: App, spec: SettingSpec) -> Any:  # JSON
+    """Return what a setting says, as JSON has it: a list, an object, a number, a boolean, a text, or nothing."""
+    setting, settings = app.settings[spec.key], app.settings
+    if setting is None:
+        return None
+    if spec.secret:
+        return _HIDDEN
+    try:
+        match spec.kind:
+            case ValueKind.BOOLEAN:
+                return settings.is_on(spec.key)
+            case ValueKind.NUMBER:
+                return settings.number(spec.key)
+            case ValueKind.LIST:
+                return list(settings.items(spec.key))
+            case ValueKind.PAIRS:
+                return settings.pairs(spec.key)
+            case _:
+                return str(setting.value)
+    except SettingError:
+        # A variable that cannot be read fails the command that needs it; here it is shown as it is.
+        return str(setting.value)
+
+
+def _text(value: Any) -> str:  # JSON
+    """Return a value as it is written on a command line."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case list():
+            return ",".join(value)
+        case dict():
+            return ",".join(f"{key}={text}" for key, text in value.items())
+        case _:
+            return str(value)
+
+
+def _cell(text: str) -> Cell:
+    """Return a value as a cell; of several lines the first and their number, in a pipe all of them with `\\n` between."""
+    lines = text.splitlines()
+    if len(lines) < 2:
+        return Cell(text)
+    return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines))
 
 
 def _project_file(app: App) -> Path | None:

@@ -10,19 +10,59 @@ from tpuctl import gcloud
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.tpu import TpuClient
 from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
+from tpuctl.cli.served import way_to_workers
 from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.names import BucketPath
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tpuctl.api.storage import StorageClient
     from tpuctl.cli.app import App
+    from tpuctl.leases import Leases
     from tpuctl.model import Node
     from tpuctl.remote.workers import SshWorkers
 
 
 def connect(app: App) -> TpuClient:
     """Return the client of the sandbox, of another endpoint, or of Google's service. Nothing is sent."""
+    factory, endpoint = _http(app)
+    return TpuClient(factory, app.clock, endpoint=endpoint)
+
+
+def storage(app: App) -> StorageClient:
+    """Return the client of Cloud Storage, where the one of nodes is too: an endpoint serves both. Nothing is sent."""
+    from tpuctl.api.storage import StorageClient  # noqa: PLC0415  # most commands keep nothing in a bucket
+
+    factory, endpoint = _http(app)
+    return StorageClient(factory, app.clock, endpoint=endpoint)
+
+
+def leases(app: App) -> Leases:
+    """Return who holds which node: on this machine, or in Cloud Storage where `lease` names a place. Nothing is sent."""
+    import os  # noqa: PLC0415  # only to name this process
+    import secrets  # noqa: PLC0415  # as above
+    import socket  # noqa: PLC0415  # as above
+
+    from tpuctl.leases import Identity, Leases, Store  # noqa: PLC0415  # most commands change nothing
+
+    store: Store
+    if text := app.settings.text("lease"):
+        from tpuctl.leases.bucket import BucketStore  # noqa: PLC0415  # most users work on one machine
+
+        store = BucketStore(app.storage, BucketPath.parse(text))
+    else:
+        from tpuctl.leases.local import LocalStore  # noqa: PLC0415  # see above
+
+        local = LocalStore(app.state_folder / "leases", app.clock)
+        app.at_the_end(local.close)
+        store = local
+    return Leases(store, app.clock, Identity(socket.gethostname(), os.getpid(), secrets.token_hex(8)))
+
+
+def _http(app: App) -> tuple[Callable[[], Any], str | None]:
+    """Return what makes http objects, and the endpoint that they are for where it is not Google's own."""
     if app.is_sandbox:
         endpoint = app.settings["endpoint"]
         if endpoint and endpoint.source.kind is SourceKind.FLAG:
@@ -30,7 +70,7 @@ def connect(app: App) -> TpuClient:
         from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # only for the sandbox
 
         world = app.world
-        return TpuClient(_traced(app, lambda: SandboxHttp(world)), app.clock)
+        return _traced(app, lambda: SandboxHttp(world)), None
     text = app.settings.text("endpoint")
     named = Endpoint.parse(text) if text else None
     options = TransportOptions(
@@ -38,7 +78,7 @@ def connect(app: App) -> TpuClient:
     )
     factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
     app.at_the_end(factory.close)
-    return TpuClient(_traced(app, factory), app.clock, endpoint=text)
+    return _traced(app, factory), text
 
 
 def workers(app: App) -> SshWorkers:
@@ -48,7 +88,8 @@ def workers(app: App) -> SshWorkers:
 
     environ = app.invocation.environ
     home = app.state_folder if app.is_sandbox else Path(environ.get("HOME") or Path.home())
-    proxy: Callable[[Node, int], str | None] = lambda node, worker: None  # noqa: E731, ARG005  # the direct way
+    served = way_to_workers(app)
+    proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # the direct way
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
 
@@ -58,7 +99,7 @@ def workers(app: App) -> SshWorkers:
             return proxy_command(world.path, node.endpoints[worker].address or "")
 
     # The sandbox's sshd logs in nobody but the user who runs it.
-    login = login_name({}) if app.is_sandbox else app.settings.text("user") or login_name(environ)
+    login = login_name({}) if app.is_sandbox or served else app.settings.text("user") or login_name(environ)
     return SshWorkers(
         SshSettings(
             login=login,
@@ -67,7 +108,7 @@ def workers(app: App) -> SshWorkers:
             known_hosts=app.state_folder / "known_hosts",
             guest_attributes=app.client.guest_attributes,
             proxy_command=proxy,
-            obstacle=_no_sshd if app.is_sandbox else lambda: None,
+            obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
         )
     )
 

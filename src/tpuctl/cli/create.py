@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.bring_up import check_type, create
-from tpuctl.actions.ensure import ensure
-from tpuctl.actions.pursuit import Pending
+from tpuctl.actions.ensure_ready import ensure
+from tpuctl.actions.steps import Pending
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.options import (
     anyway_option,

@@ -42,7 +42,7 @@ def command(
     events: str | None,
     dry_run: bool,
     yes: bool,
-) -> None:
+) -> int:
     """Delete nodes with their boot disks and wait until they are gone. Where one does not exist none is deleted (exit code 3).
 
     \b
@@ -54,7 +54,7 @@ def command(
     from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
 
-    targets, missing = end_nodes(
+    ended = end_nodes(
         app,
         nodes,
         all_nodes=all_nodes,
@@ -63,9 +63,11 @@ def command(
         events=events,
         dry_run=dry_run,
         yes=yes,
+        by="delete",
         strict=not ignore_not_found,
     )
-    for reference in missing:
+    for reference in ended.missing:
         app.terminal.note(absent(reference, app.place).message)
     if not dry_run:
-        show_ended(app, [target.name.node_id for target in targets])
+        show_ended(app, [target.name.node_id for target in ended.targets])
+    return ended.exit_code(app)

@@ -40,7 +40,7 @@ def command(
     events: str | None,
     dry_run: bool,
     yes: bool,
-) -> None:
+) -> int:
     """End nodes and their billing: delete them, the queued resources that own them, and dead records of that name.
 
     Says "already gone" only after looking in all zones, among nodes and queued resources.
@@ -53,10 +53,21 @@ def command(
     from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
 
-    targets, missing = end_nodes(
-        app, nodes, all_nodes=all_nodes, timeout=timeout, wait=not no_wait, events=events, dry_run=dry_run, yes=yes
+    ended = end_nodes(
+        app,
+        nodes,
+        all_nodes=all_nodes,
+        timeout=timeout,
+        wait=not no_wait,
+        events=events,
+        dry_run=dry_run,
+        yes=yes,
+        by="down",
     )
-    for reference in missing:
+    for reference in ended.missing:
         app.terminal.note(f"{reference.node_id}: already gone")
     if not dry_run:
-        show_ended(app, [*(target.name.node_id for target in targets), *(entry.node_id for entry in missing)])
+        show_ended(
+            app, [*(target.name.node_id for target in ended.targets), *(entry.node_id for entry in ended.missing)]
+        )
+    return ended.exit_code(app)

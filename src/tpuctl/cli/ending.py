@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.tear_down import Target, absent, check_whole, find_target, tear_down
+from tpuctl.actions.tear_down import Target, absent, check_whole, end_absent, find_target, tear_down
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.policy import deadline
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import ExitCode, TpuctlError, worst
 from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
 
@@ -24,6 +25,23 @@ class NotConfirmedError(TpuctlError):
     kind = "not_confirmed"
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What was deleted, the names that stand for nothing in any zone, and why the others were not deleted."""
+
+    targets: list[Target]
+    missing: list[NodeReference]
+    errors: list[TpuctlError]
+
+    def exit_code(self, app: App) -> ExitCode:
+        """Show the errors and return the worst exit code. Raises the error of a single node."""
+        if len(self.errors) == 1 and not self.targets:
+            raise self.errors[0]
+        for error in self.errors:
+            app.show_error(error)
+        return worst(error.exit_code for error in self.errors) if self.errors else ExitCode.OK
+
+
 def end_nodes(
     app: App,
     texts: tuple[str, ...],
@@ -34,15 +52,20 @@ def end_nodes(
     events: str | None,
     dry_run: bool,
     yes: bool,
+    by: str,
     strict: bool = False,
-) -> tuple[list[Target], list[NodeReference]]:
-    """Delete what the names stand for. Returns what was deleted, and the names that stand for nothing in any zone.
+) -> Ended:
+    """Delete what the names stand for; `by` is the command.
 
     Nothing is deleted unless every name was looked up without a failure (`strict`: and found) and the answer was yes.
     """
     with app.progress(events=events) as progress:
         context = app.context(progress)
         found = {text: find_target(context, app.place, app.reference(text)) for text in texts}
+        for text in [] if dry_run else [text for text, target in found.items() if target is None]:
+            # Whoever looks after it may be about to make it again: they lose it, then it is looked for once more.
+            if end_absent(context, app.place, app.reference(text), by=by):
+                found[text] = find_target(context, app.place, app.reference(text))
         targets = [target for target in found.values() if target]
         missing = [app.reference(text) for text, target in found.items() if target is None]
     if missing and strict:
@@ -51,19 +74,19 @@ def end_nodes(
         check_whole(target, all_nodes=all_nodes)
     if dry_run:
         show_plan(app, tuple(map(_step, targets)), spec=None, node=None)
-        return targets, missing
+        return Ended(targets, missing, [])
     question = "delete " + ", ".join(
         f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets
     )
     if targets and not app.terminal.confirm(f"{question}, with its boot disk?", yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
-    for target in targets:
-        where = f"{target.name.zone}/{target.name.node_id}"
-        going_on = f"the deletion of `{where}` goes on"
-        with app.going_on(going_on, resume=f"tpuctl wait {where} --for gone"), app.progress(events=events) as progress:
-            tear_down(app.context(progress), target, policy, wait=wait)
-    return targets, missing
+    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in targets)
+    going_on = f"the deletion of `{named}` goes on"
+    with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
+        endings = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
+    ended = [target for target, ending in zip(targets, endings, strict=True) if not isinstance(ending, TpuctlError)]
+    return Ended(ended, missing, [ending for ending in endings if isinstance(ending, TpuctlError)])
 
 
 def _step(target: Target) -> Step:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+    from random import Random
 
     from tpuctl.clock import Clock
     from tpuctl.output.terminal import Streams
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What a run of the program gets from outside. A clock is given by tests only."""
+    """What a run of the program gets from outside. A clock and a source of chance are given by tests only."""
 
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
     streams: Streams
     folder: Path
     clock: Clock | None = None
+    random: Random | None = None

@@ -1,36 +1,22 @@
-"""The entry point: runs the tree, prints errors, turns them into exit codes."""
+"""The process: its entry point, its signals, its end. Light to import, so that a signal finds it ready from the start."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gc
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from tpuctl.cli.invocation import Invocation
-from tpuctl.cli.usage import asked_for_json, show_usage
-from tpuctl.errors import ExitCode, TpuctlError
-from tpuctl.output.terminal import Format, Streams
+from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
 
-    from tpuctl.cli.app import App
+    from tpuctl.cli.invocation import Invocation
 
-# What a shell reports for a process that SIGPIPE ended.
-_PIPE_CLOSED = 141
-# What makes click complete a command line; `tpuctl completion` prints scripts that set it.
-COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
-# Failures of the machine that its user understands. No bug of ours looks like this.
-_OF_THE_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
-)
+_CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
 
 
 class TerminatedError(BaseException):
@@ -38,82 +24,62 @@ class TerminatedError(BaseException):
 
 
 def entry_point() -> None:
-    """Run the program and end the process with its exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """Run the program and end the process with its exit code.
+
+    A signal raises KeyboardInterrupt or `TerminatedError` while a command runs, so that it can tell what goes on. Before and
+    after, and whenever one arrives where nobody catches it, the process ends at once: 130 or 143, without a word.
+    """
+    sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
+    _on_signals(_end)
     # A short run ends before collecting pays; at Python's own threshold imports and lists are 5 % slower.
     gc.set_threshold(50_000)
-    invocation = Invocation(tuple(sys.argv[1:]), os.environ, Streams.of_process(), Path.cwd())
+    from tpuctl.cli.program import flush, invocation_of_process  # noqa: PLC0415  # 30 ms, in which signals arrive too
+
+    invocation = invocation_of_process()
+    _on_signals(_raise)
     code = main(invocation)
-    with contextlib.suppress(OSError):
-        invocation.streams.stdout.flush()
-        invocation.streams.stderr.flush()
+    _on_signals(_end)
+    flush(invocation)
     # Skips the teardown of modules, which costs 20 ms with Google's libraries loaded.
     os._exit(code)
 
 
 def main(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.cli.app import App  # noqa: PLC0415  # imports nothing heavy itself
+    from tpuctl.cli.program import run  # noqa: PLC0415  # as above
 
-    app = App(invocation)
-    try:
-        with (
-            contextlib.redirect_stdout(invocation.streams.stdout),
-            contextlib.redirect_stderr(invocation.streams.stderr),
-        ):
-            return _run(app)
-    except click.ClickException as error:
-        as_json = asked_for_json(invocation.arguments, invocation.environ)
-        show_usage(error, app.terminal, form=Format.JSON if as_json else Format.TABLE)
-        return ExitCode.USAGE
-    except KeyboardInterrupt:
-        if invocation.streams.stderr_is_terminal:
-            invocation.streams.stderr.write("\n")  # the terminal has shown ^C
-        app.interrupted("interrupted")
-        return ExitCode.INTERRUPTED
-    except TerminatedError:
-        app.interrupted("terminated")
-        return ExitCode.TERMINATED
-    except BrokenPipeError:
-        _silence(invocation.streams)
-        return _PIPE_CLOSED
-    except TpuctlError as error:
-        app.show_error(error)
-        return error.exit_code
-    except OSError as error:
-        if error.errno not in _OF_THE_MACHINE:
-            raise
-        place = error.filename or "cannot write to stdout"
-        app.show_error(TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}"))
-        return ExitCode.FAILURE
-    finally:
-        app.close()
+    return run(invocation)
 
 
-def _run(app: App) -> int:
-    """Run the command, or complete the line. click's own `main` hides a closed pipe, and ends with 1."""
-    from tpuctl.cli.tree import root  # noqa: PLC0415  # only here
-
-    tree, invocation = root(), app.invocation
-    if instruction := invocation.environ.get(COMPLETION_VARIABLE):
-        from click.shell_completion import shell_complete  # noqa: PLC0415  # only for completion
-
-        return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
-    try:
-        with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
-            code = int(tree.invoke(context) or ExitCode.OK)
-    except click.exceptions.Exit as ending:
-        code = ending.exit_code
-    invocation.streams.stdout.flush()
-    return code
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in _CODES:
+        # What our parent has us ignore (`nohup`, a job in the background) stays ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
-def _silence(streams: Streams) -> None:
-    """Keep the interpreter from complaining about a closed stdout when it exits."""
-    with contextlib.suppress(OSError, ValueError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, streams.stdout.fileno())
+def _raise(number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt if number == signal.SIGINT else TerminatedError
 
 
-def _terminate(_signum: int, _frame: FrameType | None) -> None:
-    raise TerminatedError
+def _end(number: int, _frame: FrameType | None) -> None:
+    os._exit(_CODES[signal.Signals(number)])
+
+
+def _end_if_interrupted(kind: type[BaseException] | None) -> None:
+    if kind is KeyboardInterrupt:
+        os._exit(ExitCode.INTERRUPTED)
+    if kind is TerminatedError:
+        os._exit(ExitCode.TERMINATED)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End where a second signal came while the first was being answered; a bug is shown."""
+    _end_if_interrupted(kind)
+    sys.__excepthook__(kind, error, trace)
+
+
+def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """End where a signal came in a callback of the interpreter, which would go on as if there had been none."""
+    _end_if_interrupted(unraisable.exc_type)
+    sys.__unraisablehook__(unraisable)

@@ -72,6 +72,9 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         help="Make all calls as this service account.",
     ),
     partial(click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used.", hidden=True),
+    partial(
+        click.Option, ["--journal"], metavar="URL", help="Place of the journal, like gs://bucket/prefix.", hidden=True
+    ),
     partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
     partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
@@ -81,7 +84,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
 _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
 OF_THE_CLOUD = (
-    "project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox",
+    "project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox", "journal",
 )  # fmt: skip
 
 
@@ -137,12 +140,24 @@ timeout_option = click.option(
 events_option = click.option(
     "--events", metavar="FILE", help="Write each event as a JSON line to FILE, or - for stdout."
 )
+steal_option = click.option("--steal", is_flag=True, help="Take the node over from whoever looks after it.")
 anyway_option = click.option(
     "--anyway", is_flag=True, help="Send the request although tpuctl expects the service to refuse it."
 )
 
 
-def no_wait_option(function: Callable[..., None]) -> Callable[..., None]:
+def selecting_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `NODE...`, `--all` and `-l`, of which one is to be given."""
+    function = click.option(
+        "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label; may be repeated."
+    )(function)
+    function = click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project, or of --zone.")(
+        function
+    )
+    return click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)(function)
+
+
+def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--no-wait`, under gcloud's name too."""
     return click.option("--no-wait", "--async", "no_wait", is_flag=True, help="Return once the request is accepted.")(
         function

@@ -1,48 +1,96 @@
-"""How flags and settings become the policy of a wait."""
+"""How flags and settings become the policy of a wait, and the flags themselves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.readiness import Goal, Policy, Repair
+import click
+
+from tpuctl.cli.options import Duration
+from tpuctl.errors import InvalidInputError
+from tpuctl.readiness import LEVELS, Goal, Policy, Repair, Thresholds
+from tpuctl.settings import SETTINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from tpuctl.cli.app import App
 
+# Settings of the same names; the first are numbers, the others durations.
+_BUDGETS = ("max_reboots", "max_restarts", "max_recreates")
+_THRESHOLDS = {
+    "unhealthy_after": "unhealthy",
+    "unanswered_after": "unanswered",
+    "devices_after": "devices",
+    "starting_after": "starting",
+    "restarting_after": "restarting",
+    "repairing_after": "repairing",
+    "recheck_after": "recheck",
+    "per_worker": "per_worker",
+}
 
-def ready_policy(
-    app: App,
-    *,
-    goal: str | None,
-    forced: bool,
-    replace: bool,
-    repair: str | None,
-    max_restarts: int | None,
-    max_recreates: int | None,
-    timeout: timedelta | None,
-) -> Policy:
-    """Return the policy of `up`: it may create, start and repair."""
-    flags: dict[str, Any] = {"repair": repair} if repair else {}
-    flags |= {"max_restarts": str(max_restarts)} if max_restarts is not None else {}
-    flags |= {"max_recreates": str(max_recreates)} if max_recreates is not None else {}
+
+def _option(key: str, kind: click.ParamType[Any] | None, metavar: str | None = None) -> Callable[..., Any]:
+    """Return the option of a setting, which has its help and its default."""
+    spec = SETTINGS[key]
+    text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
+    return click.option(f"--{key.replace('_', '-')}", key, type=kind, metavar=metavar, help=text)
+
+
+_REPAIR_OPTIONS = (
+    _option("repair", click.Choice([str(step) for step in Repair])),
+    *(_option(key, click.IntRange(min=0)) for key in _BUDGETS),
+    *(_option(key, Duration(), "TIME") for key in _THRESHOLDS),
+)
+
+
+def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--for LEVEL`."""
+    levels = click.Choice([str(level) for level in LEVELS])
+    return click.option("--for", "goal", type=levels, help="What usable means. [default: ssh]")(function)
+
+
+def probe_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--probe CMD`."""
+    text = "What must succeed on every worker, in place of counting its chips; means --for devices."
+    return click.option("--probe", metavar="CMD", help=text)(function)
+
+
+def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say when and how far to repair; each is a setting too."""
+    for option in reversed(_REPAIR_OPTIONS):
+        function = option(function)
+    return function
+
+
+def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy:  # click's options; fields of Policy
+    """Take the options that say when and how far to repair out of a command's options, and return the policy they make."""
+    given = {key: options.pop(key, None) for key in ("repair", *_BUDGETS, *_THRESHOLDS)}
+    flags = {key: _as_text(value) for key, value in given.items() if value is not None}
     settings = app.settings_with(flags)
+    thresholds = Thresholds(**{name: settings.duration(key) for key, name in _THRESHOLDS.items()})
     return Policy(
-        goal=reachable_goal(app, goal),
-        may_create=True,
-        may_start=True,
-        replace=replace,
-        forced=forced,
         repair=Repair(settings.text("repair") or Repair.RESTART),
+        max_reboots=settings.number("max_reboots"),
         max_restarts=settings.number("max_restarts"),
         max_recreates=settings.number("max_recreates"),
-        timeout=deadline(app, timeout),
+        thresholds=thresholds,
+        **further,
     )
 
 
-def reachable_goal(app: App, goal: str | None) -> Goal:
-    """Return the goal; without one, ssh where it can be used from here, else healthy, and say so."""
+def reachable_goal(app: App, goal: str | None, *, probe: str | None = None) -> Goal:
+    """Return the goal; without one, ssh where it can be used from here, else healthy, and say so. A probe asks for devices.
+
+    Raises `InvalidInputError` for a probe that would never run.
+    """
+    if probe is not None and goal not in {None, str(Goal.DEVICES)}:
+        raise InvalidInputError(
+            "`--probe` decides about devices", hint="use it with `--for devices`, or without `--for`"
+        )
+    if probe is not None:
+        return Goal.DEVICES
     if goal is not None:
         return Goal(goal)
     obstacle = app.workers.obstacle()
@@ -61,3 +109,7 @@ def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
     if isinstance(timeout, str):
         raise TypeError(timeout)
     return timeout
+
+
+def _as_text(value: Any) -> str:  # click's: a number, a duration, a word
+    return f"{value.total_seconds()}s" if hasattr(value, "total_seconds") else str(value)

@@ -14,6 +14,7 @@ import click
 from tpuctl import accelerators
 from tpuctl.errors import InvalidInputError
 from tpuctl.model import DataDisk, NodeSpec, Tier
+from tpuctl.model.labels import check_labels, check_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,16 +51,19 @@ _OPTIONS = (
     ),
     click.option("--shielded-secure-boot", is_flag=True, default=None, help="Boot only what is signed."),
     click.option("--description", metavar="TEXT", help="Description."),
+    click.option("--setup", metavar="CMD", help="Shell lines that every worker of a new node runs once, when usable."),
+    click.option("--setup-script", metavar="FILE", help="The same, from a file."),
 )
 _NAMES = (
     "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand",
     "network", "subnetwork", "internal_ips", "cidr_block", "queue_count",
     "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
-    "shielded_secure_boot", "description",
+    "shielded_secure_boot", "description", "setup", "setup_script",
 )  # fmt: skip
 # Those that may be given as a setting too, under the same name and with the same meaning.
 _SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
+    "setup",
 )  # fmt: skip
 # gcloud takes `key=value,…`, or another delimiter announced as `^:^key=value:…` [gcloud topic escaping].
 _OTHER_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
@@ -92,6 +96,7 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
 
     Raises `InvalidInputError` for a value that cannot be right; with `anyway` an unlikely type is let through.
     """
+    given = _with_setup_read(app, given)
     in_settings: dict[str, Any] = {name: given[name] for name in _SETTINGS if name in given}
     if "internal_ips" in given:
         in_settings["internal_ips"] = "true"
@@ -117,12 +122,13 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
         queue_count=given.get("queue_count"),
         service_account=settings.text("service_account"),
         scopes=settings.items("scopes"),
-        labels={**settings.pairs("labels"), **pairs("--labels", given.get("labels", ()))},
-        tags=items(given.get("tags", ())) or settings.items("tags"),
+        labels=check_labels({**settings.pairs("labels"), **pairs("--labels", given.get("labels", ()))}, kept=1),
+        tags=check_tags(items(given.get("tags", ())) or settings.items("tags")),
         metadata=_metadata(app, settings, given),
         data_disks=tuple(map(_disk, given.get("data_disk", ()) or settings.items("data_disks"))),
         shielded_secure_boot=given.get("shielded_secure_boot"),
         description=settings.text("description"),
+        setup=settings.text("setup"),
     )
     return _with_named(spec, named_version=settings["version"] is not None)
 
@@ -194,6 +200,16 @@ def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, 
     return metadata
 
 
+def _with_setup_read(app: App, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options where `--setup-script` has become the `--setup` that its file holds."""
+    if "setup_script" not in given:
+        return given
+    if "setup" in given:
+        raise InvalidInputError("`--setup` and `--setup-script` exclude each other", hint="leave one out")
+    rest = {name: value for name, value in given.items() if name != "setup_script"}
+    return rest | {"setup": _read("--setup-script", app.invocation.folder / given["setup_script"])}
+
+
 def _read(flag: str, path: Path) -> str:
     try:
         return path.expanduser().read_text("utf-8")
@@ -218,7 +234,7 @@ def _with_named(spec: NodeSpec, *, named_version: bool) -> NodeSpec:
     """Return the spec with the fields that the user named: those that are not nothing; the image only if it was asked for."""
     from dataclasses import fields, replace  # noqa: PLC0415  # a name of the standard library that reads better here
 
-    soft = {"named", "labels", "tags", "metadata", "description"}
+    soft = {"named", "labels", "tags", "metadata", "description", "setup"}
     named = {
         entry.name
         for entry in fields(spec)

@@ -37,7 +37,7 @@ def command(
     anyway: bool,
     events: str | None,
     dry_run: bool,
-) -> None:
+) -> int:
     """Start stopped nodes and wait until they are READY. Capacity is not guaranteed: a start can fail for want of it.
 
     \b
@@ -49,7 +49,7 @@ def command(
     from tpuctl.cli.change import change_nodes  # noqa: PLC0415  # as above
     from tpuctl.readiness import Goal, Verb  # noqa: PLC0415  # as above
 
-    change_nodes(
+    return change_nodes(
         app,
         nodes,
         partial(start, anyway=anyway),

@@ -37,7 +37,7 @@ def command(
     anyway: bool,
     events: str | None,
     dry_run: bool,
-) -> None:
+) -> int:
     """Stop nodes, keeping their disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
     \b
@@ -49,7 +49,7 @@ def command(
     from tpuctl.cli.change import change_nodes  # noqa: PLC0415  # as above
     from tpuctl.readiness import Goal, Verb  # noqa: PLC0415  # as above
 
-    change_nodes(
+    return change_nodes(
         app,
         nodes,
         partial(stop, anyway=anyway),

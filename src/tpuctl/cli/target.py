@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find, zones_of
-from tpuctl.actions.locate import search
+from tpuctl.actions.locate import incomplete, search
 from tpuctl.cli.ending import NotConfirmedError
+from tpuctl.cli.spec import pairs
 from tpuctl.clock import format_duration
 from tpuctl.errors import InvalidInputError, NotFoundError, SettingError
 from tpuctl.model import Tier
@@ -14,6 +15,8 @@ from tpuctl.names import NodeName
 from tpuctl.readiness import Goal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.cli.app import App
     from tpuctl.model import Node, NodeSpec
 
@@ -86,3 +89,43 @@ def name_to_watch(app: App, text: str, *, goal: Goal) -> NodeName | None:
         f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
         hint="run `tpuctl list` to see what there is",
     )
+
+
+def where_to_watch(app: App, text: str) -> NodeName:
+    """Return the full name of a node to keep usable, which need not be there: it may be about to be made anew."""
+    reference, place = app.reference(text), app.place
+    name = place.name(reference)
+    if name is not None:
+        return name
+    found = search(app.client, place, reference)
+    if found is not None:
+        return found.name
+    zone = _remembered_zone(app, reference.node_id) or place.default_zone
+    if zone is None:
+        raise NotFoundError(
+            f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
+            hint="run `tpuctl list` to see what there is",
+        )
+    return NodeName(reference.project or place.project, zone, reference.node_id)
+
+
+def select(app: App, nodes: Sequence[str], *, all_nodes: bool, labels: Sequence[str]) -> list[NodeName] | None:
+    """Return the nodes that `--all` or `-l` choose now; nothing where nodes are named.
+
+    Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
+    `ServiceUnavailableError` where a zone could not be asked.
+    """
+    ways = sum((bool(nodes), all_nodes, bool(labels)))
+    if ways != 1:
+        what = "which nodes?" if ways == 0 else "nodes are chosen in several ways"
+        raise InvalidInputError(what, hint="name them, or use `--all`, or `-l KEY=VALUE`")
+    if nodes:
+        return None
+    wanted = pairs("-l", tuple(labels))
+    listing = app.client.list_nodes(app.project, app.zones)
+    if listing.unreachable:
+        raise incomplete(listing.unreachable)
+    chosen = [node.name for node in listing.nodes if all(node.labels.get(key) == wanted[key] for key in wanted)]
+    if not chosen:
+        raise NotFoundError(f"no node of project {app.project} is meant", hint="run `tpuctl list` to see what there is")
+    return chosen

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 # name: (module below tpuctl.cli, what `tpuctl --help` says)
 _COMMANDS = {
-    "up": ("up", "Bring a node up, from whatever is there, and wait until it is usable."),
+    "up": ("up", "Bring nodes up, from whatever is there, and wait until they are usable."),
     "down": ("down", "End a node and its billing; fine if it is gone already."),
     "list": ("list_nodes", "List the nodes of all zones."),
     "status": ("status", "Show one node in full."),
     "ssh": ("ssh", "Open a shell on a worker, or run a command on it."),
     "reset": ("reset", "Make a node fresh without losing its disk."),
     "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
+    "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
+    "history": ("history", "Show what became of a node: its states, repairs and preemptions."),
     "create": ("create", "Create a node; fails if it exists."),
     "delete": ("delete", "Delete nodes; fails if they do not exist."),
     "start": ("start", "Start stopped nodes."),

@@ -7,82 +7,102 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.options import (
     anyway_option,
     cli_command,
     dry_run_option,
     events_option,
     no_wait_option,
-    node_argument,
+    nodes_argument,
+    steal_option,
     timeout_option,
     yes_option,
 )
+from tpuctl.cli.policy import level_option, probe_option, repair_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
-from tpuctl.readiness import Repair, Seen
+from tpuctl.errors import ExitCode
+from tpuctl.events import EventKind, to_all
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.actions.observation import Task
     from tpuctl.cli.app import App
-    from tpuctl.events import Event
     from tpuctl.model import Difference, Node, NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.output.progress import Progress
+    from tpuctl.readiness import Policy
 
 
 @cli_command("up")
-@node_argument
+@nodes_argument
 @spec_options
-@click.option("--for", "goal", type=click.Choice(["ready", "healthy", "ssh"]), help="What usable means. [default: ssh]")
+@level_option
+@probe_option
 @click.option("--replace", is_flag=True, help="Delete and make anew a node that differs.")
-@click.option(
-    "--repair", type=click.Choice([str(step) for step in Repair]), help="How far a repair may go. [default: restart]"
-)
-@click.option("--max-restarts", type=click.IntRange(min=0), help="Restarts before giving up. [default: 2]")
-@click.option("--max-recreates", type=click.IntRange(min=0), help="Recreations before giving up. [default: 1]")
+@repair_options
+@hook_options(EventKind.RECOVERED)
 @timeout_option
 @no_wait_option
 @anyway_option
+@steal_option
 @events_option
 @dry_run_option
 @yes_option
 def command(
-    app: App, *, node: str, dry_run: bool, no_wait: bool, anyway: bool, yes: bool, **options: Any
-) -> None:  # click's options
-    """Bring a node up, from whatever is there, and wait until it is usable.
+    app: App, *, nodes: tuple[str, ...], dry_run: bool, no_wait: bool, **options: Any
+) -> int:  # click's options
+    """Bring nodes up, from whatever is there, and wait until they are usable.
 
-    Creates it when there is none, starts it when it is stopped, makes it again when it was preempted, restarts it when it
-    comes up broken. Run it again at any time: it goes on from what it finds.
+    Creates what is not there, starts what is stopped, makes again what was preempted, repairs what comes up broken. Run it
+    again at any time: it goes on from what it finds.
 
     \b
     Examples:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
+      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices
       tpuctl up trainer          (as it was before)
     """
     from tpuctl.actions.bring_up import bring_up  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # as above
-    from tpuctl.cli.policy import ready_policy  # noqa: PLC0415  # as above
-    from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
-    from tpuctl.plan import steps  # noqa: PLC0415  # as above
+    from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
 
-    spec = build_spec(app, take_spec(options), anyway=anyway)
-    events = options.pop("events")
-    policy = ready_policy(app, forced=yes, **options)
-    name, found, spec = _settle(app, node, spec, yes=yes or dry_run, anyway=anyway)
-    differences = spec.differences(found) if spec and found else ()
+    spec = build_spec(app, take_spec(options), anyway=options["anyway"])
+    policy = _policy(app, options)
+    hooks = take_hooks(app, options)
+    names = tuple(dict.fromkeys(nodes))
+    settled = [_settle(app, text, spec, yes=options["yes"] or dry_run, anyway=options["anyway"]) for text in names]
     if dry_run:
-        show_plan(app, steps(policy, Seen(name=name, node=found, differences=differences)), spec=spec, node=found)
-        return
-    # What was not there to be looked at was not confirmed either.
-    policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
-    if policy.replace:
-        _confirm_replacement(app, name, differences, yes=yes)
-    undo = f"tpuctl down {name.zone}/{name.node_id}"
+        _show_plans(app, settled, policy)
+        return 0
+    tasks = [_task(app, *found, policy=policy, options=options) for found in settled]
+    undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
-        app.progress(events=events) as progress,
-        app.going_on(lambda: _going_on(name, progress.last), resume=app.command_line(), undo=undo),
+        app.progress(events=options["events"]) as progress,
+        app.going_on(lambda: _going_on(tasks, progress), resume=app.command_line(), undo=undo),
     ):
-        outcome = bring_up(app.context(progress), name, spec, policy, once=no_wait)
-    if outcome.node is not None:
-        show_node(app, outcome.node)
+        endings = bring_up(app.context(to_all(progress, hooks)), tasks, once=no_wait)
+    failures = hooks.wait()
+    for failure in failures:
+        app.terminal.warn(str(failure))
+    return show_endings(app, endings) or (ExitCode.FAILURE if failures else ExitCode.OK)
+
+
+def _policy(app: App, options: dict[str, Any]) -> Policy:
+    from tpuctl.cli.policy import deadline, reachable_goal, repair_policy  # noqa: PLC0415  # as above
+
+    return repair_policy(
+        app,
+        options,
+        goal=reachable_goal(app, options["goal"], probe=options["probe"]),
+        has_probe=options["probe"] is not None,
+        may_create=True,
+        may_start=True,
+        replace=options["replace"],
+        forced=options["yes"],
+        timeout=deadline(app, options["timeout"]),
+    )
 
 
 def _settle(
@@ -100,6 +120,22 @@ def _settle(
     return name, found, spec
 
 
+def _task(
+    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: dict[str, Any]
+) -> Task:
+    """Return what is wanted of one node, once its user has agreed to what would destroy."""
+    from tpuctl.actions.observation import Task  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.approval import show_first_use  # noqa: PLC0415  # as above
+
+    differences = spec.differences(found) if spec and found else ()
+    # What was not there to be looked at was not confirmed either.
+    policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
+    if policy.replace:
+        _confirm_replacement(app, name, differences, yes=options["yes"])
+    show_first_use(app, spec.setup if spec else None, yes=options["yes"])
+    return Task(name=name, policy=policy, spec=spec, probe=options["probe"], purpose="up", steal=options["steal"])
+
+
 def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:
     from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # completion and --help need not wait for it
 
@@ -108,7 +144,22 @@ def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference
         raise NotConfirmedError("nothing was done")
 
 
-def _going_on(name: NodeName, last: Event | None) -> str:
+def _show_plans(app: App, settled: Sequence[tuple[NodeName, Node | None, NodeSpec | None]], policy: Policy) -> None:
+    from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.plan import steps  # noqa: PLC0415  # as above
+    from tpuctl.readiness import Seen  # noqa: PLC0415  # as above
+
+    for name, found, spec in settled:
+        differences = spec.differences(found) if spec and found else ()
+        planned = steps(policy, Seen(name=name, node=found, differences=differences))
+        show_plan(app, planned, spec=spec, node=found)
+
+
+def _going_on(tasks: Sequence[Task], progress: Progress) -> str:
     """Return what an interruption leaves behind in the cloud."""
+    if len(tasks) > 1:
+        named = ", ".join(f"`{task.name.node_id}`" for task in tasks[:8]) + (" …" if len(tasks) > 8 else "")
+        return f"{named} bill as soon as they run"
+    name, last = tasks[0].name, progress.last
     known = f"the last that is known of it: {last.text.removeprefix('it is ')}" if last else "nothing was asked for yet"
     return f"`{name.node_id}` in {name.zone} bills as soon as it runs ({known})"

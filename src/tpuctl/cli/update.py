@@ -12,6 +12,7 @@ from tpuctl.cli.options import cli_command, dry_run_option, node_argument
 from tpuctl.cli.results import show_node
 from tpuctl.cli.spec import items, metadata_from_files, pairs
 from tpuctl.errors import InvalidInputError
+from tpuctl.model.labels import check_labels, check_tags
 from tpuctl.plan import Step
 from tpuctl.readiness import Verb
 
@@ -43,6 +44,8 @@ def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # c
     """
     if not any(value not in (None, ()) for value in options.values()):
         raise InvalidInputError("nothing to change was named", hint="see `tpuctl update --help`")
+    check_labels(pairs("--labels", options["labels"]))
+    check_tags(items(options["tags"]))
     found = app.find(node)
     changes = _changes(app, found, options)
     if dry_run:

@@ -30,4 +30,4 @@ def command(app: App) -> None:
             app.format,
         )
         return
-    app.terminal.write(f"tpuctl {__version__}")
+    app.terminal.write(__version__ if app.format is Format.NAME else f"tpuctl {__version__}")

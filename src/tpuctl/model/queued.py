@@ -45,6 +45,11 @@ class QueuedResource:
         return (self.raw.get("state") or {}).get("stateInitiator") or ""
 
     @property
+    def was_suspended_by_service(self) -> bool:
+        """Tell whether the service took its nodes back: that is a preemption."""
+        return self.state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED} and self.initiator == "SERVICE"
+
+    @property
     def node_ids(self) -> tuple[str, ...]:
         """The nodes that it asks for, whether they exist or not."""
         found: list[str] = []

@@ -29,7 +29,8 @@ class NodeSpec:
 
     `accelerator_type` and `topology` together are asked for as type and topology; `tier` nothing means that the user did
     not name one. `named` holds the fields that the user named, by flag or file: only these are compared. `kept` holds API
-    fields that have no option, of a node that exists: they pass on to the one that replaces it.
+    fields that have no option, of a node that exists: they pass on to the one that replaces it. `setup` is tpuctl's own: shell
+    lines that every worker of a node made from this spec runs once, when it is usable; the API never sees them.
     """
 
     accelerator_type: str
@@ -49,6 +50,7 @@ class NodeSpec:
     data_disks: tuple[DataDisk, ...] = ()
     shielded_secure_boot: bool | None = None
     description: str | None = None
+    setup: str | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
 

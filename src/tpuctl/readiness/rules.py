@@ -1,16 +1,30 @@
 """The rules. Pure: what was seen goes in, one decision comes out; the first rule that matches wins.
 
 They are level-based: they look only at what is there now, so that a run that was killed is continued by the next
-one. The failure of an HTTP call is never among the things seen.
+one. The failure of an HTTP call is never evidence about a node.
 """
 
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.clock import format_duration
-from tpuctl.errors import BrokenNodeError, ConflictError, NodeNotFoundError
-from tpuctl.model import Health, Node, NodeState
+from tpuctl.errors import ConflictError, NodeNotFoundError
+from tpuctl.model import Node, NodeState
+from tpuctl.readiness.defects import defect, lasted
+from tpuctl.readiness.endings import (
+    belongs_to_a_request,
+    beyond_repair,
+    taken_back,
+    timed_out,
+    unanswered,
+    vanished,
+)
+from tpuctl.readiness.failures import after_failure
+from tpuctl.readiness.ladder import describe_act, mend, mend_slow, slow_after
+from tpuctl.readiness.levels import missing_level
+from tpuctl.readiness.pacing import delay
 from tpuctl.readiness.values import (
     Answer,
     Create,
@@ -18,66 +32,58 @@ from tpuctl.readiness.values import (
     Delete,
     GiveUp,
     Goal,
+    Next,
     Policy,
     Reached,
-    Reboot,
-    Repair,
-    Restart,
     Seen,
+    Silence,
     Start,
     Verb,
     Wait,
 )
-from tpuctl.readiness.words import (
-    belongs_to_a_request,
-    beyond_repair,
-    describe_answers,
-    described_health,
-    health_note,
-    timed_out,
-    vanished,
-    why_not_usable,
-)
+from tpuctl.readiness.words import advice, usable_note, why_not_usable
 
-# States that end by themselves.
-PASSING = frozenset(
-    {
-        NodeState.CREATING,
-        NodeState.STARTING,
-        NodeState.RESTARTING,
-        NodeState.REPAIRING,
-        NodeState.REIMAGING,
-        NodeState.STOPPING,
-        NodeState.DELETING,
-        NodeState.HIDING,
-        NodeState.UNHIDING,
-    }
-)
-# Passing states in which a stop may be tried when they last too long.
-_MAY_BE_STOPPED = frozenset({NodeState.STARTING, NodeState.RESTARTING, NodeState.REPAIRING})
-# Health values that are evidence of a defect. UNHEALTHY_MAINTENANCE is not: the service reschedules it by itself.
-_DEFECTIVE = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
-def decide(policy: Policy, seen: Seen) -> Decision:
-    """Return the one thing to do next. The first rule that matches wins."""
-    if seen.failure:
-        return GiveUp(seen.failure)
-    if seen.pending and not _shows(seen.pending, seen.node):
-        decision: Decision = _wait(seen, f"{seen.pending} requested")
-    else:
-        decision = _absent(policy, seen) if seen.node is None else _present(policy, seen, seen.node)
-    if isinstance(decision, Wait) and policy.timeout is not None:
-        left = policy.timeout - seen.waited
-        if left <= timedelta():
-            return GiveUp(timed_out(policy, seen))
-        return Wait(min(decision.delay, left), decision.reason)
+def decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
+    """Return the one thing to do next. The first rule that matches wins.
+
+    `now` is the service's time. From the deadline on nothing is waited for and nothing is begun.
+    """
+    left = None if policy.timeout is None else policy.timeout - seen.waited
+    is_over = left is not None and left <= timedelta()
+    if seen.silence:
+        return _silent(policy, seen, seen.silence, left)
+    decision = _decide(policy, seen, now)
+    if isinstance(decision, Reached | GiveUp):
+        return decision
+    if is_over:
+        return GiveUp(timed_out(policy, seen, decision))
+    if isinstance(decision, Wait):
+        return decision if left is None else Wait(min(decision.delay, left), decision.reason, decision.next)
+    if seen.held_by:
+        held = Wait(delay(seen), f"it is repaired by {seen.held_by}")
+        return held if left is None else Wait(min(held.delay, left), held.reason)
     return decision
 
 
-def interval(in_state: timedelta) -> timedelta:
-    """Return how long to wait before the next look: short after a change, never above 15 seconds."""
-    return min(timedelta(seconds=15), max(timedelta(seconds=2), in_state / 10))
+def _silent(policy: Policy, seen: Seen, silence: Silence, left: timedelta | None) -> Decision:
+    if left is not None and left <= timedelta():
+        return GiveUp(unanswered(policy, seen, silence))
+    pause = delay(seen)
+    return Wait(pause if left is None else min(pause, left), f"API not answering for {format_duration(silence.lasts)}")
+
+
+def _decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
+    if seen.failure and (decision := after_failure(policy, seen, seen.failure)):
+        return decision
+    if seen.pending and not _shows(seen.pending, seen.node):
+        return _wait(seen, f"{seen.pending} requested")
+    if not policy.goal.is_usable:
+        return _winding_down(policy, seen)
+    return _absent(policy, seen) if seen.node is None else _present(policy, seen, seen.node, now)
 
 
 def _shows(verb: Verb, node: Node | None) -> bool:
@@ -93,27 +99,54 @@ def _shows(verb: Verb, node: Node | None) -> bool:
             return node is None or node.state is not NodeState.STOPPED
         case Verb.REBOOT | Verb.UPDATE | Verb.WAIT:
             return True
+        case _:
+            assert_never(verb)
+
+
+def _winding_down(policy: Policy, seen: Seen) -> Decision:
+    """Decide about a node that is to be stopped, gone or preempted: somebody else brings that about, or did."""
+    node, goal = seen.node, policy.goal
+    if node is None:
+        if goal is Goal.GONE or (goal is Goal.PREEMPTED and _was_taken_back(seen)):
+            return Reached(goal)
+        return GiveUp(vanished(seen) if seen.has_vanished else NodeNotFoundError(seen.name.node_id, seen.name.zone))
+    if goal is Goal.STOPPED and node.state is NodeState.STOPPED:
+        return Reached(goal)
+    if goal is Goal.PREEMPTED and (node.is_preempted or _was_taken_back(seen)):
+        return Reached(goal)
+    cannot = {
+        Goal.STOPPED: node.state.is_dead or node.state is NodeState.DELETING,
+        Goal.PREEMPTED: node.state is NodeState.TERMINATED,
+    }
+    if cannot.get(goal):
+        return GiveUp(ConflictError(f"`{seen.name.node_id}` is {node.state} and will not be {goal.upper()}"))
+    return _wait(seen, f"it is {node.state}")
 
 
 def _absent(policy: Policy, seen: Seen) -> Decision:
-    if policy.goal is Goal.GONE:
-        return Reached()
-    if seen.has_vanished:
+    if _was_taken_back(seen):
+        return GiveUp(taken_back(seen))
+    if seen.held_by:
+        # Whoever repairs it deletes it on the way.
+        return _wait(seen, f"it is repaired by {seen.held_by}")
+    if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return GiveUp(vanished(seen))
+    if seen.has_vanished:
+        return Create("somebody else deleted it")
     if policy.may_create:
-        return Create("the old one is gone" if seen.was_there or seen.recreates else "there is none yet")
+        return Create("the old one is gone" if seen.was_there or seen.tried.recreates else "there is none yet")
     return GiveUp(NodeNotFoundError(seen.name.node_id, seen.name.zone))
 
 
-def _present(policy: Policy, seen: Seen, node: Node) -> Decision:
-    if policy.goal in {Goal.STOPPED, Goal.GONE}:
-        return _winding_down(policy, seen, node)
+def _was_taken_back(seen: Seen) -> bool:
+    return seen.request is not None and seen.request.was_suspended_by_service
+
+
+def _present(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
     if node.state.is_dead:
         return _dead(policy, seen, node)
     if node.state is NodeState.DELETING:
-        if policy.may_create:
-            return GiveUp(vanished(seen)) if seen.has_vanished else _wait(seen, "it is being deleted")
-        return GiveUp(ConflictError(f"`{seen.name.node_id}` is being deleted"))
+        return _deleting(policy, seen)
     if not node.state.is_known:
         return _wait(seen, f"state {node.state} is new to this version of tpuctl")
     if seen.differences and (policy.may_create or policy.replace):
@@ -123,19 +156,11 @@ def _present(policy: Policy, seen: Seen, node: Node) -> Decision:
     if node.state is NodeState.STOPPED:
         return _stopped(policy, seen, node)
     if node.state is NodeState.READY:
-        return _ready(policy, seen, node)
-    if node.state in _MAY_BE_STOPPED and seen.in_state >= _slow_after(policy, node):
-        return _slow(policy, seen, node)
-    return _wait(seen, f"it is {node.state}")
-
-
-def _winding_down(policy: Policy, seen: Seen, node: Node) -> Decision:
-    if policy.goal is Goal.STOPPED:
-        if node.state is NodeState.STOPPED:
-            return Reached()
-        if node.state.is_dead or node.state is NodeState.DELETING:
-            return GiveUp(ConflictError(f"`{seen.name.node_id}` is {node.state} and will not be STOPPED"))
-    return _wait(seen, f"it is {node.state}")
+        return _ready(policy, seen, node, now)
+    threshold = slow_after(policy, node)
+    if threshold is None:
+        return _wait(seen, f"it is {node.state}")
+    return mend_slow(policy, seen, node, threshold, now)
 
 
 def _dead(policy: Policy, seen: Seen, node: Node) -> Decision:
@@ -152,13 +177,26 @@ def _dead(policy: Policy, seen: Seen, node: Node) -> Decision:
     )
 
 
+def _deleting(policy: Policy, seen: Seen) -> Decision:
+    if _was_taken_back(seen):
+        return GiveUp(taken_back(seen))
+    if seen.held_by:
+        return _wait(seen, f"it is repaired by {seen.held_by}")
+    if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
+        return GiveUp(vanished(seen))
+    if policy.may_create:
+        return _wait(seen, "it is being deleted")
+    return GiveUp(ConflictError(f"`{seen.name.node_id}` is being deleted"))
+
+
 def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
-    if policy.replace and not seen.recreates:
+    if policy.replace and not seen.tried.recreates:
         if node.queued_resource:
             return GiveUp(belongs_to_a_request(node))
         if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
             return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
-        return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id)
+        # Counted, so that what differs again is not replaced for ever.
+        return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
     lines = "".join(f"\n  {difference}" for difference in seen.differences)
     return GiveUp(
         ConflictError(
@@ -180,71 +218,23 @@ def _stopped(policy: Policy, seen: Seen, node: Node) -> Decision:
     return Start("it is STOPPED")
 
 
-def _ready(policy: Policy, seen: Seen, node: Node) -> Decision:
-    if policy.goal is Goal.READY:
-        return Reached(health_note(node))
-    all_answer = bool(seen.answers) and all(answer is Answer.YES for answer in seen.answers)
-    is_healthy = node.health is Health.HEALTHY and len(node.endpoints) >= node.workers
-    # An unset health is normal for a while; it counts once every worker answers.
-    if all_answer and (is_healthy or node.health is Health.HEALTH_UNSPECIFIED):
-        return Reached(health_note(node))
-    if is_healthy and policy.goal is Goal.HEALTHY:
-        return Reached()
-    if node.health in _DEFECTIVE and seen.in_state >= policy.unhealthy_after:
-        return _repair(policy, seen, node, f"it is READY but {described_health(node)}")
-    if _is_silent(seen) and not node.health.value.startswith("UNHEALTHY") and seen.in_state >= policy.unanswered_after:
-        if seen.is_ours or policy.forced:
-            return _repair(policy, seen, node, f"it is READY but {describe_answers(seen.answers)}")
-        return _wait(seen, f"it is READY, but {describe_answers(seen.answers)}")
-    return _wait(seen, why_not_usable(seen, node))
-
-
-def _repair(policy: Policy, seen: Seen, node: Node, reason: str) -> Decision:
-    """Return the lowest rung of the ladder that is allowed, possible and not used up."""
-    name = seen.name.node_id
-    if policy.repair is Repair.NONE:
-        hint = f"`tpuctl reset {name}` restarts it"
-        return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
-    # A worker that refuses us is alive all the same, and may be working for somebody else.
-    is_alive = not seen.answers or any(answer is not Answer.UNREACHABLE for answer in seen.answers)
-    if is_alive and not seen.is_ours and not policy.forced:
-        hint = f"it may be in use and was left alone; `tpuctl reset {name}` restarts it, `tpuctl up {name} --yes` repairs it"
-        return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
-    why_not = node.why_not_restartable() or seen.refused_stop
-    if seen.restarts < policy.max_restarts:
-        if not why_not and policy.repair.allows(Repair.RESTART):
-            return Restart(reason)
-        if Answer.YES in seen.answers:
-            return Reboot(reason + (f"; {why_not}" if why_not else ""))
-    may_recreate = policy.repair.allows(Repair.RECREATE) and policy.may_create and not node.queued_resource
-    # A worker that can be entered may hold what somebody wants to keep.
-    may_recreate = may_recreate and (policy.forced or Answer.YES not in seen.answers)
-    if may_recreate and seen.recreates < policy.max_recreates:
-        return Delete(reason, node.id)
-    tried = (
-        f"still so after {seen.restarts} restart{'s' * (seen.restarts > 1)}"
-        if seen.restarts
-        else why_not or "a restart is not allowed"
-    )
-    hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)"
-    return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {tried}", hint=hint))
-
-
-def _slow(policy: Policy, seen: Seen, node: Node) -> Decision:
-    reason = f"it has been {node.state} for {format_duration(seen.in_state)}"
-    may_restart = policy.repair.allows(Repair.RESTART) and seen.restarts < policy.max_restarts
-    if not may_restart or node.why_not_restartable() or seen.refused_stop:
-        return _wait(seen, reason)
-    return Restart(reason)
+def _ready(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
+    if missing_level(policy, seen, node) is None:
+        return Reached(policy.goal, usable_note(policy, seen, node))
+    found = None if policy.goal is Goal.READY else defect(policy, seen, node, now)
+    why = why_not_usable(policy, seen, node)
+    if found is None:
+        is_silent = any(worker.answer is Answer.UNREACHABLE for worker in seen.workers)
+        is_refused = not is_silent and advice(seen) is not None
+        return _wait(seen, f"{why}; {advice(seen)}" if is_refused else why)
+    act = mend(policy, seen, node, found)
+    left = found.threshold - lasted(seen)
+    if left > timedelta():
+        return Wait(delay(seen), why, Next(describe_act(act), left))
+    if seen.held_by and isinstance(act, GiveUp):
+        return _wait(seen, f"it is repaired by {seen.held_by}")
+    return act
 
 
 def _wait(seen: Seen, reason: str) -> Wait:
-    return Wait(interval(seen.in_state), reason)
-
-
-def _slow_after(policy: Policy, node: Node) -> timedelta:
-    return policy.slow_after + policy.slow_per_worker * (node.workers - 1)
-
-
-def _is_silent(seen: Seen) -> bool:
-    return any(answer is Answer.UNREACHABLE for answer in seen.answers)
+    return Wait(delay(seen), reason)

@@ -1,53 +1,72 @@
-"""How readiness is put into words: why a node is not usable, and the errors that end a wait."""
+"""How readiness is put into words: why a node is not usable, what should be known of one that is, and each worker's levels."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import format_duration
-from tpuctl.errors import BrokenNodeError, ConflictError, NotFoundError, TimedOutError
 from tpuctl.model import Health, Node, NodeState
-from tpuctl.names import short
-from tpuctl.readiness.values import Answer, Goal
+from tpuctl.readiness.levels import failed_startups, missing_level, promised_chips, short_workers, worker_holds
+from tpuctl.readiness.values import LEVELS, Answer, Goal
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from collections.abc import Sequence
 
-    from tpuctl.errors import TpuctlError
-    from tpuctl.readiness.values import Policy, Seen
+    from tpuctl.readiness.values import Policy, Seen, WorkerSeen
+
+# So many workers are named; more are counted.
+_NAMED = 8
 
 
-def describe_answers(answers: tuple[Answer, ...]) -> str:
+def describe_answers(answers: Sequence[Answer]) -> str:
     """Return in words which workers do not answer ssh, naming eight at most."""
     missing = [(index, answer) for index, answer in enumerate(answers) if answer is not Answer.YES]
     if not missing:
         return "every worker answers ssh"
     if len(answers) == 1:
         return f"its worker {answers[0]}" if answers[0] is not Answer.UNREACHABLE else "its worker does not answer ssh"
-    named = ", ".join(str(index) for index, _ in missing[:8])
-    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    named = named_workers([index for index, _ in missing])
     kinds = {answer for _, answer in missing}
     word = str(missing[0][1]) if len(kinds) == 1 else "cannot be used by ssh"
-    word = {"does not answer": "do not answer ssh", "refuses the key": "refuse the key"}.get(word, word)
-    return f"{len(missing)} of {len(answers)} workers {word} ({named}{more})"
+    plural = {"does not answer": "do not answer ssh", "refuses the key": "refuse the key"}
+    word = plural.get(word, word.replace("has ", "have "))
+    return f"{len(missing)} of {len(answers)} workers {word} ({named})"
 
 
-def why_not_usable(seen: Seen, node: Node) -> str:
-    """Return why a READY node is not usable yet."""
+def why_not_usable(policy: Policy, seen: Seen, node: Node) -> str:
+    """Return why a READY node is not as usable as is wanted."""
     if node.health is Health.HEALTHY and len(node.endpoints) < node.workers:
         return f"{len(node.endpoints)} of {node.workers} workers have an address"
-    if node.health is not Health.HEALTHY and node.health is not Health.HEALTH_UNSPECIFIED:
+    if node.health not in {Health.HEALTHY, Health.HEALTH_UNSPECIFIED}:
         return f"it is READY but {described_health(node)}"
-    if seen.answers:
-        return describe_answers(seen.answers)
+    level = missing_level(policy, seen, node)
+    if level in {Goal.STARTUP, Goal.DEVICES}:
+        return _why_short(policy, seen, node, level)
+    if seen.workers:
+        return describe_answers([worker.answer for worker in seen.workers])
     if node.health is Health.HEALTHY:
         return "it is READY, its workers have not been asked yet"
     return "it is READY, its health is not known yet"
 
 
+def why_devices_short(policy: Policy, seen: Seen, node: Node) -> str:
+    """Return which worker sees fewer chips than its type promises, or fails the user's probe."""
+    return _why_short(policy, seen, node, Goal.DEVICES)
+
+
 def described_health(node: Node) -> str:
     """Return its health, with the service's own words for it."""
     return f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
+
+
+def usable_note(policy: Policy, seen: Seen, node: Node) -> str | None:
+    """Return what should be known about a node that is called usable, or nothing."""
+    notes = [health_note(node)]
+    if policy.goal.includes(Goal.STARTUP) and (failed := failed_startups(seen)):
+        which = "" if len(seen.workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
+        notes.append(f"its startup script has failed{which}")
+    if policy.goal is Goal.DEVICES and not policy.has_probe and promised_chips(node) is None:
+        notes.append(f"how many chips `{node.accelerator_type}` has is not known, so they were not compared")
+    return "; ".join(note for note in notes if note) or None
 
 
 def health_note(node: Node) -> str | None:
@@ -59,66 +78,70 @@ def health_note(node: Node) -> str | None:
     return f"the service reports {described_health(node)}"
 
 
-def beyond_repair(node: Node) -> BrokenNodeError:
-    """Return the error for a node that the service has given up."""
-    what = {
-        NodeState.HIDDEN: "is HIDDEN: the service has withdrawn it",
-        NodeState.UNKNOWN: "is in the state UNKNOWN, which follows a failed repair",
-    }[node.state]
-    return BrokenNodeError(
-        f"`{node.name.node_id}` {what}",
-        hint=f"delete it with `tpuctl delete {node.name.node_id}`, then create it again",
-    )
+def named_workers(indices: Sequence[int]) -> str:
+    """Return the numbers of workers: eight at most, more are counted."""
+    more = f" and {len(indices) - _NAMED} more" if len(indices) > _NAMED else ""
+    return ", ".join(map(str, indices[:_NAMED])) + more
 
 
-def belongs_to_a_request(node: Node) -> ConflictError:
-    """Return the error for a node that would have to be deleted and made anew, but that a queued resource owns."""
-    name, owner = node.name.node_id, short(node.queued_resource or "")
-    return ConflictError(
-        f"`{name}` is {node.state} and belongs to the queued resource `{owner}`: it cannot be made anew on its own",
-        hint=f"`tpuctl down {name}` deletes both; then `tpuctl up {name} --type {node.accelerator_type}` makes a node",
-    )
+def advice(seen: Seen) -> str | None:
+    """Return what to do about workers that are alive and do not let us in, or nothing where there are none."""
+    name, answers = seen.name.node_id, {worker.answer for worker in seen.workers}
+    if Answer.HOST_KEY_CHANGED in answers:
+        return (
+            f"the host key is not the one that was seen before: if nobody has reinstalled `{name}`, somebody may be in "
+            f"between; `tpuctl ssh {name}` shows ssh's own words"
+        )
+    if Answer.KEY_REFUSED in answers:
+        return f"`tpuctl up {name}` puts your key on a node that is yours; `tpuctl ssh {name}` shows ssh's own words"
+    return None
 
 
-def timed_out(policy: Policy, seen: Seen) -> TimedOutError:
-    """Return the error of a deadline: what the node is now, and how to go on or to end it."""
-    name = seen.name.node_id
-    waited = format_duration(seen.waited)
-    if seen.node is None:
-        return TimedOutError(f"`{name}` did not appear within {waited}", hint=f"look again: `tpuctl status {name}`")
-    state = str(seen.node.state)
-    if seen.node.state is NodeState.READY and policy.goal.is_usable:
-        why = why_not_usable(seen, seen.node)
-        state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
-    owner = seen.node.queued_resource
-    queued = f" (it belongs to the queued resource `{short(owner)}`)" if owner else ""
-    return TimedOutError(
-        f"`{name}` is not {_wanted(policy)} after {waited}: it is {state}{queued}",
-        hint=f"nothing was undone; go on waiting with `tpuctl wait {name} --for {policy.goal}`, or end it with "
-        f"`tpuctl down {name}`",
-    )
+def matrix(policy: Policy, seen: Seen) -> list[dict[str, Any]]:
+    """Return a row for each worker: its number, whether each level holds (nothing: not asked), and why the first does not."""
+    node = seen.node
+    if node is None or node.state is not NodeState.READY:
+        return []
+    promised = promised_chips(node)
+    rows: list[dict[str, Any]] = []
+    for index, worker in enumerate(seen.workers):
+        row: dict[str, Any] = {"worker": index, "ready": True, "healthy": _is_healthy(node, index)}
+        row |= {str(level): worker_holds(policy, worker, level, promised) for level in LEVELS[2:]}
+        if policy.goal is not Goal.DEVICES and worker.chips is None and not worker.failed:
+            row[Goal.DEVICES] = None
+        short = next((level for level in LEVELS[2:] if policy.goal.includes(level) and row[level] is not True), None)
+        rows.append(row | {"why": _shortfall(policy, worker, short, promised) if short else None})
+    return rows
 
 
-def _wanted(policy: Policy) -> str:
-    return "usable by ssh" if policy.goal is Goal.SSH else str(policy.goal)
+def _is_healthy(node: Node, index: int) -> bool | None:
+    if node.health is Health.HEALTH_UNSPECIFIED:
+        return None
+    return node.health is Health.HEALTHY and index < len(node.endpoints)
 
 
-def unanswered(policy: Policy, seen: Seen, silent: timedelta, last: TpuctlError) -> TimedOutError:
-    """Return the error of a deadline that passed while the API gave no answers."""
-    name = seen.name.node_id
-    known = f"when it last did, it was {seen.node.state}" if seen.node else "what is there is not known"
-    return TimedOutError(
-        f"the API has not answered for {format_duration(silent)} ({last.message}), so whether `{name}` is {_wanted(policy)} "
-        f"is not known; {known}",
-        hint=f"nothing was undone; look again with `tpuctl status {name}`",
-    )
+def _why_short(policy: Policy, seen: Seen, node: Node, level: Goal) -> str:
+    """Return which workers fall short of a level, each with its own reason where there are few."""
+    short, promised = short_workers(policy, seen, node, level), promised_chips(node)
+    reasons = {index: _shortfall(policy, seen.workers[index], level, promised) for index in short}
+    if not reasons:
+        return f"{len(seen.workers)} of {node.workers} workers have been asked"
+    if len(seen.workers) == 1:
+        return f"its worker {reasons[0]}"
+    if len(set(reasons.values())) == 1 and len(reasons) > 1:
+        each = "each " if level is Goal.DEVICES and not policy.has_probe else ""
+        return f"{len(short)} of {len(seen.workers)} workers: {each}{reasons[short[0]]} ({named_workers(short)})"
+    named = ", ".join(f"worker {index} {reasons[index]}" for index in short[:_NAMED])
+    return named + (f" and {len(short) - _NAMED} more fall short" if len(short) > _NAMED else "")
 
 
-def vanished(seen: Seen) -> NotFoundError:
-    """Return the error for a node that went while we waited for it."""
-    name = seen.name.node_id
-    return NotFoundError(
-        f"`{name}` {'is being deleted' if seen.node else 'is gone'} from {seen.name.zone}: by somebody else, "
-        "or because a request to create it failed",
-        hint=f"nothing was created in its place; run `tpuctl up {name}` again if you still want it",
-    )
+def _shortfall(policy: Policy, worker: WorkerSeen, level: Goal, promised: int | None) -> str:
+    if worker.answer is not Answer.YES:
+        return str(worker.answer)
+    if level is Goal.STARTUP:
+        return (
+            "has not ended its startup" if worker.startup is not None else "has not told whether its startup has ended"
+        )
+    if policy.has_probe:
+        return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
+    return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not told its chips"

@@ -163,23 +163,6 @@ def run(connection: Connection, command: tuple[str, ...], *, tty: bool = False, 
     return code if code >= 0 else 128 - code
 
 
-def run_quietly(connection: Connection, command: tuple[str, ...], timeout: timedelta) -> int:
-    """Run a command on a worker without a word, and return its exit code; 255 for ssh's own failure and for a time-out.
-
-    Raises `SshProgramMissingError`.
-    """
-    words = argv(connection, command, options=("-o", "BatchMode=yes"))
-    try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout.total_seconds(), check=False
-        )
-    except FileNotFoundError as error:
-        raise SshProgramMissingError("ssh") from error
-    except subprocess.TimeoutExpired:
-        return _SSH_FAILED
-    return done.returncode
-
-
 def execute(
     connection: Connection, command: tuple[str, ...] = (), *, tty: bool = True, options: tuple[str, ...] = ()
 ) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The workers of nodes, by ssh: who answers, and a reboot from inside. All workers are asked at once."""
+"""The workers of nodes, by ssh: who answers, what they tell from inside, a reboot, a set-up. All workers are asked at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import ConflictError, RemoteCommandError
-from tpuctl.readiness import Answer
+from tpuctl.readiness import Answer, WorkerSeen
+from tpuctl.remote import inspection, set_up
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.remote.known_hosts import remember_host_keys
-from tpuctl.remote.ssh import Connection, ProbeOutcome, ProbeResult, host_alias, probe, run_quietly
+from tpuctl.remote.session import SSH_FAILED, run
+from tpuctl.remote.set_up import SetUpResult
+from tpuctl.remote.ssh import Connection, ProbeOutcome, classify, host_alias, probe
 
 if TYPE_CHECKING:
     from tpuctl.model import Node
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 # Handshakes under way at once: enough for a slice, few enough for one machine.
 _AT_ONCE = 32
+_T = TypeVar("_T")
 
 _ANSWERS = {
     ProbeOutcome.ANSWERED: Answer.YES,
@@ -104,31 +108,48 @@ class SshWorkers:
         remember_host_keys(found)
         return found
 
-    def ask(self, node: Node) -> tuple[Answer, ...]:
-        """Return, for each worker, whether it answers ssh."""
-        return tuple(_ANSWERS[result.outcome] for result in self.probe(node))
+    def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:
+        """Return what each worker shows of itself; each is given `timeout`, and at most 32 are asked at a time.
 
-    def probe(self, node: Node) -> list[ProbeResult]:
-        """Return what each worker did when ssh knocked."""
-        ways = self.connections(node)
-        with ThreadPoolExecutor(min(_AT_ONCE, len(ways)) or 1) as pool:
-            return list(pool.map(lambda way: probe(way, self._settings.timeout), ways))
+        Without `inspect` that is whether it answers ssh. With it, one session with each tells of its startup, its chips and
+        who holds them; `probe` is a shell line of the user's that is run there too, and that must end with 0.
+        """
+        if not inspect:
+            return self._everywhere(node, lambda way, _: _knock(way, timeout))
+        text = inspection.script(probe, timeout)
+        return self._everywhere(node, lambda way, _: _inspect(way, text, probe=probe, timeout=timeout))
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.
 
         Raises `RemoteCommandError` naming the workers that do not answer, before any is rebooted, or that refused.
         """
-        silent = [str(worker) for worker, answer in enumerate(self.ask(node)) if answer is not Answer.YES]
+        limit = self._settings.timeout
+        seen = self.survey(node, inspect=False, probe=None, timeout=limit)
+        silent = [str(worker) for worker, one in enumerate(seen) if one.answer is not Answer.YES]
         if silent:
             raise _not_rebooted(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
-        ways = self.connections(node)
-        with ThreadPoolExecutor(min(_AT_ONCE, len(ways)) or 1) as pool:
-            codes = list(pool.map(lambda way: run_quietly(way, ("sudo reboot",), self._settings.timeout), ways))
-        # 255: the link went down with the machine, which is what was asked for.
-        refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, 255}]
+        codes = self._everywhere(node, lambda way, _: run(way, "sudo reboot", timeout=limit).code)
+        # 255, or no end at all: the link went down with the machine, which is what was asked for.
+        refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
         if refused:
             raise _not_rebooted(node, refused, "`sudo reboot` was refused; the other workers reboot")
+
+    def set_up(self, node: Node, script: str, *, timeout: timedelta) -> tuple[SetUpResult, ...]:
+        """Run shell lines once on every worker, with TPUCTL_WORKER and TPUCTL_NODE set, and return how each ended.
+
+        Each worker is given `timeout`. Only a session that ends before the first line has begun is tried again.
+        """
+        name = node.name.node_id
+        return self._everywhere(
+            node, lambda way, worker: set_up.run_on(way, script, worker=worker, node=name, timeout=timeout)
+        )
+
+    def _everywhere(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
+        """Return what an act gives on each worker, in their order."""
+        ways = self.connections(node)
+        with ThreadPoolExecutor(min(_AT_ONCE, len(ways)) or 1) as pool:
+            return tuple(pool.map(act, ways, range(len(ways))))
 
     def learn_host_keys(self, node: Node) -> None:
         """Ask the API once for the host keys that the workers publish; a node that publishes none is trusted at first use."""
@@ -142,6 +163,37 @@ class SshWorkers:
             )
             if keys:
                 self._host_keys[alias] = keys
+
+
+def _knock(way: Connection, timeout: timedelta) -> WorkerSeen:
+    result = probe(way, timeout)
+    return WorkerSeen(_ANSWERS[result.outcome], detail=result.detail)
+
+
+def _inspect(way: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSeen:
+    """Return what a worker tells from inside. What was told counts even where the session did not end well."""
+    ended = run(way, inspection.COMMAND, text=text, timeout=timeout)
+    report = inspection.parse(ended.output, probe=probe, timeout=timeout)
+    if report is not None:
+        return WorkerSeen(
+            Answer.YES,
+            startup=report.startup,
+            chips=report.chips,
+            failed=report.failed,
+            holders=report.holders,
+            detail=report.detail,
+        )
+    if ended.code is None:
+        within = f"within {timeout.total_seconds():g} s"
+        if inspection.has_begun(ended.output):
+            return WorkerSeen(Answer.YES, detail=f"it answers ssh, but tells nothing of itself {within}")
+        return WorkerSeen(Answer.UNREACHABLE, detail=f"no answer {within}")
+    if ended.code == SSH_FAILED:
+        result = classify(ended.code, ended.errors)
+        return WorkerSeen(_ANSWERS[result.outcome], detail=result.detail)
+    said = inspection.last_line(ended.output) or inspection.last_line(ended.errors)
+    detail = "it answers ssh, but tells nothing of itself" + (f": {said}" if said else "")
+    return WorkerSeen(Answer.YES, detail=detail)
 
 
 def _not_rebooted(node: Node, workers: list[str], why: str) -> RemoteCommandError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import format_timestamp
 from tpuctl.sandbox import lifecycle
@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     OPERATION_ERROR = "operation-error"
     MAINTENANCE = "maintenance"
     MISSING_CHIP = "missing-chip"
+    STARTUP_SLOW = "startup-slow"
+    STARTUP_FAILS = "startup-fails"
     SSH_KEY_LATE = "ssh-key-late"
     QUOTA = "quota"
     DROP_BEFORE = "drop-before"
@@ -49,6 +51,8 @@ class Fault:
     - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
     - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
+    - startup-slow: startup scripts run `duration` longer, for ever when that is not given, where the node is or next is READY;
+      startup-fails: they fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
     - quota: create is refused with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.
@@ -76,7 +80,10 @@ class Fault:
 
 
 TIMELINE_KINDS = frozenset(
-    {FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE, FaultKind.MISSING_CHIP}
+    {
+        *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
+        *(FaultKind.MISSING_CHIP, FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
+    }
 )
 
 
@@ -104,7 +111,12 @@ def afflict(
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
         case FaultKind.MISSING_CHIP:
-            return _take_chip(timeline, fault, now)
+            return _mark(timeline, now, lacks_chip=fault.worker)
+        case FaultKind.STARTUP_SLOW:
+            delay = fault.duration.total_seconds() if fault.duration is not None else -1.0
+            return _mark(timeline, now, startup_delay=delay)
+        case FaultKind.STARTUP_FAILS:
+            return _mark(timeline, now, startup_fails=True)
         case _:
             return None
 
@@ -130,13 +142,14 @@ def _sicken(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
     return (*before, ill, *_beyond(timeline[index:], "READY"))
 
 
-def _take_chip(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
+def _mark(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
+    """Return a timeline with phases that differ while the node is READY, now or the next time."""
     index = _ahead(timeline, "READY", now)
     if index is None:
         return None
     until = len(timeline) - len(_beyond(timeline[index:], "READY"))
-    lacking = (replace(phase, lacks_chip=fault.worker) for phase in timeline[index:until])
-    return (*timeline[:index], *lacking, *timeline[until:])
+    marked = (replace(phase, **changes) for phase in timeline[index:until])
+    return (*timeline[:index], *marked, *timeline[until:])
 
 
 def hang(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:

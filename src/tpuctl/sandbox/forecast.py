@@ -41,6 +41,11 @@ def _what(fault: Fault) -> str:
             return f"maintenance of {node} is announced, then lasts {length}"
         case FaultKind.MISSING_CHIP:
             return f"worker {fault.worker} of {node} lacks a chip; a restart cures it"
+        case FaultKind.STARTUP_SLOW:
+            longer = "never end" if fault.duration is None else f"run {format_duration(fault.duration)} longer"
+            return f"the startup scripts of {node} {longer}"
+        case FaultKind.STARTUP_FAILS:
+            return f"the startup scripts of {node} fail"
         case FaultKind.OPERATION_ERROR:
             verb = "the next create or start" if fault.method == "*" else f"`{fault.method}`"
             said = f": {fault.message}" if fault.message else " (no capacity)" if fault.code == 8 else ""

@@ -30,7 +30,10 @@ PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A state from a moment on. `initiator` is only used by queued resources; `lacks_chip` is the worker that misses a chip."""
+    """A state from a moment on. `initiator` is only used by queued resources; `lacks_chip` is the worker that misses a chip.
+
+    `startup_delay` are the seconds for which startup scripts run longer, below zero for ever; `startup_fails` that they fail.
+    """
 
     at: datetime
     state: str
@@ -39,6 +42,8 @@ class Phase:
     maintenance: Json | None = None
     initiator: str = ""
     lacks_chip: int | None = None
+    startup_delay: float = 0
+    startup_fails: bool = False
 
 
 Timeline = tuple[Phase, ...]
@@ -99,6 +104,20 @@ def phase_at(timeline: Timeline, now: datetime) -> Phase | None:
             break
         current = phase
     return None if current is None or current.state == GONE else current
+
+
+def since(timeline: Timeline, now: datetime) -> datetime | None:
+    """Return when the state that lasts at a time began, whatever else has changed in it.
+
+    Nothing where nothing lasts, and where a timeline begins with it: what is put into a world has long been so.
+    """
+    began, state = None, timeline[0].state if timeline else ""
+    for phase in timeline:
+        if phase.at > now:
+            break
+        if phase.state != state:
+            began, state = phase.at, phase.state
+    return began
 
 
 def until(timeline: Timeline, now: datetime) -> Timeline:

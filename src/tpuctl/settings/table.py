@@ -77,6 +77,11 @@ def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secr
     )
 
 
+def _threshold(key: str, what: str, *, default: str) -> SettingSpec:
+    """Return a setting that says how long something may last before it is repaired."""
+    return SettingSpec(key, ValueKind.DURATION, f"how long until repair begins on {what}", default=default)
+
+
 _SPECS: Final = (
     SettingSpec(
         "project",
@@ -102,6 +107,7 @@ _SPECS: Final = (
         foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
         gcloud="auth/impersonate_service_account",
     ),
+    SettingSpec("journal", ValueKind.TEXT, "place of the journal, like gs://bucket/prefix", files=_USER_ONLY),
     SettingSpec("user", ValueKind.TEXT, "login name on the workers"),
     SettingSpec("ssh_key", ValueKind.PATH, "private key for ssh"),
     SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
@@ -130,6 +136,7 @@ _SPECS: Final = (
         separator=" ",
     ),
     SettingSpec("description", ValueKind.TEXT, "description of a new node", may_be_empty=True),
+    SettingSpec("setup", ValueKind.TEXT, "shell lines that every worker of a new node runs once, when it is usable"),
     SettingSpec("timeout", ValueKind.DURATION, "how long a command waits", default="30m"),
     SettingSpec(
         "repair",
@@ -138,8 +145,23 @@ _SPECS: Final = (
         default="restart",
         choices=("none", "reboot", "restart", "recreate"),
     ),
+    SettingSpec("max_reboots", ValueKind.NUMBER, "reboots from inside that repair may use up", default="1"),
     SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2"),
     SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1"),
+    _threshold("unhealthy_after", "a READY node that is unhealthy", default="5m"),
+    _threshold("unanswered_after", "a READY node whose workers do not answer ssh", default="10m"),
+    _threshold("devices_after", "a READY node that lacks chips, or fails the probe", default="5m"),
+    _threshold("starting_after", "a node that is STARTING", default="15m"),
+    _threshold("restarting_after", "a node that is RESTARTING", default="15m"),
+    _threshold("repairing_after", "a node that is REPAIRING", default="30m"),
+    _threshold("recheck_after", "a node that the last repair did not help", default="3m"),
+    SettingSpec("per_worker", ValueKind.DURATION, "what each worker beyond the first adds to these", default="10s"),
+    SettingSpec(
+        "lease",
+        ValueKind.TEXT,
+        "place gs://BUCKET/PREFIX where machines note who may change a node",
+        files=_USER_ONLY,
+    ),
     SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name")),
     SettingSpec(
         "quota_project",

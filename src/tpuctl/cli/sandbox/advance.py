@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.cli.options import OF_THE_CLOUD, Duration, cli_command
+from tpuctl.cli.sandbox.told import tell
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError
 
@@ -30,4 +31,4 @@ def command(app: App, *, time: timedelta | str) -> None:
     if isinstance(time, str):
         raise InvalidInputError("the sandbox's time cannot move on for ever", hint="give a duration such as 10m")
     now = admin.advance(app.world, time)
-    app.terminal.note(f"it is {format_timestamp(now)} in the sandbox, {format_duration(time)} later")
+    tell(app, f"it is {format_timestamp(now)} in the sandbox, {format_duration(time)} later", now=format_timestamp(now))

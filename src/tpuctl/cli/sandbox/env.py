@@ -12,7 +12,7 @@ from tpuctl.settings import SourceKind
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
-_UNUSED = tuple(name for name in OF_THE_CLOUD if name not in {"project", "zone"})
+_UNUSED = ("output", *(name for name in OF_THE_CLOUD if name not in {"project", "zone"}))
 
 
 @cli_command("env", without=_UNUSED)

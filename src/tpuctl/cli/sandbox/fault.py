@@ -8,12 +8,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.options import OF_THE_CLOUD, Duration, cli_command
-from tpuctl.errors import InvalidInputError
+from tpuctl.cli.sandbox.told import tell
+from tpuctl.errors import InvalidInputError, NotFoundError
 from tpuctl.model import Health
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.sandbox.faults import Fault
+
+# Options that only some kinds of fault have; the others would ignore them.
+_ONLY_FOR = {
+    "state": ("hang",),
+    "health": ("unhealthy",),
+    "worker": ("missing-chip",),
+    "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late"),
+    "status": ("http-error",),
+    "retry_after": ("http-error",),
+    "code": ("operation-error",),
+    "message": ("operation-error", "http-error", "quota", "unauthenticated"),
+}
 
 
 @cli_command("fault", without=OF_THE_CLOUD)
@@ -22,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--zone", metavar="ZONE", default="*", help="Zone, or a pattern.")
 @click.option("--call", metavar="METHOD", default="*", help="API method, or a pattern: '*.nodes.create'.")
 @click.option("--after", type=Duration(), metavar="TIME", help="Only after so much time of the sandbox. [default: now]")
-@click.option("--state", metavar="STATE", help="For hang: the state in which it hangs.")
+@click.option("--state", metavar="STATE", help="For hang: the state in which it hangs. [default: CREATING]")
 @click.option(
     "--health",
     type=click.Choice([str(health) for health in Health]),
@@ -32,7 +45,10 @@ if TYPE_CHECKING:
 @click.option("--worker", type=click.IntRange(min=0), help="For missing-chip: which worker. [default: 0]")
 @click.option("--times", type=click.IntRange(min=0), default=1, show_default=True, help="How often; 0 means always.")
 @click.option(
-    "--duration", type=Duration(), metavar="TIME", help="For hang, slow, maintenance, ssh-key-late: how long."
+    "--duration",
+    type=Duration(),
+    metavar="TIME",
+    help="How long. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
 )
 @click.option("--status", type=click.IntRange(400, 599), help="For http-error: the status. [default: 503]")
 @click.option("--retry-after", type=click.IntRange(min=0), metavar="SECONDS", help="For http-error: when to try again.")
@@ -42,8 +58,8 @@ if TYPE_CHECKING:
 def command(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
     """Make something go wrong in the sandbox, to rehearse what you would do.
 
-    KIND is one of: unhealthy, hang, preempt, maintenance, missing-chip, operation-error, quota, ssh-key-late, drop-before,
-    drop-after, http-error, slow, unauthenticated, unreachable.
+    KIND is one of: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error, quota,
+    ssh-key-late, drop-before, drop-after, http-error, slow, unauthenticated, unreachable.
 
     \b
     Examples:
@@ -51,18 +67,31 @@ def command(app: App, *, kind: str | None, fault_id: int | None, after: Any, **o
       tpuctl sandbox fault hang --state CREATING --node 'train-*'
       tpuctl sandbox fault drop-after --call '*.nodes.create'
     """
-    from tpuctl.sandbox import faults  # noqa: PLC0415  # only for the sandbox
-
     if fault_id is not None:
-        with app.world.write() as session:
-            text = "is removed" if faults.remove_fault(session, fault_id) else "does not exist"
-        app.terminal.note(f"fault {fault_id} {text}")
+        if kind is not None:
+            raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
+        _remove(app, fault_id)
+        tell(app, f"fault {fault_id} is removed", id=fault_id, removed=True)
         return
-    app.terminal.note(_set(app, _fault(kind, options), _duration(after) or timedelta()))
+    if after == "forever":
+        raise InvalidInputError("`--after forever` never comes", hint="give a duration such as 2h")
+    number, text = _set(app, _fault(kind, options), after or timedelta())
+    tell(app, f"fault {number}: {text}" if number else text, id=number, text=text)
 
 
-def _set(app: App, fault: Fault, after: timedelta) -> str:
-    """Set a fault and return what will happen, and when."""
+def _remove(app: App, fault_id: int) -> None:
+    from tpuctl.sandbox import faults, forecast  # noqa: PLC0415  # only for the sandbox
+
+    with app.world.write() as session:
+        if faults.remove_fault(session, fault_id):
+            return
+        known = faults.list_faults(session)
+    there = "\n".join(f"there is {number}: {forecast.event(fault)}" for number, fault in known)
+    raise NotFoundError(f"there is no fault {fault_id} in the sandbox", hint=there or "there is none at all")
+
+
+def _set(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:
+    """Set a fault. Return its number, nothing where it has none to remove it by, and what will happen when."""
     from tpuctl.sandbox import faults, forecast, scenarios  # noqa: PLC0415  # only for the sandbox
 
     speed = app.world.speed
@@ -70,23 +99,29 @@ def _set(app: App, fault: Fault, after: timedelta) -> str:
         moment = forecast.when(session.now + after, session.now, speed)
         if after:
             scenarios.plan_fault(session, fault, after)
-            return f"{moment}: {forecast.event(fault)}"
+            return None, f"{moment}: {forecast.event(fault)}"
         number = faults.add_fault(session, fault)
         if faults.get_fault(session, number) is None:
-            return f"now: {forecast.event(fault)}"
-    return f"fault {number}: {forecast.event(fault)}"
+            return None, f"now: {forecast.event(fault)}"
+    return number, forecast.event(fault)
 
 
 def _fault(kind: str | None, options: dict[str, Any]) -> Fault:
     from tpuctl.sandbox.seeding import wishes  # noqa: PLC0415  # only for the sandbox
 
-    options["duration"] = _duration(options["duration"])
-    options["retryAfter"] = options.pop("retry_after")
-    return wishes.fault({"kind": kind or "", **{key: value for key, value in options.items() if value is not None}})
-
-
-def _duration(given: timedelta | str | None) -> timedelta | None:
-    """Return a duration; nothing for `forever`, which is what a fault without one has."""
-    if isinstance(given, str) and given != "forever":
-        raise InvalidInputError(f"`{given}` is not a duration")
-    return given if isinstance(given, timedelta) else None
+    word = str(wishes.kind(kind or ""))
+    given = {key: value for key, value in options.items() if value is not None}
+    for key, kinds in _ONLY_FOR.items():
+        if key in given and word not in kinds:
+            flag = "--" + key.replace("_", "-")
+            raise InvalidInputError(f"`{flag}` would be ignored by `{word}`", hint=f"it is for {', '.join(kinds)}")
+    if given.get("duration") == "forever":
+        # What a fault without a duration has: hang and startup-slow last for ever, all others have a length of their own.
+        del given["duration"]
+        if word not in {"hang", "startup-slow"}:
+            raise InvalidInputError(f"`{word}` cannot last for ever", hint="give a duration such as 10m")
+    if given.get("duration") == timedelta():
+        raise InvalidInputError("`--duration` is 0s: nothing would happen", hint="give a duration such as 10m")
+    if "retry_after" in given:
+        given["retryAfter"] = given.pop("retry_after")
+    return wishes.fault({"kind": word, **given})

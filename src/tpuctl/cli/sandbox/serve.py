@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("serve", without=OF_THE_CLOUD)
+@cli_command("serve", without=(*OF_THE_CLOUD, "output"))
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port. [default: a free one]")
 def command(app: App, *, port: int) -> None:
     """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.

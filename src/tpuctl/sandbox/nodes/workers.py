@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import catalog, faults, rendering
+from tpuctl.sandbox import catalog, faults, lifecycle, rendering
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import invalid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
     from pathlib import Path
 
     from tpuctl.sandbox.calls import Call, Json
@@ -26,7 +28,8 @@ class Worker:
     """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
 
     `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    ones of all workers of the node; `lacks_chip` says that this one misses one.
+    ones of all workers of the node; `lacks_chip` says that this one misses one. `up_since` is when the node was last booted
+    from outside, nothing for long ago; its startup scripts run `startup_delay` longer than they would, for ever where that is nothing, or fail.
     """
 
     project: str
@@ -43,6 +46,9 @@ class Worker:
     addresses: tuple[str, ...]
     project_number: int
     lacks_chip: bool
+    up_since: datetime | None
+    startup_delay: timedelta | None
+    startup_fails: bool
 
 
 def find_worker(session: Session, address: str) -> Worker | None:
@@ -79,6 +85,9 @@ def find_worker(session: Session, address: str) -> Worker | None:
         ),
         project_number=catalog.project_number(node.project),
         lacks_chip=phase.lacks_chip == index,
+        up_since=lifecycle.since(node.timeline, session.now),
+        startup_delay=timedelta(seconds=phase.startup_delay) if phase.startup_delay >= 0 else None,
+        startup_fails=phase.startup_fails,
     )
 
 

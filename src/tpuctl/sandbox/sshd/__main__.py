@@ -16,7 +16,8 @@ from tpuctl.sandbox.sshd import guest, server
 from tpuctl.sandbox.sshd.folders import Folders
 from tpuctl.sandbox.sshd.host_keys import host_key
 from tpuctl.sandbox.sshd.identity import identify
-from tpuctl.sandbox.sshd.reboots import end_processes, is_rebooting, note_reboot
+from tpuctl.sandbox.sshd.reboots import DURATION, end_processes, is_rebooting, last_reboot, note_reboot
+from tpuctl.sandbox.sshd.startup import how_far
 from tpuctl.sandbox.world import World
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _connect(world_path: Path, address: str) -> None:
-    worker, now = _look_up(world_path, address)
+    worker, now, speed = _look_up(world_path, address)
     folders = _folders(world_path, worker)
     if worker.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
@@ -58,8 +59,15 @@ def _connect(world_path: Path, address: str) -> None:
     host_key(folders.node)
     domain = f"{worker.zone}.c.{worker.project}.internal"
     name = host_name(worker.id, worker.index)
+    rebooted = last_reboot(folders)
     session = guest.furnish(
-        folders, identify(worker, name), world_path=world_path, address=address, host_name=name, domain=domain
+        folders,
+        identify(worker, name),
+        how_far(worker, rebooted + DURATION if rebooted else None, now, speed),
+        world_path=world_path,
+        address=address,
+        host_name=name,
+        domain=domain,
     )
     login = server.own_login()
     keys = server.authorized_keys(login, *_key_lists(worker))
@@ -67,21 +75,21 @@ def _connect(world_path: Path, address: str) -> None:
 
 
 def _reboot(world_path: Path, address: str) -> None:
-    worker, now = _look_up(world_path, address)
+    worker, now, _ = _look_up(world_path, address)
     folders = _folders(world_path, worker)
     note_reboot(folders, now)
     end_processes(folders)
 
 
-def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime]:
-    """Return the worker and the world's time."""
+def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime, float]:
+    """Return the worker, the world's time and its speed."""
     if not world_path.exists():  # opening would make a world
         raise _UnreachableError("No route to host")
     with World.open(world_path) as world, world.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now
+        return worker, session.now, world.speed
 
 
 def _key_lists(worker: Worker) -> list[str]:

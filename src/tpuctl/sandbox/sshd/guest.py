@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.sandbox.sshd.identity import Identity
+    from tpuctl.sandbox.sshd.startup import Startup
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
 MARK = "TPUCTL_SANDBOX_WORKER"
@@ -22,6 +23,8 @@ _SESSION = """\
 # Started by sshd in place of what the client asked for.
 export HOME={home} {mark}={control} HOSTNAME={name}
 export TPUCTL_DEVICE_ROOT={devices} TPUCTL_METADATA_ROOT={metadata}
+export TPUCTL_STARTUP={startup} TPUCTL_STARTUP_RUNS_UNTIL=0
+[ {runs_for} -eq 0 ] || TPUCTL_STARTUP_RUNS_UNTIL=$(($(date +%s) + {runs_for}))
 {variables}
 PATH={programs}:$PATH
 export PATH
@@ -67,7 +70,10 @@ while [ $# -gt 0 ]; do
 done
 [ $# -eq 0 ] && exit 0
 case "${{1##*/}}" in
-    reboot|shutdown|poweroff|halt|systemctl|sudo) program={programs}/"${{1##*/}}"; shift; exec "$program" "$@" ;;
+    reboot|shutdown|poweroff|halt|systemctl|journalctl|cloud-init|sudo)
+        program={programs}/"${{1##*/}}"
+        shift
+        exec "$program" "$@" ;;
 esac
 exec "$@"
 """
@@ -81,17 +87,63 @@ echo "a sandbox worker cannot be switched off from inside: stop its node" >&2
 exit 1
 """
 
-_SYSTEMCTL = """\
+# What a session finds of the startup: how it stood when the session began, and how long it still ran then.
+_STARTUP = """\
+startup=$TPUCTL_STARTUP
+[ "$(date +%s)" -ge "${{TPUCTL_STARTUP_RUNS_UNTIL:-0}}" ] || startup=running
+"""
+
+# The words are those of cloud-init's documentation. What fails is the startup script, not cloud-init.
+_CLOUD_INIT = f"""\
 #!/bin/sh
+if [ "$1" != status ]; then
+    echo "the cloud-init of a sandbox worker only knows \\`status\\`" >&2
+    exit 2
+fi
+while :; do
+    {_STARTUP}
+    case " $* " in *" --wait "*|*" -w "*) [ "$startup" = running ] || break ;; *) break ;; esac
+    sleep 1
+done
+[ "$startup" = running ] || startup=done
+echo "status: $startup"
+case " $* " in *" --long "*|*" -l "*) echo "extended_status: $startup" ;; esac
+"""
+
+# A startup script that fails does not fail its unit (guest-agent's source): the journal tells.
+_SYSTEMCTL = f"""\
+#!/bin/sh
+verb= unit=
 for word in "$@"; do
     case "$word" in
-        reboot) exec {programs}/reboot ;;
+        reboot) [ -n "$verb" ] || exec {{programs}}/reboot ;;
+        google-startup-scripts|google-startup-scripts.service) unit=yes ;;
         -*) ;;
-        *) break ;;
+        *) verb=${{{{verb:-$word}}}} ;;
     esac
 done
-echo "a sandbox worker has no systemd" >&2
+{_STARTUP}
+[ "$startup" = running ] && state=activating || state=inactive
+case "$verb/$unit" in
+    show/yes) printf 'Result=success\\nLoadState=loaded\\nActiveState=%s\\n' "$state"; exit 0 ;;
+    is-active/yes) echo "$state"; exit 3 ;;
+    is-failed/yes) echo "$state"; exit 1 ;;
+    show/) printf 'LoadState=not-found\\nActiveState=inactive\\n'; exit 0 ;;
+esac
+echo "a sandbox worker has no systemd but for google-startup-scripts.service" >&2
 exit 1
+"""
+
+_JOURNALCTL = f"""\
+#!/bin/sh
+case "$*" in *google-startup-scripts*) ;; *) echo "a sandbox worker has no other journal" >&2; exit 1 ;; esac
+{_STARTUP}
+case "$startup" in
+    done) echo "startup-script exit status 0" ;;
+    failed) echo 'Script "startup-script" failed with error: exit status 1' ;;
+    *) exit 0 ;;
+esac
+echo "Finished running startup scripts."
 """
 
 _REBOOT = """\
@@ -105,13 +157,22 @@ _PROGRAMS = {
     "shutdown": _SHUTDOWN,
     "poweroff": _SHUTDOWN,
     "halt": _SHUTDOWN,
+    "cloud-init": _CLOUD_INIT,
     "systemctl": _SYSTEMCTL,
+    "journalctl": _JOURNALCTL,
     "reboot": _REBOOT,
 }
 
 
 def furnish(
-    folders: Folders, identity: Identity, *, world_path: Path, address: str, host_name: str, domain: str
+    folders: Folders,
+    identity: Identity,
+    startup: Startup,
+    *,
+    world_path: Path,
+    address: str,
+    host_name: str,
+    domain: str,
 ) -> Path:
     """Make a worker's folders, programs, devices and metadata as they shall be; return the program that starts a session."""
     make_private_folder(folders.home)
@@ -130,6 +191,8 @@ def furnish(
         "world": str(world_path.absolute()),
         "python": sys.executable,
         "mark": MARK,
+        "startup": startup.ends_as,
+        "runs_for": str(startup.runs_for),
     }
     words = {key: shlex.quote(value) for key, value in plain.items()}
     words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())

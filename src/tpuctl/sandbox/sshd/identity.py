@@ -39,7 +39,7 @@ class Identity:
 def identify(worker: Worker, host_name: str) -> Identity:
     """Return who a worker is."""
     accelerator = accelerators.parse(worker.accelerator_type)
-    chips = accelerator.chips if accelerator.workers == 1 else accelerator.generation.per_worker
+    chips = accelerator.chips_per_worker
     bounds = _SHAPES.get(chips, (chips, 1, 1))
     hosts = _hosts(worker.topology or accelerator.topology or "", bounds, accelerator.workers)
     zone = f"projects/{worker.project_number}/zones/{worker.zone}"

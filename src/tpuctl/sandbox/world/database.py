@@ -9,7 +9,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock
-from tpuctl.sandbox.world.errors import WorldCorruptError, WorldLockedError, WorldTooNewError, WorldUnusableError
+from tpuctl.sandbox.world.errors import (
+    WorldCorruptError,
+    WorldForeignError,
+    WorldLockedError,
+    WorldTooNewError,
+    WorldUnusableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,17 +86,18 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    if _version(connection) == LAYOUT:
+    if _version(connection) == LAYOUT and marker(path).is_file():
         connection.execute("PRAGMA synchronous=NORMAL")
         return
+    # The marker is made before the tables can be seen. Nothing is written to what somebody else made.
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and not marker(path).is_file():
+        raise WorldForeignError(path, "it is a database of something else")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
     with transaction(connection, immediate=True):
         version = _version(connection)
         if version > LAYOUT:
             raise WorldTooNewError(path, version)
-        if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise WorldCorruptError(path, "it is a database of something else")
         for step in _STEPS[version:]:
             for statement in step.split(";"):
                 connection.execute(statement)
@@ -140,7 +147,9 @@ def translated(path: Path) -> Iterator[None]:
             raise WorldLockedError(path, PATIENCE.total_seconds()) from error
         raise WorldUnusableError(path, error) from error
     except sqlite3.DatabaseError as error:
-        raise WorldCorruptError(path, error) from error
+        # `tpuctl sandbox reset` removes only what has the marker: to name it elsewhere would be no way out.
+        kind = WorldCorruptError if marker(path).is_file() else WorldForeignError
+        raise kind(path, error) from error
     except OSError as error:
         raise WorldUnusableError(path, error.strerror) from error
 

@@ -19,10 +19,18 @@ class WorldError(TpuctlError):
 
 
 class WorldCorruptError(WorldError):
-    """The file is not a sandbox's world, or it is damaged."""
+    """The sandbox made the file, and it is damaged."""
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(f"the sandbox in `{path}` is damaged: {reason}", hint=_RESET)
+
+
+class WorldForeignError(WorldError):
+    """Where the world should be is a file that the sandbox did not make. It is left alone."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        hint = "it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder"
+        super().__init__(f"`{path}` is not a sandbox's world: {reason}", hint=hint)
 
 
 class WorldTooNewError(WorldError):

@@ -106,7 +106,11 @@ class Event:
 def dump_timeline(timeline: Timeline) -> list[list[object]]:
     """Return a timeline as JSON."""
     return [
-        [p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator, p.lacks_chip] for p in timeline
+        [
+            *(p.at.timestamp(), p.state, p.health, p.description, p.maintenance, p.initiator, p.lacks_chip),
+            *(p.startup_delay, p.startup_fails),
+        ]
+        for p in timeline
     ]
 
 

@@ -1,0 +1,52 @@
+"""What of a node is news when it is seen again: told once, and written to the journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import format_timestamp
+from tpuctl.events import Event, EventKind
+from tpuctl.model import Health, Node, NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from tpuctl.model import QueuedResource
+    from tpuctl.names import NodeName
+
+
+def news(
+    name: NodeName, at: datetime, before: Node | None, node: Node | None, request: QueuedResource | None
+) -> Iterator[Event]:
+    """Yield an event for each thing that has changed between two looks at a node."""
+    if _shown(before) != _shown(node):
+        yield _state(name, at, node)
+    if was_preempted(node, request) and (before is not None or node is not None) and not was_preempted(before, None):
+        yield Event(EventKind.PREEMPTED, at, name, "the service took it back", _state(name, at, node or before).data)
+    announced = node.upcoming_maintenance if node else None
+    if node and announced and announced != (before.upcoming_maintenance if before else None):
+        when = f" from {format_timestamp(announced.start)}" if announced.start else ""
+        until = f" to {format_timestamp(announced.end)}" if announced.end else ""
+        text = f"maintenance is {announced.status}{when}{until}"
+        yield Event(EventKind.MAINTENANCE, at, name, text, {**_state(name, at, node).data, "status": announced.status})
+
+
+def was_preempted(node: Node | None, request: QueuedResource | None) -> bool:
+    """Tell whether there is evidence that the service took the node back [API field text: states of nodes and requests]."""
+    if node is not None:
+        return node.is_preempted
+    return request is not None and request.was_suspended_by_service
+
+
+def _state(name: NodeName, at: datetime, node: Node | None) -> Event:
+    if node is None:
+        return Event(EventKind.STATE, at, name, "gone", {"state": None})
+    health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    text = f"{node.state} {health}".strip() if node.state is NodeState.READY else str(node.state)
+    return Event(EventKind.STATE, at, name, text, {"state": str(node.state), "health": health or None, "id": node.id})
+
+
+def _shown(node: Node | None) -> object:
+    """Return what of a node is worth a word when it changes."""
+    return node and (node.id, node.state, node.health)

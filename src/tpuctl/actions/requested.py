@@ -1,0 +1,80 @@
+"""The change that was requested of a node, until it has ended: does it show yet, and did it fail."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from tpuctl.errors import NotFoundError
+from tpuctl.model import NodeState, Operation
+from tpuctl.readiness import Verb
+
+if TYPE_CHECKING:
+    from tpuctl.actions.cloud import Cloud
+    from tpuctl.actions.steps import Pending
+    from tpuctl.errors import TpuctlError
+    from tpuctl.model import Node
+
+# A change is seen in the node itself; only whether it failed must be asked of its operation, and that less often.
+_ASK_AGAIN = timedelta(seconds=20)
+_FINAL = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb.STOP: NodeState.STOPPED}
+
+
+class Requested:
+    """At most one change of one node that has not ended."""
+
+    def __init__(self, cloud: Cloud, pending: Pending | None) -> None:
+        self._cloud = cloud
+        self._asked: timedelta | None = None
+        self.pending = pending
+
+    def request(self, pending: Pending | None) -> None:
+        """Take note of a change that was requested."""
+        self.pending, self._asked = pending, None
+
+    @property
+    def verb(self) -> Verb | None:
+        """What was requested and has not ended."""
+        return self.pending.verb if self.pending else None
+
+    def unseen(self, node: Node | None) -> Verb | None:
+        """Return what was requested and cannot be seen in the node yet, so that its state must not be trusted."""
+        return self.pending.verb if self.pending and not _shows(self.pending, node) else None
+
+    def settle(self, node: Node | None, now: timedelta) -> tuple[Verb, TpuctlError] | None:
+        """Return what was requested and has failed, and why. Raises what the cloud raises."""
+        pending = self.pending
+        if pending is None:
+            return None
+        is_final = node is not None and node.state is _FINAL.get(pending.verb)
+        if pending.operation.name is None or is_final:
+            self.request(None)
+            return None
+        if _shows(pending, node) and self._asked is not None and now - self._asked < _ASK_AGAIN:
+            return None
+        try:
+            operation = self._cloud.get_operation(pending.operation.name)
+        except NotFoundError:
+            # Operations are forgotten after a while; the node itself tells the rest.
+            operation = Operation(pending.operation.name, done=True)
+        self._asked = now
+        if not operation.done:
+            return None
+        self.request(None)
+        return (pending.verb, self._cloud.operation_error(operation.error)) if operation.error else None
+
+
+def _shows(pending: Pending, node: Node | None) -> bool:
+    match pending.verb:
+        case Verb.CREATE:
+            return node is not None
+        case Verb.DELETE:
+            return node is None or pending.node_id not in {None, node.id}
+        case Verb.STOP:
+            return node is None or node.state is NodeState.STOPPED
+        case Verb.START:
+            return node is None or node.state is not NodeState.STOPPED
+        case Verb.REBOOT | Verb.UPDATE | Verb.WAIT:
+            return True
+        case _:
+            assert_never(pending.verb)

@@ -1,0 +1,158 @@
+"""The single changes that bring a node on its way. Each is announced by a lease, told, and written to the journal first."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import AlreadyExistsError, ConflictError, RemoteCommandError
+from tpuctl.events import Event, EventKind
+from tpuctl.model import Node, NodeSpec, Operation
+from tpuctl.readiness import Verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tpuctl.actions.cloud import Context
+    from tpuctl.names import NodeName
+
+# A guest takes this long to go down after `sudo reboot`; asked earlier, the old system would still answer.
+REBOOT_PAUSE = timedelta(seconds=30)
+# A set-up installs packages; one that hangs must not hold everything up for ever.
+_SET_UP = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A change that was requested and may not have ended; `node_id` is that of the node it is made to, once it has one."""
+
+    verb: Verb
+    operation: Operation
+    node_id: str | None = None
+
+
+class NotOursError(ConflictError):
+    """Somebody else repairs the node now. Nothing was done."""
+
+    def __init__(self, name: NodeName) -> None:
+        super().__init__(f"`{name.node_id}` is being repaired by somebody else")
+
+
+class Steps:
+    """The changes of one node. Each raises `NotOursError` where the lease is another's."""
+
+    def __init__(self, context: Context, name: NodeName) -> None:
+        self._context, self._name = context, name
+
+    def create(self, spec: NodeSpec, reason: str) -> Pending | None:
+        """Create the node; nothing where somebody was quicker."""
+        with self._changing(Verb.CREATE) as check:
+            self._note_down("create", reason=reason, spec=spec.to_json())
+            self.tell(f"creating {describe(spec)}: {reason}", Verb.CREATE)
+            check()
+            try:
+                return Pending(Verb.CREATE, self._context.cloud.create_node(self._name, spec))
+            except AlreadyExistsError:
+                # The next look finds theirs and adopts it, or says how it differs.
+                self._note("somebody else has just created it")
+                return None
+
+    def start(self, node: Node, reason: str) -> Pending:
+        """Start the stopped node."""
+        with self._changing(Verb.START) as check:
+            self._note_down("start", reason=reason, id=node.id)
+            self.tell(f"starting it: {reason}", Verb.START)
+            check()
+            return Pending(Verb.START, self._context.cloud.start_node(self._name), node.id)
+
+    def restart(self, node: Node, reason: str) -> Pending:
+        """Stop the node, to start it again. Raises `ConflictError` where the service refuses to stop it."""
+        with self._changing(Verb.STOP) as check:
+            self._note_down("restart", reason=reason, id=node.id)
+            self.tell(f"restarting it: {reason}", Verb.STOP)
+            check()
+            return Pending(Verb.STOP, self._context.cloud.stop_node(self._name), node.id)
+
+    def reboot(self, node: Node, reason: str) -> None:
+        """Reboot every worker from inside. Raises `RemoteCommandError` where that is not possible."""
+        with self._changing(Verb.REBOOT) as check:
+            self._note_down("reboot", reason=reason, id=node.id)
+            self.tell(f"rebooting every worker: {reason}", Verb.REBOOT)
+            check()
+            self._context.workers.reboot(node)
+
+    def delete(self, node: Node, spec: NodeSpec, reason: str, *, is_repair: bool) -> Pending | None:
+        """Delete the node that was seen, and no other: its spec goes to the journal first, its id is checked again.
+
+        Returns nothing where another node has its name by now.
+        """
+        with self._changing(Verb.DELETE) as check:
+            self._note_down("delete", reason=reason, id=node.id, spec=spec.to_json(), repair=is_repair)
+            there = self._context.cloud.find_node(self._name)
+            if there is not None and there.id != node.id:
+                return None
+            self.tell(f"deleting it: {reason}", Verb.DELETE, id=node.id)
+            check()
+            operation = self._context.cloud.delete_node(self._name, expected_id=node.id)
+            return Pending(Verb.DELETE, operation, node.id)
+
+    def add_key(self, node: Node, entry: str) -> None:
+        """Put a line of `ssh-keys` into the node's metadata, if it is not there; nothing of others is lost."""
+        from tpuctl.remote.keys import with_key  # noqa: PLC0415  # starts programs, which not every action needs
+
+        present = node.metadata.get("ssh-keys", "")
+        if with_key(present, entry) == present:
+            return
+        self.tell("adding our ssh key to its metadata", Verb.UPDATE)
+        self._context.cloud.change_metadata(
+            self._name, lambda found: {**found, "ssh-keys": with_key(found.get("ssh-keys", ""), entry)}
+        )
+
+    def set_up(self, node: Node, script: str) -> None:
+        """Run the set-up of the spec on every worker. Raises `RemoteCommandError` naming those on which it failed."""
+        self.tell(f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}", Verb.UPDATE)
+        results = self._context.workers.set_up(node, script, timeout=_SET_UP)
+        failed = [result for result in results if result.code != 0]
+        if not failed:
+            return
+        named = ", ".join(f"{result.worker} (exit {result.code})" for result in failed[:8])
+        more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
+        tail = "".join(f"\n  {line}" for line in failed[0].tail.splitlines()[-5:])
+        raise RemoteCommandError(
+            f"the set-up of `{self._name.node_id}` failed on worker {named}{more}{tail}",
+            hint=f"the node is usable; mend the set-up and run `tpuctl up {self._name.node_id}` again: it runs once more",
+        )
+
+    def tell(self, text: str, verb: Verb, **data: object) -> None:
+        """Report what is about to be done."""
+        event = Event(EventKind.ACTION, self._context.clock.now(), self._name, text, {"verb": str(verb), **data})
+        self._context.tell(event)
+
+    def _note(self, text: str) -> None:
+        self._context.tell(Event(EventKind.NOTE, self._context.clock.now(), self._name, text))
+
+    def _note_down(self, event: str, **data: Any) -> None:
+        self._context.journal.append(self._name, event, self._context.clock.now(), **data)
+
+    @contextmanager
+    def _changing(self, verb: Verb) -> Iterator[Callable[[], None]]:
+        """Announce a change by the lease; what is yielded makes sure, right before the request, that it still holds."""
+
+        def check() -> None:
+            if not self._context.leases.begin(self._name, str(verb)):
+                raise NotOursError(self._name)
+
+        check()
+        try:
+            yield check
+        finally:
+            self._context.leases.done(self._name)
+
+
+def describe(spec: NodeSpec) -> str:
+    """Return a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
+    shape = f" ({spec.topology})" if spec.topology else ""
+    tier = f", {spec.tier}" if spec.tier else ""
+    return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}"

@@ -1,0 +1,269 @@
+"""Small objects in Cloud Storage, read and replaced whole, in the order that their generations prove.
+
+This is for records that several machines share, not for data sets: an object is held in memory. Safe to use from several
+threads. Raises tpuctl's exceptions, as `api/tpu.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.api.calls import Api, Caller, read_json
+from tpuctl.api.endpoint import Endpoint
+from tpuctl.api.errors import translate
+from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.api.outcome import is_uncertain
+from tpuctl.api.retry import backoff
+from tpuctl.clock import parse_timestamp
+from tpuctl.errors import (
+    AccessError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
+
+if TYPE_CHECKING:
+    from tpuctl.api.retry import RetryPolicy
+    from tpuctl.clock import Clock
+
+_STORAGE = Api("storage", "v1", "storage/v1/")
+_CONTENT_TYPE = "application/octet-stream"
+# An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
+_READS = 5
+# A write whose answer was lost is sent at most so often in all.
+_SENDS = 3
+# One object may be written once per second, with short bursts [documentation of quotas].
+_BREATH = timedelta(seconds=1)
+# What `diagnosis` calls a missing permission; its advice is about TPUs.
+_PERMISSION_DENIED = "iam-permission-denied"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One stored version of an object.
+
+    `generation` counts up with every write; no two versions share one, not even across a delete [API field text]. `age`
+    is the time since it was written by the service's own clock (the answer's `Date` less the object's `updated`; never
+    negative, to the second), so that the clocks of machines do not matter.
+    """
+
+    content: bytes
+    generation: int
+    age: timedelta
+
+
+class StorageClient:
+    """Calls Cloud Storage through http objects that `http_factory` returns, one for each thread.
+
+    `endpoint` is a URL that serves the API below `/storage/v1/` in place of Google's. Waits go through `clock`.
+    """
+
+    def __init__(
+        self,
+        http_factory: Callable[[], Any],
+        clock: Clock,
+        *,
+        endpoint: str | None = None,
+        random: Random | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy, api=_STORAGE)
+        self._upload_root = Endpoint.parse(endpoint).url("upload/") if endpoint else None
+
+    def read(self, bucket: str, name: str) -> Blob | None:
+        """Return the newest version; nothing only where the API itself says that the object is absent.
+
+        Raises `NotFoundError` for a bucket that does not exist.
+        """
+        with _translated(bucket, name, "storage.objects.get"):
+            for _ in range(_READS):
+                head = self._head(bucket, name)
+                if head is None:
+                    self._check_bucket(bucket, name)
+                    return None
+                generation, age = head
+                content = self._content(bucket, name, generation)
+                if content is not None:
+                    return Blob(content, generation, age)
+        raise ServiceUnavailableError(
+            f"`gs://{bucket}/{name}` changes faster than it can be read", hint="try again in a moment"
+        )
+
+    def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
+        """Replace the object and return its new generation.
+
+        `generation` is that of the version to be replaced, 0 where there must be none, nothing for whatever is there.
+        Raises `PreconditionFailedError` where something else is there. A write whose answer was lost is looked up: a
+        newer version with this very content is taken for ours, so contents must not repeat between writers.
+        """
+        request = self._insert(bucket, name, content, generation)
+        failure: RefusedError | TransportError
+        with _translated(bucket, name, "storage.objects.create"):
+            for sent in range(1, _SENDS + 1):
+                try:
+                    # Without a precondition the last writer wins anyway: sending again changes nothing.
+                    return self._caller.attempt(request, _generation, is_safe=generation is None)
+                except (RefusedError, TransportError) as error:
+                    # A refusal of a repeated write may only say that the first was carried out.
+                    if generation is None or (sent == 1 and not _may_repeat(error)):
+                        raise
+                    failure = error
+                found = self._look(bucket, name, failure)
+                if found is not None and found.generation != generation and found.content == content:
+                    return found.generation
+                if (found.generation if found else 0) != generation:
+                    raise _precondition_failed(bucket, name) from failure
+                if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
+                    raise failure
+                self._caller.clock.sleep(_BREATH + backoff(self._caller.policy, sent, self._caller.random))
+        raise _unknown(bucket, name, failure) from failure
+
+    def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
+        """Delete the object in that generation, or in whichever it is. What is gone already is fine.
+
+        Raises `PreconditionFailedError` where another version is there.
+        """
+        request = self._objects.delete(bucket=bucket, object=name, ifGenerationMatch=_text(generation))
+        with _translated(bucket, name, "storage.objects.delete"):
+            try:
+                self._caller.exchange(request, lambda *_: None)
+            except RefusedError as error:
+                if error.refusal.is_not_found:
+                    return
+                # The service may judge the precondition before it looks whether there is anything to delete.
+                if error.refusal.code != 412 or self._head(bucket, name) is not None:
+                    raise
+
+    def list(self, bucket: str, prefix: str) -> Iterator[str]:
+        """Yield the names of the objects that begin with `prefix`, in the service's order."""
+        token: str | None = None
+        while True:
+            request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
+            with _translated(bucket, prefix, "storage.objects.list"):
+                names, token = self._caller.attempt(request, _names)
+            yield from names
+            if not token:
+                return
+
+    @property
+    def _objects(self) -> Any:
+        return self._caller.service().objects()
+
+    def _insert(self, bucket: str, name: str, content: bytes, generation: int | None) -> Any:
+        from googleapiclient.http import MediaInMemoryUpload  # noqa: PLC0415  # loaded with the library, 130 ms
+
+        media = MediaInMemoryUpload(content, mimetype=_CONTENT_TYPE, resumable=False)
+        request = self._objects.insert(
+            bucket=bucket,
+            name=name,
+            ifGenerationMatch=_text(generation),
+            media_body=media,
+            media_mime_type=_CONTENT_TYPE,
+        )
+        if self._upload_root:
+            # The library sends uploads to Google's host, or by https, whatever the endpoint is.
+            request.uri = self._upload_root + request.uri.partition("/upload/")[2]
+        return request
+
+    def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
+        """Return generation and age; nothing where object or bucket are absent."""
+        request = self._objects.get(bucket=bucket, object=name)
+        try:
+            return self._caller.exchange(request, self._read_head)
+        except RefusedError as error:
+            if error.refusal.is_not_found:
+                return None
+            raise
+
+    def _read_head(self, headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
+        generation, updated = read_json(content, lambda data: (_generation(data), data["updated"]))
+        written = parse_timestamp(updated)
+        if written is None:
+            raise GarbledAnswerError(f"an object was updated at `{updated}`")
+        try:
+            now: datetime = parsedate_to_datetime(headers["date"])
+        except (KeyError, ValueError) as error:
+            # An age by this machine's clock might let a lease of another's expire too early.
+            raise GarbledAnswerError("the answer does not tell the service's time") from error
+        return generation, max(now - written, timedelta())
+
+    def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
+        """Return the bytes of one version; nothing where it was replaced or deleted meanwhile."""
+        request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
+        try:
+            return self._caller.exchange(request, lambda _, content: content)
+        except RefusedError as error:
+            if error.refusal.is_not_found:
+                return None
+            raise
+
+    def _check_bucket(self, bucket: str, name: str) -> None:
+        """Make sure that it is the object that is missing: the service answers 404 for a missing bucket too."""
+        with _translated(bucket, name, "storage.objects.list"):
+            self._caller.attempt(self._objects.list(bucket=bucket, prefix=name, maxResults=1), _names)
+
+    def _look(self, bucket: str, name: str, failure: Exception) -> Blob | None:
+        try:
+            return self.read(bucket, name)
+        except NotFoundError:
+            raise
+        except TpuctlError as error:
+            raise _unknown(bucket, name, failure) from error
+
+
+def _may_repeat(failure: TransportError | RefusedError) -> bool:
+    """Tell whether to look and send a write again: it may have been carried out, or came too soon after another."""
+    is_too_soon = isinstance(failure, RefusedError) and failure.refusal.code == 429
+    return is_too_soon or is_uncertain(failure)
+
+
+@contextmanager
+def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
+    try:
+        yield
+    except (TransportError, RefusedError) as failure:
+        raise _translate(failure, bucket, name, permission) from failure
+
+
+def _translate(failure: TransportError | RefusedError, bucket: str, name: str, permission: str) -> TpuctlError:
+    refusal = failure.refusal if isinstance(failure, RefusedError) else None
+    if refusal is not None and refusal.is_not_found:
+        hint = f"make it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+        return NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint)
+    if refusal is not None and refusal.code == 412:
+        return _precondition_failed(bucket, name)
+    error = translate(failure)
+    if refusal is not None and refusal.code == 403 and error.error_id in {None, _PERMISSION_DENIED}:
+        hint = "grant `roles/storage.objectUser` on the bucket to the identity that calls are made as"
+        return AccessError(f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}", hint=hint)
+    return error
+
+
+def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:
+    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by somebody else meanwhile", hint="try again")
+
+
+def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"it is not known whether `gs://{bucket}/{name}` was written: {failure}", hint="try again in a few minutes"
+    )
+
+
+def _generation(data: Mapping[str, Any]) -> int:
+    return int(data["generation"])
+
+
+def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    return tuple(str(item["name"]) for item in data.get("items") or ()), data.get("nextPageToken")
+
+
+def _text(generation: int | None) -> str | None:
+    return None if generation is None else str(generation)

@@ -1,0 +1,93 @@
+"""What a setting's value must be to be of use, checked before it is written to a file: as the commands check it later."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tpuctl import accelerators
+from tpuctl.api.endpoint import Endpoint
+from tpuctl.cli.zones import is_in_known_region, near_zone
+from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.model.labels import check_labels, check_tags
+from tpuctl.names import BucketPath, check_project, check_zone
+from tpuctl.settings import SETTINGS
+from tpuctl.settings.values import as_items, as_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+# Service accounts of other domains exist (`…@developer.gserviceaccount.com`, domain-scoped projects): only the form is checked.
+_EMAIL = re.compile(r"[^@\s/,]+@[^@\s/,]+\.[^@\s/,]+")
+_PART_OF_A_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_setting(key: str, value: str, *, file: Path) -> str | None:
+    """Return if a value may be written to a file; with a warning where it is unusual.
+
+    Raises `InvalidInputError` for a value that no command would take, with the one that was probably meant. What kind of
+    value it is (a number, a duration, one of several words) is checked by `settings`.
+    """
+    if not value:
+        return None  # `settings` knows which may be empty
+    if key == "zone":
+        return _check_zone(value, file)
+    if check := _CHECKS.get(key):
+        check(value)
+    return None
+
+
+def _check_zone(zone: str, file: Path) -> str | None:
+    check_zone(zone)
+    near = near_zone(zone)
+    if near is None:
+        return None
+    if is_in_known_region(zone):
+        return f"tpuctl knows no TPUs in `{zone}`, but in `{near}`; `tpuctl types` asks the service"
+    raise InvalidInputError(
+        f"tpuctl knows no TPUs in `{zone}`: nothing was set",
+        hint=f"did you mean `{near}`?\nif it is a new zone write `zone: {zone}` into {file}",
+    )
+
+
+def _check_name(text: str) -> None:
+    """Refuse what can be neither a short name nor the path of a resource."""
+    if not all(_PART_OF_A_NAME.fullmatch(part) for part in text.removeprefix("https://").split("/")):
+        raise SettingError(f"`{text}` is not a name", hint="write it like `NAME` or `projects/P/…/NAME`")
+
+
+def _check_version(text: str) -> None:
+    if not _PART_OF_A_NAME.fullmatch(text.rsplit("/", 1)[-1]):
+        raise SettingError(f"`{text}` is not a runtime version", hint="see `tpuctl versions --zone ZONE`")
+
+
+def _check_email(text: str) -> None:
+    # A chain of delegates is written with commas [gcloud 528 help, --impersonate-service-account].
+    if not all(_EMAIL.fullmatch(account.strip()) for account in text.split(",")):
+        raise SettingError(
+            f"`{text}` is not a service account", hint="write it like `NAME@PROJECT.iam.gserviceaccount.com`"
+        )
+
+
+def _check_login(text: str) -> None:
+    if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
+        raise SettingError(f"`{text}` is not a login name", hint="write the name alone, without host")
+
+
+_CHECKS: dict[str, Callable[[str], object]] = {
+    "project": check_project,
+    "quota_project": check_project,
+    "endpoint": Endpoint.parse,
+    "type": accelerators.check,
+    "version": _check_version,
+    "impersonate_service_account": _check_email,
+    "service_account": lambda text: text == "default" or _check_email(text),
+    "user": _check_login,
+    "network": _check_name,
+    "subnetwork": _check_name,
+    "journal": BucketPath.parse,
+    "lease": BucketPath.parse,
+    "labels": lambda text: check_labels(as_pairs(SETTINGS["labels"], text)),
+    "tags": lambda text: check_tags(as_items(SETTINGS["tags"], text)),
+}

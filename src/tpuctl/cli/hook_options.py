@@ -1,0 +1,58 @@
+"""The options that name hooks, and the `Hooks` that they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.events import EventKind
+from tpuctl.settings import SETTINGS, SourceKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.cli.app import App
+    from tpuctl.hooks import Hooks
+
+_KINDS = {
+    "on_preempt": (EventKind.PREEMPTED, "the service took a node back"),
+    "on_recover": (EventKind.RECOVERED, "a node is usable again"),
+    "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced, or begins"),
+    "on_give_up": (EventKind.GAVE_UP, "nothing more is done for a node"),
+}
+# What says which cloud is talked to, as whom, and where is noted what: given by flag, it counts inside a hook too.
+_PASSED_ON = ("endpoint", "impersonate_service_account", "quota_project", "user", "ssh_key", "journal", "lease")
+
+
+def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for a hook of each kind of event; of all four where none is named."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name, (kind, when) in reversed(_KINDS.items()):
+            if kind in kinds or not kinds:
+                flag = "--" + name.replace("_", "-")
+                text = f"Run this here when {when}; the event is on its stdin."
+                function = click.option(flag, name, metavar="CMD", help=text)(function)
+        return function
+
+    return decorate
+
+
+def take_hooks(app: App, options: dict[str, Any]) -> Hooks:
+    """Take the options that name hooks out of a command's options, and return the hooks. An empty command is none."""
+    from tpuctl.hooks import Hooks  # noqa: PLC0415  # completion and --help need not wait for it
+
+    given = {kind: options.pop(name, None) for name, (kind, _) in _KINDS.items()}
+    return Hooks({kind: text for kind, text in given.items() if text}, app.invocation.environ, extra=_same_cloud(app))
+
+
+def _same_cloud(app: App) -> dict[str, str]:
+    """Return the variables by which `tpuctl` in a hook talks to the cloud that this run talks to."""
+    # `0` too: a project file in the hook's working directory may ask for the sandbox.
+    found = {"TPUCTL_SANDBOX": "1" if app.is_sandbox else "0"}
+    for key in _PASSED_ON:
+        setting, variable = app.settings[key], SETTINGS[key].environment
+        if setting and variable and setting.source.kind is SourceKind.FLAG:
+            found[variable] = str(setting.value)
+    return found

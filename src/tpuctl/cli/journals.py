@@ -1,0 +1,27 @@
+"""Which journal a command uses: the one on this machine, or one in a bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.cli.places import journal_folder
+from tpuctl.journal import Journal
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+
+
+def journal(app: App) -> Journal:
+    """Return the journal; in a bucket where the setting `journal` names one. Nothing is read or written yet."""
+    warn = app.terminal.warn
+    place = app.settings.text("journal")
+    if place is None:
+        return Journal(journal_folder(app.invocation.environ, sandbox=app.is_sandbox), warn=warn)
+    from tpuctl.journal import BucketStore  # noqa: PLC0415  # only for a bucket
+    from tpuctl.names import BucketPath  # noqa: PLC0415  # as above
+
+    # The client is made first, so that at the end it is closed after what waits has been written.
+    store = BucketStore(app.storage, BucketPath.parse(place), app.clock, warn=warn)
+    made = Journal(store, warn=warn)
+    app.at_the_end(made.flush)
+    return made

@@ -1,0 +1,47 @@
+"""What a failure has to do with how tpuctl was called: a mistyped zone, an endpoint that is not the one that was meant."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.settings import SourceKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.cli.app import App
+
+# Also `us-central1-ai1a`. What it finds beyond zones (names of nodes, say) is near to no zone.
+_ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b")
+
+
+def remedies(app: App, error: TpuctlError) -> Iterator[str]:
+    """Return hints that the place which raised the error could not give."""
+    if isinstance(error, (AccessError, InvalidRequestError, NotFoundError)):
+        yield from _zones(error)
+    if isinstance(error, (AccessError, ServiceUnavailableError)):
+        yield from _endpoint(app, error)
+
+
+def _zones(error: TpuctlError) -> Iterator[str]:
+    from tpuctl.cli.zones import near_zone  # noqa: PLC0415  # only for failures that name a zone
+
+    for zone in dict.fromkeys(_ZONE_LIKE.findall(error.message)):
+        if near := near_zone(zone):
+            yield f"tpuctl knows no TPUs in `{zone}`: did you mean `{near}`?"
+
+
+def _endpoint(app: App, error: TpuctlError) -> Iterator[str]:
+    try:
+        setting = app.settings["endpoint"]
+    except TpuctlError:
+        return  # the settings are what is wrong
+    if setting is None or app.is_sandbox:
+        return
+    source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
+    if "Connection refused" in error.message:
+        yield f"nothing listens at `{setting.value}`, the endpoint that {source} names"
+    else:
+        yield f"calls go to the endpoint `{setting.value}`, which {source} names; one looks like `https://HOST`"

@@ -1,0 +1,196 @@
+"""The journal on the local disk: one file for each node, PROJECT/ZONE/NAME.jsonl, for its owner only.
+
+Every process takes the file's lock to write and to read, so a file can be rotated while others write: NAME.1.jsonl gets
+the older half. Where a file system has no locks, lines are still written whole, and nothing is rotated.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.journal.lines import halves, joined
+from tpuctl.journal.store import LIMIT, JournalError
+from tpuctl.names import NodeName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_FULL = "the disk is full"
+
+
+class LocalStore:
+    """The files below one folder, which is made when something is first written. `warn` is told what cannot be read."""
+
+    def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
+        self._folder, self._warn = folder, warn
+        self._safe: set[Path] = set()
+
+    def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
+        """Write a line; wait until a durable one is on the disk."""
+        path = self._path(name)
+        try:
+            _make_private(path.parent)
+            with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as (handle, is_locked):
+                size = _write(path, handle, line, may_take_back=is_locked)
+                if durable:
+                    os.fsync(handle)
+                    self._make_findable(path)
+                if is_locked and size > LIMIT:
+                    _rotate(path, _rotated(path))
+        except OSError as error:
+            raise JournalError(path, error.strerror or str(error)) from error
+
+    def read(self, name: NodeName, *, rotated: bool) -> bytes:
+        """Return what the files hold; a file that cannot be read is told of and counts as empty."""
+        path = self._path(name)
+        try:
+            with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
+                newer = path.read_bytes()
+                older = _rotated(path).read_bytes() if rotated and _rotated(path).exists() else b""
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._warn(f"the journal cannot be read: {path}: {error.strerror or error}")
+            return b""
+        return joined(older, newer)
+
+    def names(self) -> list[NodeName]:
+        """Return the nodes that have a file, sorted."""
+        return sorted(_name(path) for path in self._files("*/*"))
+
+    def recent(self, project: str, zone: str) -> list[NodeName]:
+        """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
+        dated = []
+        for path in self._files(f"{_folder_of(project)}/*"):
+            with suppress(OSError):
+                dated.append((path.parent.name == zone, path.stat().st_mtime_ns, path))
+        return [_name(path) for _, _, path in sorted(dated, reverse=True)]
+
+    def where(self, name: NodeName) -> str:
+        """Return the path of a node's file."""
+        return str(self._path(name))
+
+    def flush(self, *, only_due: bool) -> None:
+        """Nothing waits to be written here."""
+
+    def _files(self, pattern: str) -> Iterator[Path]:
+        # No name of a node holds a dot: what has one is a rotated file.
+        return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+
+    def _path(self, name: NodeName) -> Path:
+        return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
+
+    def _make_findable(self, path: Path) -> None:
+        """Make sure, once in this process, that after a power failure the file is found in its folders."""
+        if path in self._safe:
+            return
+        for folder in path.relative_to(self._folder).parents:
+            _sync(self._folder / folder)
+        _sync(self._folder.parent)
+        self._safe.add(path)
+
+
+def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
+    """Write the whole line or none of it; return the file's size."""
+    size = os.fstat(handle).st_size
+    # A crash may have left a line without its end: the next one must not be lost with it.
+    is_torn = size and os.pread(handle, 1, size - 1) != b"\n"
+    text = b"\n" + line if is_torn else line
+    if os.write(handle, text) < len(text):
+        if may_take_back:
+            os.ftruncate(handle, size)
+        raise JournalError(path, _FULL)
+    return size + len(text)
+
+
+def _rotate(path: Path, aside: Path) -> None:
+    """Put the older half aside. Where there is no room for that the file goes on growing."""
+    try:
+        before = aside.read_bytes() if aside.exists() else b""
+        older, newer = halves(path.read_bytes(), before=before)
+        # In this order a crash in between leaves lines twice, never nowhere.
+        for target, content in ((aside, older), (path, newer)):
+            _replace(target, content)
+    except OSError:
+        return
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.new")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync(target.parent)
+
+
+@contextmanager
+def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
+    """Open a file and wait for its lock; give the handle, and whether this file system has locks."""
+    while True:
+        handle = os.open(path, flags, 0o600)
+        try:
+            is_locked = _lock(handle, kind)
+            # While we waited, the file may have been rotated: then the lock is that of a file which is no longer there.
+            if _is_at(handle, path):
+                yield handle, is_locked
+                return
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind)
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    """Have a folder's entries written. Not every file system can, and not every folder above ours may be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, all for the owner only."""
+    if folder.is_dir():
+        return
+    # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _rotated(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.1.jsonl")
+
+
+def _folder_of(project: str) -> str:
+    # A domain-scoped project holds a colon, which some file systems refuse. No project holds an underscore.
+    return project.replace(":", "_")
+
+
+def _name(path: Path) -> NodeName:
+    project, zone, node_id = path.with_suffix("").parts[-3:]
+    return NodeName(project.replace("_", ":"), zone, node_id)

@@ -1,0 +1,170 @@
+"""Leases on this machine: one file for each node, and one for each process that holds any.
+
+A process keeps its own file locked (`flock`) as long as it lives, and the kernel unlocks it however the process ends: who
+was killed is known at once to be gone, and who lives is never taken for expired, whatever the clock says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import parse_timestamp
+from tpuctl.errors import PreconditionFailedError
+from tpuctl.lease import LeaseError, Record, Stored
+
+if TYPE_CHECKING:
+    from tpuctl.clock import Clock
+    from tpuctl.names import NodeName
+
+# No project can be called that.
+_PROCESSES = ".processes"
+
+
+class LocalStore:
+    """Records below a folder, at `PROJECT/ZONE/NODE.json`; folder and files are made when they are first written."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._alive: dict[str, int] = {}
+
+    def read(self, name: NodeName) -> Stored | None:
+        """Return the record of a node, which knows whether its process lives."""
+        with self._explained():
+            return self._read(self._file(name))
+
+    def write(self, name: NodeName, record: Record, *, expected: str | None) -> str:
+        """Replace a version; see `Store`. From the first record on this process counts as alive."""
+        version = secrets.token_hex(8)
+        written = self._clock.now().isoformat()
+        document = {"version": version, "written": written, "record": json.loads(record.to_json())}
+        with self._explained():
+            self._live(record.owner)
+            with self._only_one(name) as file:
+                self._expect(file, expected)
+                _replace(file, json.dumps(document, indent=1) + "\n")
+        return version
+
+    def remove(self, name: NodeName, *, expected: str) -> None:
+        """Remove a version; see `Store`."""
+        with self._explained(), self._only_one(name) as file:
+            if file.exists():
+                self._expect(file, expected)
+                file.unlink()
+
+    def close(self) -> None:
+        """Count as dead from now on, in all records."""
+        for owner, descriptor in self._alive.items():
+            self._process(owner).unlink(missing_ok=True)
+            os.close(descriptor)
+        self._alive.clear()
+
+    def _read(self, file: Path) -> Stored | None:
+        try:
+            content = file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            document = json.loads(content)
+            version, body = str(document["version"]), json.dumps(document["record"]).encode()
+            written = parse_timestamp(document["written"])
+        except (KeyError, TypeError, ValueError, RecursionError):
+            version, body, written = "", b"", None
+        record = Record.from_json(body, str(file))
+        age = max(self._clock.now() - written, timedelta()) if written else timedelta()
+        return Stored(record, version, age, is_alive=self._lives(record.owner))
+
+    def _expect(self, file: Path, expected: str | None) -> None:
+        found = self._read(file)
+        if (found.version if found else None) != expected:
+            raise PreconditionFailedError(f"`{file}` was changed by another process meanwhile", hint="try again")
+
+    @contextmanager
+    def _only_one(self, name: NodeName) -> Iterator[Path]:
+        """Keep other processes from the node's file for a moment, and yield its path."""
+        file = self._file(name)
+        descriptor = _open(file.with_suffix(".lock"))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(descriptor)
+
+    def _live(self, owner: str) -> None:
+        """Lock the file of our own process, and clear away those of processes that were killed."""
+        if owner in self._alive:
+            return
+        file = self._process(owner)
+        while True:
+            descriptor = _open(file)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Another process may have cleared it away before it was locked.
+            with suppress(FileNotFoundError):
+                if file.stat().st_ino == os.fstat(descriptor).st_ino:
+                    break
+            os.close(descriptor)
+        self._alive[owner] = descriptor
+        for other in file.parent.iterdir():
+            _is_locked(other)
+
+    def _lives(self, owner: str) -> bool:
+        return _is_locked(self._process(owner))
+
+    def _file(self, name: NodeName) -> Path:
+        return self._folder / name.project / name.zone / f"{name.node_id}.json"
+
+    def _process(self, owner: str) -> Path:
+        # The name comes out of a file: it must not lead out of the folder.
+        return self._folder / _PROCESSES / f"{owner.replace('/', '_')}.lock"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LeaseError(
+                f"who may change the node cannot be noted in `{self._folder}`: {error.strerror or error}; nothing was changed",
+                hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
+            ) from error
+
+
+def _is_locked(file: Path) -> bool:
+    """Tell whether the process lives whose file this is; removes the file of one that does not."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # While it is locked here, so that nobody comes to life in a file that goes away.
+        file.unlink(missing_ok=True)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _open(file: Path) -> int:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _replace(file: Path, text: str) -> None:
+    """Write a file so that it is whole at any moment, also after a crash of the machine."""
+    draft = file.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    draft.replace(file)

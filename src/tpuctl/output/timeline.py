@@ -1,0 +1,229 @@
+"""The timeline of a node, from the lines of its journal: states with how long each lasted, and what was done between them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_duration, format_timestamp, parse_timestamp
+from tpuctl.output.tables import Cell
+from tpuctl.timing import is_repair, usable_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    Entry = Mapping[str, Any]  # JSON
+
+HEADER = ("TIME (UTC)", "WHAT", "FOR", "", "WHY")
+
+_GONE = "gone"
+_STATE_STYLES = {
+    "READY": "green",
+    "STOPPED": "dim",
+    "PREEMPTED": "red",
+    "TERMINATED": "red",
+    "UNKNOWN": "red",
+    _GONE: "dim",
+}
+_MARKS = {"usable": "✓", "recovered": "✓", "preempted": "!", "maintenance": "!", "gave-up": "!", "note": "·"}
+_STYLES = {"✓": "green", "→": "cyan", "!": "red", "·": ""}
+_BEGINNINGS = frozenset({"create", "start", "restart", "bringing-up"})
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a state and until when it lasted, or an event. A state without an end is as it was last seen."""
+
+    at: datetime
+    what: str
+    why: str = ""
+    is_state: bool = False
+    health: str = ""
+    node_id: str | None = None
+    until: datetime | None = None
+
+    def lasted(self, now: datetime) -> timedelta | None:
+        """Return how long the state lasted, until now where it has no end; nothing for an event, and for no node at all."""
+        return max((self.until or now) - self.at, timedelta()) if self.is_state and self.what != _GONE else None
+
+
+def lines(entries: Sequence[Entry]) -> list[Line]:
+    """Return the lines, oldest first. What two writers saw alike is one line."""
+    found: list[Line] = []
+    state = left = begun = None  # the line that holds the state; when its deletion was asked for; when a way up began
+    for at, entry in _dated(entries):
+        event = str(entry.get("event"))
+        if event == "state":
+            line = _state_line(at, entry)
+            if state is not None and _is_same(found[state], line):
+                continue
+            _end(found, state, at)
+            state, left = len(found), None
+            found.append(line)
+            continue
+        if event == "create":
+            _end(found, state, left or at)
+            state = left = None
+        if event == "delete":
+            left = at
+        if event != "bringing-up" or begun is None:  # else the line before has said so
+            found.append(Line(at, event, _why(event, entry, at - begun if begun else None)))
+        begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
+    _end(found, state, left)
+    return found
+
+
+def shown_since(found: Sequence[Line], since: datetime | None, last: int | None) -> list[Line]:
+    """Return the lines that reach beyond a time, and of those the last ones."""
+    kept = [line for line in found if since is None or (line.until or line.at) >= since or _is_open(line)]
+    return kept[-last:] if last else kept
+
+
+def rows(found: Sequence[Line], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:
+    """Return a row for each line, for a terminal of that width: with bars to scale where there is room for them."""
+    is_narrow = width < 100
+    lengths = [line.lasted(now) for line in found]
+    longest = max((length for length in lengths if length), default=timedelta())
+    texts = [
+        (_marked(line), "" if length is None else format_duration(length))
+        for line, length in zip(found, lengths, strict=True)
+    ]
+    used = (14 if is_narrow else 19) + max(len(what) for what, _ in texts) + max(len(length) for _, length in texts) + 8
+    room = min(width - used - min(max(len(line.why) for line in found), 30), 32) if found else 0
+    return [
+        (
+            Cell(f"{line.at:%m-%d %H:%M:%S}" if is_narrow else f"{line.at:%Y-%m-%d %H:%M:%S}", style="dim"),
+            Cell(what, style=_style(line)),
+            Cell(text),
+            Cell(_bar(length, longest, room) if room >= 6 else "", style=_style(line)),
+            Cell(_reason(line)),
+        )
+        for line, (what, text), length in zip(found, texts, lengths, strict=True)
+    ]
+
+
+def plain_rows(found: Sequence[Line], now: datetime) -> list[tuple[Cell, ...]]:
+    """Return a row for each line, for a program: time, word, duration in seconds, reason."""
+    return [
+        (Cell(format_timestamp(line.at)), Cell(_words(line)), Cell(_seconds(line.lasted(now))), Cell(_reason(line)))
+        for line in found
+    ]
+
+
+def totals(entries: Sequence[Entry], now: datetime, *, since: datetime | None = None) -> list[tuple[str, str, str]]:
+    """Return label, text and style of what it comes to: usable for how long, repairs, preemptions, time to usable."""
+    found = lines(entries)
+    if not found:
+        return []
+    dated = [(at, entry) for at, entry in _dated(entries) if since is None or at >= since]
+    begin = max(found[0].at, since) if since else found[0].at
+    end = now if any(_is_open(line) for line in found) else found[-1].until or found[-1].at
+    whole = max(end - begin, timedelta())
+    usable = sum((span.within(begin, end) for span in usable_spans(entries)), timedelta())
+    share = f" ({usable / whole:.0%})" if whole else ""
+    repairs = [str(entry["event"]).replace("delete", "recreation") for _, entry in dated if is_repair(entry)]
+    told = [
+        ("usable", f"{format_duration(usable)} of {format_duration(whole)}{share}" if usable else "never", ""),
+        ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
+        ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
+    ]
+    if times := _times_to_usable(dated):
+        median = format_duration(timedelta(seconds=statistics.median(times)))
+        told.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))
+    return [entry for entry in told if entry != ("preempted", "0 times", "")]
+
+
+def _state_line(at: datetime, entry: Entry) -> Line:
+    state, health, node_id = entry.get("state"), entry.get("health"), entry.get("id")
+    shown_health = "" if health in {None, "HEALTH_UNSPECIFIED"} else str(health)
+    return Line(at, str(state) if state else _GONE, is_state=True, health=shown_health, node_id=node_id)
+
+
+def _is_same(line: Line, other: Line) -> bool:
+    return (line.what, line.health, line.node_id) == (other.what, other.health, other.node_id)
+
+
+def _is_open(line: Line) -> bool:
+    return line.is_state and line.until is None and line.what != _GONE
+
+
+def _end(found: list[Line], index: int | None, at: datetime | None) -> None:
+    if index is not None:
+        found[index] = replace(found[index], until=at)
+
+
+def _why(event: str, entry: Entry, took: timedelta | None) -> str:
+    reason = str(entry.get("reason") or entry.get("text") or "")
+    if event == "create" and isinstance(spec := entry.get("spec"), dict):
+        what = f"{spec.get('accelerator_type')} with {spec.get('runtime_version')}, {spec.get('tier') or 'on-demand'}"
+        return f"{reason}: {what}" if reason else what
+    if event == "usable":
+        told = entry.get("took")
+        took = timedelta(seconds=told) if isinstance(told, int | float) else took
+        return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
+    if event == "setup":
+        return "done" if entry.get("ok") else "failed"
+    return reason
+
+
+def _times_to_usable(dated: Sequence[tuple[datetime, Entry]]) -> list[float]:
+    times: list[float] = []
+    begun: datetime | None = None
+    for at, entry in dated:
+        event, took = entry.get("event"), entry.get("took")
+        if event == "usable":
+            if isinstance(took, int | float):
+                times.append(took)
+            elif begun:
+                times.append((at - begun).total_seconds())
+            begun = None
+        elif event == "delete":
+            begun = None
+        elif event in _BEGINNINGS:
+            begun = begun or at
+    return times
+
+
+def _marked(line: Line) -> str:
+    return f"  {_words(line)}" if line.is_state else f"{_MARKS.get(line.what, '→')} {line.what}"
+
+
+def _words(line: Line) -> str:
+    return f"{line.what} {line.health}" if line.health else line.what
+
+
+def _reason(line: Line) -> str:
+    return "as last seen" if _is_open(line) else line.why
+
+
+def _style(line: Line) -> str:
+    if not line.is_state:
+        return _STYLES[_MARKS.get(line.what, "→")]
+    is_unwell = line.health not in {"", "HEALTHY"}
+    return "red" if is_unwell else _STATE_STYLES.get(line.what, "yellow")
+
+
+def _bar(length: timedelta | None, longest: timedelta, room: int) -> str:
+    """Return a bar to scale; something is seen of every state that lasted at all."""
+    if not length or not longest:
+        return ""
+    whole, rest = divmod(max(round(length / longest * room * 8), 1), 8)
+    return "█" * whole + (_EIGHTHS[rest] if rest else "")
+
+
+def _seconds(length: timedelta | None) -> str:
+    return "" if length is None else f"{length.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _dated(entries: Sequence[Entry]) -> list[tuple[datetime, Entry]]:
+    """Return the entries that tell their time, in its order: several machines may have written, each by its own clock."""
+    dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
+    return sorted(dated, key=lambda each: each[0])

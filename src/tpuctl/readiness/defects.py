@@ -1,0 +1,59 @@
+"""What is wrong with a READY node: evidence that it will not become usable by itself. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.model import Health, Node
+from tpuctl.readiness.ladder import Defect, scaled, under_maintenance
+from tpuctl.readiness.levels import missing_level, promised_chips, worker_holds
+from tpuctl.readiness.values import Answer, Goal
+from tpuctl.readiness.words import describe_answers, described_health, why_devices_short
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from tpuctl.readiness.values import Policy, Seen
+
+# UNHEALTHY_MAINTENANCE is not among them: the service reschedules it by itself [API field text].
+_DEFECTIVE = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
+
+
+def defect(policy: Policy, seen: Seen, node: Node, now: datetime) -> Defect | None:
+    """Return what is wrong, or nothing where there is only to wait: no evidence, or the service is at work on it."""
+    if node.health is Health.UNHEALTHY_MAINTENANCE or not node.health.is_known or under_maintenance(node, now):
+        return None
+    if node.health in _DEFECTIVE:
+        return Defect(f"it is READY but {described_health(node)}", _patience(policy, seen, node, "unhealthy"))
+    answers = [worker.answer for worker in seen.workers]
+    if Answer.UNREACHABLE in answers:
+        # From outside a network that keeps ssh away looks the same: only on a node of ours is it evidence.
+        if not seen.is_ours and not policy.forced:
+            return None
+        reason = f"it is READY but {describe_answers(answers)}"
+        return Defect(reason, _patience(policy, seen, node, "unanswered"), is_silence=True)
+    if (
+        policy.goal is Goal.DEVICES
+        and missing_level(policy, seen, node) is Goal.DEVICES
+        and _is_short(policy, seen, node)
+    ):
+        reason = f"it is READY but {why_devices_short(policy, seen, node)}"
+        return Defect(reason, _patience(policy, seen, node, "devices"), is_missing_devices=True)
+    return None
+
+
+def lasted(seen: Seen) -> timedelta:
+    """Return how long a defect has been there, as far as it counts against its threshold."""
+    return seen.in_state if seen.since_repair is None else min(seen.in_state, seen.since_repair)
+
+
+def _is_short(policy: Policy, seen: Seen, node: Node) -> bool:
+    """Tell whether a worker was asked and fell short; one that could not tell is no evidence."""
+    promised = promised_chips(node)
+    return any(worker_holds(policy, worker, Goal.DEVICES, promised) is False for worker in seen.workers)
+
+
+def _patience(policy: Policy, seen: Seen, node: Node, first: str) -> timedelta:
+    """Return the threshold of a defect, or after a repair how long its effect is awaited."""
+    thresholds = policy.thresholds
+    return scaled(policy, node, getattr(thresholds, first) if seen.since_repair is None else thresholds.recheck)

@@ -1,0 +1,85 @@
+"""What to do about a change that the service accepted and then did not carry out. Pure."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    InvalidInputError,
+    InvalidRequestError,
+    NoCapacityError,
+    NotFoundError,
+    QuotaError,
+)
+from tpuctl.model import NodeState
+from tpuctl.readiness.pacing import delay
+from tpuctl.readiness.values import Decision, Delete, Failure, GiveUp, Next, Verb, Wait
+
+if TYPE_CHECKING:
+    from tpuctl.errors import TpuctlError
+    from tpuctl.readiness.values import Policy, Seen
+
+# Sending the same again changes nothing.
+_FINAL = (AccessError, InvalidRequestError, InvalidInputError, ConflictError, NotFoundError)
+_SCARCE = (NoCapacityError, QuotaError)
+_AGAIN = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "delete it"}
+
+
+def after_failure(policy: Policy, seen: Seen, failure: Failure) -> Decision | None:
+    """Return what a failed change leads to, or nothing where what is there now decides."""
+    if _is_overtaken(seen, failure):
+        return None
+    error, is_scarce = failure.error, isinstance(failure.error, _SCARCE)
+    if isinstance(error, _FINAL) or not _may_repeat(policy, failure.verb) or (is_scarce and not policy.is_patient):
+        return GiveUp(error)
+    if not is_scarce and failure.times > policy.internal_retries:
+        return GiveUp(_with_advice(error, failure))
+    node = seen.node
+    if failure.verb is Verb.CREATE and node and node.state is NodeState.CREATING and node.id == failure.node_id != "":
+        # The record of a failed creation stays and holds the name [observed: terraform-provider-google#16147].
+        return Delete(f"its creation failed: {error.message}", node.id)
+    left = _pause(policy, failure, policy.backoff if is_scarce else policy.backoff / 2) - failure.ago
+    if left <= timedelta():
+        return None
+    return Wait(min(left, delay(seen)), f"{failure.verb} failed: {error.message}", Next(_AGAIN[failure.verb], left))
+
+
+def _is_overtaken(seen: Seen, failure: Failure) -> bool:
+    """Tell whether what is there now makes the failure a thing of the past."""
+    node = seen.node
+    if failure.verb is Verb.DELETE:
+        return node is None
+    if isinstance(failure.error, NotFoundError) and seen.has_vanished:
+        return True
+    return node is not None and node.state is NodeState.READY
+
+
+def _may_repeat(policy: Policy, verb: Verb) -> bool:
+    if not policy.goal.is_usable:
+        return False
+    return policy.may_start if verb is Verb.START else policy.may_create and verb in {Verb.CREATE, Verb.DELETE}
+
+
+def _pause(policy: Policy, failure: Failure, first: timedelta) -> timedelta:
+    pause = min(first, policy.longest_backoff)
+    for _ in range(failure.times - 1):
+        if not timedelta() < pause < policy.longest_backoff:
+            break
+        pause = min(policy.longest_backoff, pause * 2)
+    return pause
+
+
+def _with_advice(error: TpuctlError, failure: Failure) -> TpuctlError:
+    """Return an internal error of the service with what it often means [observed: code 13 where there is no room]."""
+    tried = f"tried {failure.times} times; " if failure.times > 1 else ""
+    advice = (
+        f"{tried}the service often says this when it has no capacity for that size right now: try another zone, a smaller "
+        "size, or another tier"
+    )
+    advised = copy.copy(error)
+    advised.hint = f"{error.hint}\n{advice}" if error.hint else advice
+    return advised

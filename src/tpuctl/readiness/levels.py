@@ -1,0 +1,78 @@
+"""Which levels of usable hold for a READY node, and which workers fall short of them. Pure facts, no words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.model import Health, Node
+from tpuctl.readiness.values import LEVELS, Answer, Goal, Startup
+
+if TYPE_CHECKING:
+    from tpuctl.readiness.values import Policy, Seen, WorkerSeen
+
+
+def missing_level(policy: Policy, seen: Seen, node: Node) -> Goal | None:
+    """Return the first level up to the goal that does not hold, or nothing: then the node is as usable as is wanted."""
+    wanted = LEVELS[: LEVELS.index(policy.goal) + 1]
+    return next((level for level in wanted if not _holds(policy, seen, node, level)), None)
+
+
+def short_workers(policy: Policy, seen: Seen, node: Node, level: Goal) -> tuple[int, ...]:
+    """Return the workers that are known not to have reached a level beyond `healthy`."""
+    promised = promised_chips(node)
+    return tuple(
+        index for index, worker in enumerate(seen.workers) if worker_holds(policy, worker, level, promised) is not True
+    )
+
+
+def worker_holds(policy: Policy, worker: WorkerSeen, level: Goal, promised: int | None) -> bool | None:
+    """Tell whether one worker has reached a level beyond `healthy`; nothing where it was not asked, or could not tell."""
+    if level is Goal.SSH:
+        return worker.answer is Answer.YES
+    if worker.answer is not Answer.YES:
+        return None
+    if level is Goal.STARTUP:
+        return worker.startup.has_ended if worker.startup is not None else None
+    if policy.has_probe:
+        # A probe runs after the script that tells the startup: without that nothing was asked.
+        return worker.failed is None if worker.failed or worker.startup is not None else None
+    if promised is None:
+        return True
+    return worker.chips == promised if worker.chips is not None else None
+
+
+def promised_chips(node: Node) -> int | None:
+    """Return how many chips each worker has by the accelerator type; nothing where the table does not know the type."""
+    return node.accelerator.chips_per_worker if node.accelerator else None
+
+
+def all_answer(seen: Seen, node: Node) -> bool:
+    """Tell whether every worker of the node was asked and answers."""
+    return len(seen.workers) >= node.workers and all(worker.answer is Answer.YES for worker in seen.workers)
+
+
+def is_alive(seen: Seen) -> bool:
+    """Tell whether the node may be working for somebody: a worker answers, or refuses us, or none was asked."""
+    return not seen.workers or any(worker.answer is not Answer.UNREACHABLE for worker in seen.workers)
+
+
+def can_be_entered(seen: Seen) -> bool:
+    """Tell whether some worker can be entered, and so may hold what somebody wants to keep."""
+    return any(worker.answer is Answer.YES for worker in seen.workers)
+
+
+def failed_startups(seen: Seen) -> tuple[int, ...]:
+    """Return the workers whose startup has ended and failed."""
+    return tuple(index for index, worker in enumerate(seen.workers) if worker.startup is Startup.FAILED)
+
+
+def _holds(policy: Policy, seen: Seen, node: Node, level: Goal) -> bool:
+    match level:
+        case Goal.READY:
+            return True
+        case Goal.HEALTHY:
+            # An unset health is normal for a while; it counts once every worker answers.
+            is_healthy = node.health is Health.HEALTHY and len(node.endpoints) >= node.workers
+            return is_healthy or (node.health is Health.HEALTH_UNSPECIFIED and all_answer(seen, node))
+        case _:
+            return len(seen.workers) >= node.workers and not short_workers(policy, seen, node, level)

@@ -1,0 +1,197 @@
+"""What a worker tells of itself from inside: the script that runs there, and how its lines are read. No IO.
+
+The script is POSIX sh. It needs no Python, no framework and no root: `sudo -n` is used where it works without a password.
+Paths of devices begin at `$TPUCTL_DEVICE_ROOT`, which is empty on a real worker. Sources for what it asks:
+
+- cloud-init: `cloud-init status` (its documentation); the exit codes differ between versions, so the words decide.
+- startup script: `google-startup-scripts.service`, a oneshot unit: `activating` while the script runs (guest-agent's unit
+  file; observed). A script that fails does not fail the unit: the runner logs it and ends with 0 (guest-agent's source).
+  That TPU VMs have both, as other images do, and that `Job` is set while the unit waits for its turn: unverified.
+- chips: `/dev/accelN` up to v4, `/dev/vfio/N` from v5e on (observed); sources disagree for v6e, so the larger number counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.readiness import Startup
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+COMMAND = "exec sh -s"
+_HOLDERS_SHOWN = 8
+_LONGEST_LINE = 200
+# The exit code of coreutils' `timeout` for a command whose time was up.
+_TIMED_OUT = 124
+
+_SCRIPT = r"""
+printf '\ntpuctl-begin\n'
+root=${TPUCTL_DEVICE_ROOT-}
+[ -z "$root" ] || root=$(cd "$root" && pwd -P) || root=/nonexistent
+sudo=
+if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then sudo='sudo -n'; fi
+
+running= failed= ended=
+note() { case $1 in running) running=$running,$2 ;; failed) failed=$failed,$2 ;; *) ended=yes ;; esac }
+
+if command -v cloud-init >/dev/null 2>&1; then
+    said=$(cloud-init status --long </dev/null 2>/dev/null)
+    word=$(printf '%s\n' "$said" | sed -n 's/^extended_status: *//p' | tail -n 1)
+    [ -n "$word" ] || word=$(printf '%s\n' "$said" | sed -n 's/^status: *//p' | tail -n 1)
+    case $word in
+        *running*|'not run'|'not started') note running cloud-init ;;
+        *error*) note failed cloud-init ;;
+        *done*|disabled) note done ;;
+    esac
+fi
+
+unit=google-startup-scripts.service
+if command -v systemctl >/dev/null 2>&1; then
+    said=$(systemctl show "$unit" -p LoadState -p ActiveState -p Result -p Job </dev/null 2>/dev/null | tr '\n' ' ')
+    case " $said" in
+        *' ActiveState=activating '*|*' ActiveState=deactivating '*) note running startup-script ;;
+        *' ActiveState=inactive '*' Job='[1-9]*|*' Job='[1-9]*' ActiveState=inactive '*) note running startup-script ;;
+        *' ActiveState=failed '*) note failed startup-script ;;
+        *' LoadState=loaded '*)
+            # The journal may be root's alone; what cannot be read is not taken for a failure.
+            lines=$($sudo journalctl -u "$unit" -b -o cat -n 20 --no-pager </dev/null 2>/dev/null)
+            failure='^Script "[a-z-]*" failed with error|^startup-script[a-z-]* exit status [1-9]'
+            if printf '%s\n' "$lines" | grep -Eq "$failure"; then note failed startup-script; else note done; fi ;;
+    esac
+fi
+if [ -n "$running" ]; then startup=running
+elif [ -n "$failed" ]; then startup=failed
+elif [ -n "$ended" ]; then startup=done
+else startup=unknown
+fi
+about=$running
+[ "$startup" != failed ] || about=$failed
+about=${about#,}
+
+count() {
+    number=0
+    for file do
+        case ${file##*/} in accel*[!0-9]*|[0-9]*[!0-9]*) continue ;; esac
+        [ ! -e "$file" ] || number=$((number + 1))
+    done
+    echo "$number"
+}
+accel=$(count "$root"/dev/accel[0-9]*)
+vfio=$(count "$root"/dev/vfio/[0-9]*)
+[ "$accel" -ge "$vfio" ] && chips=$accel || chips=$vfio
+
+holders=
+if [ -d /proc/self/fd ] && [ "$chips" -gt 0 ]; then
+    plain=$(printf '%s' "$root" | sed 's/[][\\*?]/\\&/g')
+    for pid in $(
+        $sudo find /proc/[0-9]*/fd -maxdepth 1 \
+            \( -lname "$plain/dev/accel[0-9]*" -o -lname "$plain/dev/vfio/[0-9]*" \) -print </dev/null 2>/dev/null |
+            sed -n 's|^/proc/\([0-9]*\)/.*|\1|p' | sort -nu | head -n HOLDERS_SHOWN
+    ); do
+        name=$(tr -c 'A-Za-z0-9._+-' '_' <"/proc/$pid/comm" 2>/dev/null)
+        name=${name%_}
+        holders=$holders,$pid:${name:-gone}
+    done
+fi
+holders=${holders#,}
+printf 'tpuctl-worker startup=%s about=%s chips=%s holders=%s\n' "$startup" "${about:--}" "$chips" "${holders:--}"
+"""
+
+_PROBE = r"""
+within=
+if command -v timeout >/dev/null 2>&1; then within='timeout -k 2 SECONDS'; fi
+{
+    $within "${SHELL:-/bin/sh}" -c PROBE </dev/null 2>&1
+    printf '\ntpuctl-probe exit=%s\n' "$?"
+} | tail -c 2000
+"""
+
+_REPORT = re.compile(
+    r"^tpuctl-worker startup=(?P<startup>unknown|running|done|failed) about=(?P<about>-|[a-z,-]+)"
+    r" chips=(?P<chips>[0-9]{1,5}) holders=(?P<holders>-|[0-9]+:[\w.+-]+(?:,[0-9]+:[\w.+-]+)*)\r?$",
+    re.MULTILINE | re.ASCII,
+)
+_BEGIN = re.compile(r"^tpuctl-begin\r?$", re.MULTILINE)
+_PROBE_END = re.compile(r"^tpuctl-probe exit=([0-9]{1,3})\r?$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker told. `failed` is why the user's probe did not pass; nothing where it did, or where there was none.
+
+    `detail` names what of the startup still runs, or failed.
+    """
+
+    startup: Startup
+    chips: int
+    holders: tuple[str, ...] = ()
+    failed: str | None = None
+    detail: str = ""
+
+
+def script(probe: str | None, timeout: timedelta) -> str:
+    """Return what `COMMAND` shall read. The probe is a shell line; it is ended on the worker before `timeout` is over.
+
+    A probe that were left behind would hold the TPU against the next one.
+    """
+    inside = _SCRIPT.replace("HOLDERS_SHOWN", str(_HOLDERS_SHOWN))
+    if probe is not None:
+        inside += _PROBE.replace("SECONDS", str(_patience(timeout))).replace("PROBE", shlex.quote(probe), 1)
+    # Until the last line is there, nothing runs: a connection that breaks leaves no half of it.
+    return f"main() {{\n{inside}\n}}\nmain\n"
+
+
+def has_begun(output: str) -> bool:
+    """Tell whether the script was started at all."""
+    return _BEGIN.search(output) is not None
+
+
+def parse(output: str, *, probe: str | None, timeout: timedelta) -> Report | None:
+    """Return what the script told in the midst of whatever else was printed, or nothing where it did not.
+
+    Of a probe that has no end in the output, the time was up.
+    """
+    match = _REPORT.search(output)
+    if match is None:
+        return None
+    startup = Startup(match["startup"])
+    holders = () if match["holders"] == "-" else tuple(one.replace(":", " ", 1) for one in match["holders"].split(","))
+    failed = _failure(output[match.end() :], timeout) if probe is not None else None
+    return Report(startup, int(match["chips"]), holders, failed, _detail(startup, match["about"]))
+
+
+def last_line(output: str) -> str:
+    """Return the last line that says something, without what a terminal would obey, and not too long."""
+    lines = ("".join(char if char.isprintable() else " " for char in line).strip() for line in output.splitlines())
+    said = [line for line in lines if line and not line.startswith("tpuctl-")]
+    return said[-1][-_LONGEST_LINE:] if said else ""
+
+
+def _failure(output: str, timeout: timedelta) -> str | None:
+    ends = list(_PROBE_END.finditer(output))
+    code = int(ends[-1][1]) if ends else _TIMED_OUT
+    if code == 0:
+        return None
+    said = last_line(output)
+    what = f"not done within {_patience(timeout)} s" if code == _TIMED_OUT else f"exit {code}"
+    return f"{what}: {said}" if said else what
+
+
+def _patience(timeout: timedelta) -> int:
+    """Return the seconds that a probe has on the worker: a little less than the session, so that its end is heard of."""
+    return max(1, int(timeout.total_seconds()) - 2)
+
+
+def _detail(startup: Startup, about: str) -> str:
+    what = " and ".join("the startup script" if one == "startup-script" else one for one in about.split(","))
+    match startup:
+        case Startup.RUNNING:
+            return f"{what} still runs" if "," not in about else f"{what} still run"
+        case Startup.FAILED:
+            return f"{what} failed"
+        case _:
+            return ""

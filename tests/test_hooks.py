@@ -1,0 +1,287 @@
+"""Hooks, as real shell commands: what they get, in which order they run, and how they fail without harm to us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import Sandbox
+from tpuctl import hooks
+from tpuctl.cli.app import App
+from tpuctl.cli.hook_options import hook_options, take_hooks
+from tpuctl.cli.invocation import Invocation
+from tpuctl.events import Event, EventKind
+from tpuctl.hooks import HookFailure, Hooks
+from tpuctl.names import NodeName
+from tpuctl.output.terminal import Streams
+
+NAME = NodeName("vision", "us-central2-b", "trainer")
+OTHER = NodeName("vision", "us-central2-b", "other")
+
+
+def event(kind: EventKind = EventKind.PREEMPTED, node: NodeName = NAME, text: str = "it was", **data: object) -> Event:
+    return Event(kind, datetime(2026, 1, 1, tzinfo=UTC), node, text, data)
+
+
+def hooks_for(command: str, kind: EventKind = EventKind.PREEMPTED, **environ: str) -> Hooks:
+    return Hooks({kind: command}, {"PATH": os.environ["PATH"], **environ}, extra={})
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Return when something in another process has happened."""
+    end = time.monotonic() + 5
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def is_there(pid_file: Path) -> bool:
+    """Tell whether the process whose id is in the file is there, be it as a zombie."""
+    try:
+        os.kill(int(pid_file.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
+    run = Hooks(
+        {EventKind.PREEMPTED: f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort > {tmp_path}/env"},
+        {"PATH": os.environ["PATH"], "TPUCTL_TIER": "spot", "TPUCTL_ZONE": "of the user"},
+        extra={"TPUCTL_SANDBOX": "1"},
+    )
+
+    told = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
+    run(told)
+
+    assert run.wait() == ()
+    assert json.loads((tmp_path / "json").read_text()) == told.to_json()
+    assert (tmp_path / "env").read_text().splitlines() == [
+        "TPUCTL_AT=2026-01-01T00:00:00Z",
+        "TPUCTL_EVENT=preempted",
+        "TPUCTL_HEALTH=",
+        "TPUCTL_NODE=trainer",
+        "TPUCTL_NODE_ID=17",
+        "TPUCTL_PROJECT=vision",
+        "TPUCTL_REASON=taken back  after ? 2h",
+        "TPUCTL_SANDBOX=1",
+        "TPUCTL_STATE=PREEMPTED",
+        "TPUCTL_TIER=spot",
+        "TPUCTL_ZONE=us-central2-b",
+    ]
+
+
+def test_events_without_a_hook_run_nothing() -> None:
+    run = hooks_for("exit 1")
+
+    run(event(EventKind.STATE))
+
+    assert (run.are_running, run.wait()) == (False, ())
+
+
+@pytest.mark.parametrize("length", [60_000, 3_000_000])
+def test_an_event_of_any_size_arrives_whole(tmp_path: Path, length: int) -> None:
+    run = hooks_for(f"wc -c > {tmp_path}/count")
+    told = event(text="x" * length)
+
+    run(told)
+
+    assert run.wait() == ()
+    assert int((tmp_path / "count").read_text()) == len(json.dumps(told.to_json())) + 1
+
+
+def test_a_hook_that_neither_reads_nor_ends_holds_up_only_its_own_node(tmp_path: Path) -> None:
+    hanging, other = tmp_path / "hanging", tmp_path / "other"
+    command = f"[ $TPUCTL_NODE = trainer ] || exec sh -c 'echo $$ > {other}'; echo $$ > {hanging}; exec sleep 60"
+    run = hooks_for(command)
+    started = time.monotonic()
+
+    run(event(text="x" * 3_000_000))
+    run(event(node=OTHER))
+
+    assert time.monotonic() - started < 1
+    until(lambda: all(path.exists() and path.read_text() for path in (hanging, other)))
+    # What has ended is not left behind as a zombie.
+    until(lambda: run.poll() == () and not is_there(other))
+    pid = int(hanging.read_text())
+    assert (run.are_running, os.getsid(pid)) == (True, pid)
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait() == (HookFailure(NAME, EventKind.PREEMPTED, command, -9, "was ended by SIGKILL"),)
+    assert (run.are_running, is_there(hanging)) == (False, False)
+
+
+def test_two_hooks_of_one_node_run_one_after_the_other(tmp_path: Path) -> None:
+    run = Hooks(
+        {
+            EventKind.PREEMPTED: f"echo preempted >> {tmp_path}/log; sleep 0.1; echo done >> {tmp_path}/log",
+            EventKind.RECOVERED: f"echo recovered >> {tmp_path}/log",
+        },
+        os.environ,
+        extra={},
+    )
+
+    run(event())
+    run(event(EventKind.RECOVERED))
+
+    assert run.wait() == ()
+    assert (tmp_path / "log").read_text().split() == ["preempted", "done", "recovered"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("exit 3", 3, "the hook for `preempted` ended with exit code 3: exit 3"),
+        (
+            "no-such-program-here 2>&-",
+            127,
+            (
+                "the hook for `preempted` ended with exit code 127, which means: command not found: "
+                "no-such-program-here 2>&-"
+            ),
+        ),
+        ("if", 2, "the hook for `preempted` ended with exit code 2: if"),
+        ("kill -TERM $$", -15, "the hook for `preempted` was ended by SIGTERM: kill -TERM $$"),
+    ],
+)
+def test_a_failure_is_told_once(command: str, code: int, words: str) -> None:
+    run = hooks_for(command)
+
+    run(event())
+
+    assert [(failure.node, failure.exit_code, str(failure)) for failure in run.wait()] == [(NAME, code, words)]
+    assert run.poll() == ()
+
+
+def test_what_cannot_be_started_is_a_failure_and_the_next_is_tried() -> None:
+    run = hooks_for("true", HUGE="x" * 3_000_000)
+
+    run(event())
+    run(event())
+
+    assert [failure.exit_code for failure in run.poll()] == [None, None]
+    run(event())
+    assert str(run.poll()[0]) == "the hook for `preempted` could not be started (Argument list too long): true"
+
+
+def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    run = hooks_for(f'echo "$TPUCTL_REASON" >> {tmp_path}/log; until [ -e {go} ]; do sleep 0.01; done')
+
+    for number in range(hooks.MAX_WAITING + 3):
+        run(event(text=str(number)))
+
+    assert [(failure.exit_code, failure.reason) for failure in run.poll()] == [
+        (None, "was left out, because 16 others wait for one to end")
+    ] * 2
+    go.touch()
+    assert run.wait() == ()
+    assert (tmp_path / "log").read_text().split() == ["0", *map(str, range(3, hooks.MAX_WAITING + 3))]
+
+
+def test_a_zone_that_takes_every_node_back_does_not_start_every_hook_at_once(tmp_path: Path) -> None:
+    log, nodes = tmp_path / "log", [NodeName("p", "z", str(number)) for number in range(hooks.MAX_RUNNING + 2)]
+    log.touch()
+    run = hooks_for(f"echo $$ >> {log}; [ $TPUCTL_NODE -ge {hooks.MAX_RUNNING} ] || exec sleep 60")
+
+    for node in nodes:
+        run(event(node=node))
+
+    until(lambda: len(log.read_text().split()) == hooks.MAX_RUNNING)
+    assert run.poll() == ()
+    first, *others = map(int, log.read_text().split())
+    os.kill(first, signal.SIGKILL)
+    until(lambda: run.poll() is not None and len(log.read_text().split()) == len(nodes))
+    for pid in others:
+        os.kill(pid, signal.SIGKILL)
+    assert {failure.exit_code for failure in run.wait()} == {-9}
+
+
+def test_a_hook_survives_ctrl_c_and_our_end_and_writes_to_our_stderr(tmp_path: Path) -> None:
+    code = """
+import os, sys, time
+from datetime import UTC, datetime
+from tpuctl.events import Event, EventKind
+from tpuctl.hooks import Hooks
+from tpuctl.names import NodeName
+run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={})
+run(Event(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
+time.sleep(60)
+"""
+    command = f"echo out; echo started > {tmp_path}/started; until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo end"
+    program = subprocess.Popen(
+        [sys.executable, "-c", code, command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until((tmp_path / "started").exists)
+
+    os.killpg(program.pid, signal.SIGINT)
+    program.wait(5)
+    (tmp_path / "go").touch()
+
+    # stderr ends when the hook, which outlives the program, lets go of it too.
+    out, err = program.communicate(timeout=5)
+    assert (out, err.startswith("out\n"), err.endswith("KeyboardInterrupt\nend\n")) == ("", True, True)
+
+
+def app_with(flags: Mapping[str, object], environ: Mapping[str, str], folder: Path) -> App:
+    app = App(Invocation((), environ, Streams.of_process(), folder))
+    app.take(dict(flags))
+    return app
+
+
+def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The sandbox was asked for by flag, and the node is in no default zone."""
+    sandbox.add_node("trainer", zone="us-central2-b", state="PREEMPTED")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    app = app_with(
+        {"sandbox": True}, {"PATH": path, "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}, tmp_path
+    )
+    run = take_hooks(app, {"on_recover": f'tpuctl status "$TPUCTL_NODE" -o json > {tmp_path}/found', "on_preempt": ""})
+
+    run(event(EventKind.RECOVERED, NodeName("sandbox", "us-central2-b", "trainer")))
+
+    assert run.wait() == ()
+    found = json.loads((tmp_path / "found").read_text())
+    assert (found["name"], found["state"]) == ("projects/sandbox/locations/us-central2-b/nodes/trainer", "PREEMPTED")
+
+
+def test_a_hook_talks_to_the_cloud_of_the_run_whatever_a_project_file_says(tmp_path: Path) -> None:
+    (tmp_path / "tpuctl.yaml").write_text("sandbox: true\n")
+    flags = {"sandbox": False, "endpoint": "http://localhost:1", "user": "ada"}
+    options = {"on_give_up": f"env | grep ^TPUCTL_ | sort > {tmp_path}/env", "other": 1}
+    run = take_hooks(app_with(flags, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, tmp_path), options)
+
+    run(event(EventKind.GAVE_UP))
+
+    assert (run.wait(), options) == ((), {"other": 1})
+    assert {"TPUCTL_SANDBOX=0", "TPUCTL_ENDPOINT=http://localhost:1", "TPUCTL_USER=ada"} < set(
+        (tmp_path / "env").read_text().split("\n")
+    )
+
+
+def test_a_command_takes_the_hooks_that_it_can_run() -> None:
+    def nothing() -> None:
+        pass
+
+    def flags(function: Callable[..., object]) -> list[str]:
+        return [option for param in click.command()(function).params for option in param.opts]
+
+    assert flags(hook_options()(nothing)) == ["--on-preempt", "--on-recover", "--on-maintenance", "--on-give-up"]
+
+    def up() -> None:
+        pass
+
+    assert flags(hook_options(EventKind.RECOVERED)(up)) == ["--on-recover"]
