@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -54,6 +55,13 @@ class Sandbox:
         return [request.method.rpartition(".")[2] for request in admin.requests(self.world)]
 
 
+class Steady(Random):
+    """Chance that always falls in the middle, so that times can be foretold."""
+
+    def random(self) -> float:
+        return 0.5
+
+
 @dataclass(frozen=True)
 class Console:
     """Runs one command line in this process and returns stdout, stderr and the exit code."""
@@ -75,7 +83,8 @@ class Console:
             stderr_is_terminal=terminal,
             width=width,
         )
-        code = main(Invocation(arguments, {**self.environ, **environ}, streams, self.folder, self.clock))
+        invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, self.clock, Steady())
+        code = main(invocation)
         return stdout.getvalue(), stderr.getvalue(), code
 
 

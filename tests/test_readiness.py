@@ -10,17 +10,14 @@ import pytest
 
 from tpuctl.model import Node, NodeState, QueuedResource
 from tpuctl.readiness import (
-    Answer,
     GiveUp,
     Goal,
     Policy,
     Seen,
-    Startup,
     Tried,
     Verb,
     WorkerSeen,
     decide,
-    matrix,
 )
 
 from .readiness_cases import (
@@ -47,13 +44,13 @@ _BY_STATE = {
     "STATE_UNSPECIFIED": ("wait 2: it is STATE_UNSPECIFIED",) * 2,
     "CREATING": ("wait 2: it is CREATING",) * 2,
     "READY": ("reached",) * 2,
-    "RESTARTING": ("wait 2: it is RESTARTING",) * 2,
+    "RESTARTING": ("wait 2: it is RESTARTING [restart it in 900]", "wait 2: it is RESTARTING"),
     "REIMAGING": ("wait 2: it is REIMAGING",) * 2,
     "DELETING": ("wait 2: it is being deleted", "conflict: `trainer` is being deleted"),
-    "REPAIRING": ("wait 2: it is REPAIRING",) * 2,
+    "REPAIRING": ("wait 2: it is REPAIRING [restart it in 1800]", "wait 2: it is REPAIRING"),
     "STOPPED": ("start: it is STOPPED", "conflict: `trainer` is STOPPED and does not start by itself"),
     "STOPPING": ("wait 2: it is STOPPING",) * 2,
-    "STARTING": ("wait 2: it is STARTING",) * 2,
+    "STARTING": ("wait 2: it is STARTING [restart it in 900]", "wait 2: it is STARTING"),
     "PREEMPTED": (
         "delete 7: it was preempted: only its record is left",
         "conflict: `trainer` is PREEMPTED and cannot be used again",
@@ -129,8 +126,8 @@ _REPLACE = replace(UP, replace=True)
         (UP, node("DELETING"), "wait 2: it is being deleted"),
         (UP, node("BRAND_NEW"), "wait 2: state BRAND_NEW is new to this version of tpuctl"),
         (WAIT, node(), "reached"),
-        (_REPLACE, node(), "delete 7: it differs: network: wanted `mine`, found `default`"),
-        (_REPLACE, node("HIDDEN"), "delete 7: it differs: network: wanted `mine`, found `default`"),
+        (_REPLACE, node(), "delete 7 to repair: it differs: network: wanted `mine`, found `default`"),
+        (_REPLACE, node("HIDDEN"), "delete 7 to repair: it differs: network: wanted `mine`, found `default`"),
         (_REPLACE, node("CREATING"), "wait 2: it is CREATING and will be replaced when that has ended"),
         (
             _REPLACE,
@@ -168,7 +165,7 @@ _UNSET: dict[str, Any] = {"health": None}
         (UP, node(), (YES,), "reached"),
         (UP, node(**_UNSET), (YES,), "reached: its health is not reported yet"),
         (UP, node(**_UNSET), (NO_KEY,), "wait 2: its worker refuses the key"),
-        (UP, node(**SICK), (YES,), "wait 2: it is READY but UNHEALTHY_TENSORFLOW"),
+        (UP, node(**SICK), (YES,), "wait 2: it is READY but UNHEALTHY_TENSORFLOW [give up in 300]"),
         (UP, node(health="BRAND_NEW"), (YES,), "wait 2: it is READY but BRAND_NEW"),
         (UP, slice_(), (YES, YES), "reached"),
         (UP, slice_(), (YES, SILENT), "wait 2: 1 of 2 workers do not answer ssh (1)"),
@@ -188,7 +185,7 @@ def test_usable_has_levels(policy: Policy, seen_node: Node, workers: tuple[Worke
         (Verb.STOP, node(), "wait 2: stop requested"),
         (Verb.STOP, node("STOPPED"), "start: it is STOPPED"),
         (Verb.START, node("STOPPED"), "wait 2: start requested"),
-        (Verb.START, node("STARTING"), "wait 2: it is STARTING"),
+        (Verb.START, node("STARTING"), "wait 2: it is STARTING [restart it in 900]"),
         (Verb.CREATE, node(), "reached"),
     ],
 )
@@ -221,15 +218,19 @@ _QUEUED_WITHOUT_ADDRESS = (
             "timed_out: `trainer` is not usable by ssh after 30m: it is READY, but its workers have not been asked yet",
         ),
         (_HEALTHY, node(), -1, "reached"),
-        (UP, node("STOPPED"), -1, "start: it is STOPPED"),
+        (UP, node("STOPPED"), 1, "start: it is STOPPED"),
+        (UP, node("STOPPED"), 0, "timed_out: `trainer` is not usable by ssh after 30m: it is STOPPED"),
     ],
 )
-def test_the_deadline_ends_only_waiting(policy: Policy, seen_node: Node, left: int, expected: str) -> None:
+def test_the_deadline_ends_waiting_and_acting(policy: Policy, seen_node: Node, left: int, expected: str) -> None:
     assert look(policy, seen_node, waited=timedelta(minutes=30) - left * SECOND) == expected
 
 
 def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
     policy = replace(WAIT, timeout=timedelta())
+    go_on = (
+        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`"
+    )
 
     assert asked(UP, None, pending=Verb.CREATE, waited=timedelta(hours=1)) == (
         "`trainer` did not appear within 1h",
@@ -241,12 +242,11 @@ def test_a_timeout_says_how_to_go_on_and_how_to_end_it() -> None:
     )
     assert asked(policy, node("CREATING")) == (
         "`trainer` is not usable by ssh: it is CREATING",
-        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`",
+        go_on,
     )
     assert asked(policy, node(), workers=(NO_KEY,)) == (
         "`trainer` is not usable by ssh: it is READY, but its worker refuses the key",
-        "`tpuctl up trainer` puts your key on a node that is yours; `tpuctl ssh trainer` shows ssh's own words\n"
-        "nothing was undone; go on waiting with `tpuctl wait trainer --for ssh`, or end it with `tpuctl down trainer`",
+        f"`tpuctl up trainer` puts your key on a node that is yours; `tpuctl ssh trainer` shows ssh's own words\n{go_on}",
     )
 
 
@@ -264,6 +264,7 @@ def _request(state: str, initiator: str = "SERVICE") -> QueuedResource:
 _TAKEN = (
     "conflict: `trainer` was preempted: its queued resource `q1` is SUSPENDED, and it cannot be made anew on its own"
 )
+_DELETED = "not_found: `trainer` in us-central2-b was deleted (by someone else)"
 _PREEMPTED = replace(WAIT, goal=Goal.PREEMPTED)
 
 
@@ -278,7 +279,7 @@ _PREEMPTED = replace(WAIT, goal=Goal.PREEMPTED)
         (_PREEMPTED, queued("DELETING"), {"request": _request("SUSPENDING")}, "reached"),
         (_PREEMPTED, queued("DELETING"), {"request": _request("SUSPENDING", "USER")}, "wait 2: it is DELETING"),
         (_PREEMPTED, None, {"request": _request("SUSPENDED")}, "reached"),
-        (_PREEMPTED, None, {"request": _request("ACTIVE"), "has_vanished": True}, "not_found: `trainer` in us-central2-b was deleted (by someone else)"),
+        (_PREEMPTED, None, {"request": _request("ACTIVE"), "has_vanished": True}, _DELETED),
         (_PREEMPTED, None, {}, "not_found: no node `trainer` in us-central2-b"),
         (UP, None, {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
         (WAIT, None, {"request": _request("SUSPENDED"), "has_vanished": True}, _TAKEN),
@@ -289,61 +290,3 @@ def test_preempted_is_what_the_service_took_back(
     policy: Policy, seen_node: Node | None, fields: dict[str, Any], expected: str
 ) -> None:
     assert look(policy, seen_node, **fields) == expected
-
-
-_DEVICES, _STARTUP = replace(UP, goal=Goal.DEVICES), replace(UP, goal=Goal.STARTUP)
-_PROBE = replace(_DEVICES, has_probe=True)
-_DONE = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=4)
-
-
-@pytest.mark.parametrize(
-    ("policy", "seen_node", "workers", "expected"),
-    [
-        (_STARTUP, node(), (YES,), "wait 2: its worker has not told whether its startup has ended"),
-        (_STARTUP, slice_(), (replace(_DONE, startup=Startup.RUNNING), _DONE), "wait 2: worker 0 has not ended its startup"),
-        (_STARTUP, node(), (replace(_DONE, startup=Startup.UNKNOWN),), "reached"),
-        (_STARTUP, node(), (replace(_DONE, startup=Startup.FAILED),), "reached: its startup script has failed"),
-        (_STARTUP, slice_(), (_DONE, replace(_DONE, startup=Startup.FAILED)), "reached: its startup script has failed on worker 1"),
-        (_STARTUP, node(), (replace(_DONE, chips=0),), "reached"),
-        (_DEVICES, node(), (_DONE,), "reached"),
-        (_DEVICES, node(), (replace(_DONE, chips=3),), "wait 2: its worker sees 3 of 4 chips [reboot every worker in 300]"),
-        (_DEVICES, slice_(), (_DONE, replace(_DONE, chips=3)), "wait 2: worker 1 sees 3 of 4 chips [reboot every worker in 310]"),
-        (_DEVICES, node(), (replace(_DONE, chips=None),), "wait 2: its worker has not told its chips"),
-        (_DEVICES, node(), (replace(_DONE, startup=Startup.RUNNING, chips=3),), "wait 2: its worker has not ended its startup"),
-        (_DEVICES, node(acceleratorType="v9-4"), (replace(_DONE, chips=3),), "reached: how many chips `v9-4` has is not known, so they were not compared"),
-        (_PROBE, node(), (replace(_DONE, chips=3),), "reached"),
-        (_PROBE, node(), (replace(_DONE, failed="exit 3"),), "wait 2: its worker fails the probe (exit 3) [reboot every worker in 300]"),
-        (_DEVICES, slice_(), (_DONE,), "wait 2: every worker answers ssh"),
-    ],
-)  # fmt: skip
-def test_the_workers_decide_the_higher_levels(
-    policy: Policy, seen_node: Node, workers: tuple[WorkerSeen, ...], expected: str
-) -> None:
-    assert look(policy, seen_node, workers=workers, is_ours=True) == expected
-
-
-def test_eight_workers_are_named_and_more_are_counted() -> None:
-    big = node(acceleratorType="v4-256")
-    few = tuple(replace(_DONE, chips=3) if index in {3, 5} else _DONE for index in range(32))
-    many = tuple(replace(_DONE, chips=index % 4) for index in range(32))
-
-    assert look(_DEVICES, big, workers=few) == (
-        "wait 2: 2 of 32 workers: each sees 3 of 4 chips (3, 5) [give up in 610]"
-    )
-    named = ", ".join(f"worker {index} sees {index % 4} of 4 chips" for index in range(8))
-    assert look(_DEVICES, big, workers=many) == f"wait 2: {named} and 24 more fall short [give up in 610]"
-    assert look(UP, big, workers=(SILENT,) * 32) == (
-        "wait 2: 32 of 32 workers do not answer ssh (0, 1, 2, 3, 4, 5, 6, 7 and 24 more)"
-    )
-
-
-def test_each_worker_has_a_row_of_levels() -> None:
-    seen = Seen(name=NAME, node=slice_(), workers=(replace(_DONE, startup=Startup.RUNNING, chips=3), NO_KEY))
-    first = {"worker": 0, "ready": True, "healthy": True, "ssh": True, "startup": False, "devices": False}
-    second = {"worker": 1, "ready": True, "healthy": True, "ssh": False, "startup": None, "devices": None}
-
-    assert matrix(_DEVICES, seen) == [
-        first | {"why": "has not ended its startup"},
-        second | {"why": "refuses the key"},
-    ]
-    assert matrix(UP, replace(seen, node=slice_("CREATING"))) == []

@@ -38,17 +38,16 @@ def start(folder: Path, module: str, action: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
-@pytest.mark.parametrize(
-    ("module", "told"),
-    [("click", False), ("tpuctl.cli.tree", True), ("tpuctl.cli.connect", True), ("googleapiclient", True)],
-)
+@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.cli.connect", "googleapiclient"])
 def test_a_signal_ends_it_quietly_at_any_moment(
-    tmp_path: Path, module: str, told: bool, number: signal.Signals, word: str, code: int
+    tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:
     with start(tmp_path, module, f"os.kill(os.getpid(), {int(number)})") as process:
         out, err = process.communicate(timeout=20)
 
-    assert (out, err.splitlines()[-1:], process.returncode) == ("", [word] if told else [], code)
+    # Before a command runs there is nothing to tell.
+    told = [] if module == "click" else [word]
+    assert (out, err.splitlines()[-1:], process.returncode) == ("", told, code)
     assert "Traceback" not in err
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tpuctl.sandbox import admin
+from tpuctl.sandbox import admin, shims
+from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.world import World
 
 FakeSsh = Callable[[str], None]
@@ -54,6 +55,24 @@ def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
     # The key is there now: the next time nothing is changed.
     assert tpuctl("ssh", "trainer", *arguments)[1] == ""
     assert sandbox.changes() == ["patch"]
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+def test_the_workers_of_ones_own_served_sandbox_are_found(
+    tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
+) -> None:
+    sandbox.add_node("trainer")
+    url = face["TPUCTL_ENDPOINT"]
+
+    tpuctl("ssh", "trainer", "--", "true")
+    assert "ProxyCommand" not in " ".join(argv())
+
+    # What `tpuctl sandbox serve` does when it begins.
+    shims.note_served(sandbox.world.path, url)
+    tpuctl("ssh", "trainer", "--endpoint", url.replace("127.0.0.1", "localhost"), "--", "true")
+
+    assert f"ProxyCommand={proxy_command(sandbox.world.path, '198.18.0.1')}" in argv()
+    assert f"{getuser()}@198.18.0.1" in argv()
 
 
 def test_options_of_ssh_and_the_worker_are_passed_on(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import format_timestamp
@@ -20,10 +21,15 @@ def news(
     name: NodeName, at: datetime, before: Node | None, node: Node | None, request: QueuedResource | None
 ) -> Iterator[Event]:
     """Yield an event for each thing that has changed between two looks at a node."""
-    if _shown(before) != _shown(node):
+    is_news = was_preempted(node, request) and not was_preempted(before, None)
+    if is_news and (before is not None or node is not None):
+        state = _state(name, at, node)
+        identity = {"id": before.id} if node is None and before else {}
+        yield replace(
+            state, kind=EventKind.PREEMPTED, text=f"{state.text}: the service took it back", data={**state.data, **identity}
+        )
+    elif _shown(before) != _shown(node):
         yield _state(name, at, node)
-    if was_preempted(node, request) and (before is not None or node is not None) and not was_preempted(before, None):
-        yield Event(EventKind.PREEMPTED, at, name, "the service took it back", _state(name, at, node or before).data)
     announced = node.upcoming_maintenance if node else None
     if node and announced and announced != (before.upcoming_maintenance if before else None):
         when = f" from {format_timestamp(announced.start)}" if announced.start else ""

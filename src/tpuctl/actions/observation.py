@@ -217,7 +217,7 @@ class Observation:
             return
         before, self._failed = self.seen.failure, self._context.clock.monotonic()
         times = before.times + 1 if before and before.verb is verb else 1
-        self._tell(EventKind.NOTE, f"{verb} failed: {error.message}", error=error.kind, times=times)
+        self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
         self.note(failure=Failure(verb, error, times=times))
 
     def _recognise(self, node: Node) -> None:
@@ -268,6 +268,8 @@ class Observation:
     def _tell_news(self, before: Node | None, node: Node | None, sight: Sight) -> None:
         for event in news(self._task.name, self._context.clock.now(), before, node, sight.request):
             self._context.tell(event)
+            if event.kind is EventKind.PREEMPTED:
+                self.history.write(str(EventKind.STATE), event.at, **event.data)
             self.history.write(str(event.kind), event.at, **event.data)
 
     def _tell(self, kind: EventKind, text: str, **data: object) -> None:

@@ -114,7 +114,7 @@ def _check_answers(context: Context, node: Node) -> None:
         name, why_not = node.name.node_id, node.why_not_restartable()
         others = "" if why_not else f"`tpuctl reset {name} --mode restart` stops and starts it; "
         raise ConflictError(
-            f"`{name}` cannot be rebooted from inside: {describe_answers(workers)}",
+            f"`{name}` cannot be rebooted from inside: {describe_answers([worker.answer for worker in workers])}",
             hint=f"{others}`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)",
         )
 
@@ -133,7 +133,7 @@ def _restart(context: Context, node: Node, policy: Policy, *, steal: bool) -> Ou
     pending = None
     if node.state is not NodeState.STOPPED:
         with changing(context, node.name, "reset", steal=steal, keep=True):
-            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id)
+            context.journal.append(node.name, "restart", context.clock.now(), reason="reset", id=node.id, repair=False)
             _tell(context, node, "stopping it, to start it again", verb="stop")
             pending = Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
     return ensure(context, node.name, policy, pending=pending, purpose="reset")
@@ -159,7 +159,7 @@ def _recreate(context: Context, node: Node, policy: Policy, *, steal: bool) -> O
 
 def _note_down(context: Context, node: Node, event: str) -> None:
     with suppress(JournalError):  # nothing is destroyed
-        context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id)
+        context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id, repair=False)
 
 
 def _tell(context: Context, node: Node, text: str, **data: object) -> None:

@@ -10,6 +10,7 @@ import click
 from tpuctl import configfile
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
 from tpuctl.cli.tree import Group
+from tpuctl.cli.usage import asked_for_json
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import nearest
 from tpuctl.output.tables import Cell
@@ -48,6 +49,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     Examples:
       tpuctl config show
       tpuctl config show zone
+      tpuctl config show project -o name
     """
     if key is not None:
         _check(key)
@@ -77,6 +79,7 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     \b
     Examples:
       tpuctl config set zone us-central2-b
+      tpuctl config set labels team=vision,run=7
       tpuctl config set sandbox true --here
     """
     from tpuctl.cli.config_values import check_setting  # noqa: PLC0415  # only here
@@ -119,14 +122,24 @@ def path(app: App) -> None:
     project_file = _project_file(app)
     files = {"project file": project_file, "user file": configfile.user_file(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
-    if app.format in {Format.JSON, Format.YAML}:
-        app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], app.format)
+    form = _form(app)
+    if form in {Format.JSON, Format.YAML}:
+        app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], form)
     else:
         app.terminal.names(path for _, path, _ in found)
 
 
 for _entry in (show, set_, unset, path):
     command.add_command(_entry)
+
+
+def _form(app: App) -> Format:
+    """Return the format that was asked for, also while a file of settings is broken: this helps to find it."""
+    try:
+        return app.format
+    except SettingError:
+        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
+        return Format.JSON if as_json else Format.TABLE
 
 
 def _value(app: App, spec: SettingSpec) -> Any:  # JSON

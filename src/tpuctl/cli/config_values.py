@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
 from tpuctl.api.endpoint import Endpoint
-from tpuctl.cli.zones import is_in_known_region, near_zone
+from tpuctl.cli.zones import may_exist, near_zone
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.model.labels import check_labels, check_tags
 from tpuctl.names import BucketPath, check_project, check_zone
 from tpuctl.settings import SETTINGS
-from tpuctl.settings.values import as_items, as_pairs
+from tpuctl.settings.values import as_items, as_pairs, check_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,12 @@ def check_setting(key: str, value: str, *, file: Path) -> str | None:
     Raises `InvalidInputError` for a value that no command would take, with the one that was probably meant. What kind of
     value it is (a number, a duration, one of several words) is checked by `settings`.
     """
+    try:
+        check_value(SETTINGS[key], value)
+    except ValueError:
+        return None  # `settings` says why, when it is asked to set this
     if not value:
-        return None  # `settings` knows which may be empty
+        return None
     if key == "zone":
         return _check_zone(value, file)
     if check := _CHECKS.get(key):
@@ -43,7 +47,7 @@ def _check_zone(zone: str, file: Path) -> str | None:
     near = near_zone(zone)
     if near is None:
         return None
-    if is_in_known_region(zone):
+    if may_exist(zone):
         return f"tpuctl knows no TPUs in `{zone}`, but in `{near}`; `tpuctl types` asks the service"
     raise InvalidInputError(
         f"tpuctl knows no TPUs in `{zone}`: nothing was set",
@@ -70,6 +74,11 @@ def _check_email(text: str) -> None:
         )
 
 
+def _check_service_account(text: str) -> None:
+    if text != "default":  # Compute Engine's word for the account that machines have anyway
+        _check_email(text)
+
+
 def _check_login(text: str) -> None:
     if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
         raise SettingError(f"`{text}` is not a login name", hint="write the name alone, without host")
@@ -82,7 +91,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "type": accelerators.check,
     "version": _check_version,
     "impersonate_service_account": _check_email,
-    "service_account": lambda text: text == "default" or _check_email(text),
+    "service_account": _check_service_account,
     "user": _check_login,
     "network": _check_name,
     "subnetwork": _check_name,

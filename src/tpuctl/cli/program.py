@@ -116,8 +116,8 @@ def _working_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        # It was removed under the shell: nothing is found in it or above it.
-        return Path("/")
+        # With another one the wrong project file would be found: perhaps the cloud instead of the sandbox.
+        sys.exit("error: the working directory was removed\n  hint: change to one that is there, and try again")
 
 
 @contextlib.contextmanager

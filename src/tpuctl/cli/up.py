@@ -151,7 +151,7 @@ def _show_plans(app: App, settled: Sequence[tuple[NodeName, Node | None, NodeSpe
 
     for name, found, spec in settled:
         differences = spec.differences(found) if spec and found else ()
-        planned = steps(policy, Seen(name=name, node=found, differences=differences))
+        planned = steps(policy, Seen(name=name, node=found, differences=differences), app.now())
         show_plan(app, planned, spec=spec, node=found)
 
 

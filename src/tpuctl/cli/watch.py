@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tpuctl.hooks import Hooks
     from tpuctl.model import NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.output.progress import Progress
     from tpuctl.readiness import Policy
 
 
@@ -88,12 +87,12 @@ def command(
     named = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
-            app.progress(events=events, endings=True) as progress,
+            app.progress(events=events) as progress,
             app.going_on(f"nobody keeps {named} usable now", resume=app.command_line()),
         ):
             _check_journal(app, tasks)
             context = app.context(to_all(progress, hooks))
-            errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks, progress))
+            errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks))
     except TerminatedError:
         # How a service is stopped: nothing went wrong.
         app.terminal.note("terminated: the watch ends, the nodes go on")
@@ -152,10 +151,10 @@ def _left(app: App, until: timedelta | datetime | None) -> timedelta | None:
     return left
 
 
-def _each_round(app: App, hooks: Hooks, progress: Progress) -> Callable[[], None]:
+def _each_round(app: App, hooks: Hooks) -> Callable[[], None]:
     def each_round() -> None:
         for failure in hooks.poll():
-            progress.warn(str(failure))
+            app.terminal.warn(str(failure))
         app.journal.flush(only_due=True)
 
     return each_round

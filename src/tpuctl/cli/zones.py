@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+
 from tpuctl import accelerators
-from tpuctl.names import nearest, region_of
+
+# What the names of Google's regions are made of [Compute Engine documentation, regions and zones].
+_REGION = re.compile(
+    r"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-(?:central|(?:north|south)?(?:east|west)?)\d+"
+)
+_NEAR = 0.8  # `us-cental2-b` is, `mars-north1-a` is not
 
 
 def near_zone(zone: str) -> str | None:
     """Return the zone with TPUs that a name was probably meant to be; nothing where it is one, or near to none."""
-    known = _known()
-    return None if zone in known else nearest(zone, sorted(known))
-
-
-def is_in_known_region(zone: str) -> bool:
-    """Tell whether TPUs are offered in the zone's region: then a zone that the table lacks may well be new."""
-    return region_of(zone) in map(region_of, _known())
-
-
-def _known() -> frozenset[str]:
     table = accelerators.load()
-    offered = (zone for sizes in table.zones.values() for zones in sizes.values() for zone in zones)
-    return frozenset((*offered, table.research_zone))
+    known = {place for sizes in table.zones.values() for places in sizes.values() for place in places}
+    known.add(table.research_zone)
+    if zone in known:
+        return None
+    return next(iter(difflib.get_close_matches(zone, sorted(known), n=1, cutoff=_NEAR)), None)
+
+
+def may_exist(zone: str) -> bool:
+    """Tell whether a zone is called as Google calls them: then one that the table lacks may well be new."""
+    return _REGION.fullmatch(zone.rsplit("-", 1)[0]) is not None

@@ -23,7 +23,9 @@ _LABEL_RULE = (
     "keys and values have up to 63 lower-case letters, digits, `_` and `-`; letters of other scripts are fine; "
     "a key begins with a letter"
 )
-_TAG_RULE = "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
+_TAG_RULE = (
+    "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
+)
 
 
 def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:

@@ -39,8 +39,8 @@ def columns(
     )
     texts = [[flat(row[index].text) for index in used] for row in rows]
     titles = [header[index] for index in used]
-    widths = [max(map(_width, column)) for column in zip(titles, *texts, strict=True)]
-    yield _styled(_line(titles, widths, width), "bold", colored=colored)
+    widths = [max(map(text_width, column)) for column in zip(titles, *texts, strict=True)]
+    yield styled(_line(titles, widths, width), "bold", colored=colored)
     for row, cells in zip(rows, texts, strict=True):
         if not colored:
             yield _line(cells, widths, width)
@@ -55,8 +55,8 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles
     for index, cell in enumerate(cells):
         is_last = index == len(cells) - 1
         shown = _cut(cell, room) if is_last and room is not None else cell
-        padding = "" if is_last else " " * (widths[index] - _width(cell)) + _GAP
-        parts.append((_styled(shown, styles[index], colored=True) if styles else shown) + padding)
+        padding = "" if is_last else " " * (widths[index] - text_width(cell)) + _GAP
+        parts.append((styled(shown, styles[index], colored=True) if styles else shown) + padding)
         if room is not None:
             room -= widths[index] + len(_GAP)
     return "".join(parts).rstrip()
@@ -64,10 +64,10 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles
 
 def _cut(text: str, room: int) -> str:
     # A column too narrow to read helps nobody: let the terminal wrap it.
-    if room < 12 or _width(text) <= room:
+    if room < 12 or text_width(text) <= room:
         return text
     kept = text[: room - 1]
-    while _width(kept) > room - 1:
+    while text_width(kept) > room - 1:
         kept = kept[:-1]
     return kept + "…"
 
@@ -75,7 +75,8 @@ def _cut(text: str, room: int) -> str:
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
-def _styled(text: str, style: str, *, colored: bool) -> str:
+def styled(text: str, style: str, *, colored: bool) -> str:
+    """Return the text in a style (`bold`, `red`, …), or as it is."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colored and style and text else text
 
 
@@ -86,7 +87,8 @@ def flat(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
+    """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +72,10 @@ class Terminal:
         self.quiet = quiet
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
         no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
+        # Whether what stderr shows can be drawn anew.
+        self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
+        # Entered for each message: what is drawn on the screen steps aside for it.
+        self.aside: AbstractContextManager[object] = nullcontext()
         self.colors_out = streams.stdout_is_terminal and not no_color
         self.colors_err = streams.stderr_is_terminal and not no_color
 
@@ -148,13 +153,15 @@ class Terminal:
                 f"{question} needs a confirmation, and nobody can be asked here",
                 hint="add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
             )
-        self.streams.stderr.write(f"{question} [y/N] ")
-        self.streams.stderr.flush()
-        return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
+        with self.aside:
+            self.streams.stderr.write(f"{question} [y/N] ")
+            self.streams.stderr.flush()
+            return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
 
     def _tell(self, text: str, *, label: str = "", code: str = "") -> None:
         # The service's words are among it: they must not steer the terminal.
         lines = "\n".join(map(tables.flat, text.split("\n")))
         painted = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
-        self.streams.stderr.write(painted + lines + "\n")
-        self.streams.stderr.flush()
+        with self.aside:
+            self.streams.stderr.write(painted + lines + "\n")
+            self.streams.stderr.flush()

@@ -26,7 +26,6 @@ from tpuctl.readiness.ladder import describe_act, mend, mend_slow, slow_after
 from tpuctl.readiness.levels import missing_level
 from tpuctl.readiness.pacing import delay
 from tpuctl.readiness.values import (
-    Answer,
     Create,
     Decision,
     Delete,
@@ -41,7 +40,7 @@ from tpuctl.readiness.values import (
     Verb,
     Wait,
 )
-from tpuctl.readiness.words import advice, usable_note, why_not_usable
+from tpuctl.readiness.words import usable_note, why_not_usable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -224,9 +223,7 @@ def _ready(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
     found = None if policy.goal is Goal.READY else defect(policy, seen, node, now)
     why = why_not_usable(policy, seen, node)
     if found is None:
-        is_silent = any(worker.answer is Answer.UNREACHABLE for worker in seen.workers)
-        is_refused = not is_silent and advice(seen) is not None
-        return _wait(seen, f"{why}; {advice(seen)}" if is_refused else why)
+        return _wait(seen, why)
     act = mend(policy, seen, node, found)
     left = found.threshold - lasted(seen)
     if left > timedelta():

@@ -31,7 +31,7 @@ _TIMED_OUT = 124
 _SCRIPT = r"""
 printf '\ntpuctl-begin\n'
 root=${TPUCTL_DEVICE_ROOT-}
-[ -z "$root" ] || root=$(cd "$root" && pwd -P) || root=/nonexistent
+[ -z "$root" ] || root=$(cd "$root" 2>/dev/null && pwd -P) || root=/nonexistent
 sudo=
 if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then sudo='sudo -n'; fi
 

@@ -51,8 +51,8 @@ class Fault:
     - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
     - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
-    - startup-slow: startup scripts run `duration` longer, for ever when that is not given, where the node is or next is READY;
-      startup-fails: they fail.
+    - startup-slow: startup scripts run `duration` longer from when the node came or next comes up, for ever when that is not
+      given; startup-fails: they fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
     - quota: create is refused with 429, naming `limit`.
     - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.

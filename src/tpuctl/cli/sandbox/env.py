@@ -16,7 +16,12 @@ _UNUSED = ("output", *(name for name in OF_THE_CLOUD if name not in {"project", 
 
 
 @cli_command("env", without=_UNUSED)
-@click.option("--port", type=click.IntRange(1, 65535), help="Port. [default: where the sandbox is served now]")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Port of the server. [default: where the sandbox is served now]",
+)
 def command(app: App, *, port: int | None) -> None:
     """Print, for a shell, the environment in which gcloud works on the served sandbox, with ssh to its workers.
 

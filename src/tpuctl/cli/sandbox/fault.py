@@ -42,18 +42,27 @@ _ONLY_FOR = {
     metavar="HEALTH",
     help="For unhealthy: what it reports. [default: UNHEALTHY_TENSORFLOW]",
 )
-@click.option("--worker", type=click.IntRange(min=0), help="For missing-chip: which worker. [default: 0]")
-@click.option("--times", type=click.IntRange(min=0), default=1, show_default=True, help="How often; 0 means always.")
+@click.option("--worker", type=click.IntRange(min=0), metavar="N", help="For missing-chip: which worker. [default: 0]")
+@click.option(
+    "--times",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="How often; 0: until it is removed.",
+)
 @click.option(
     "--duration",
     type=Duration(),
     metavar="TIME",
     help="How long. [default: hang and startup-slow forever, slow 30s, maintenance 10m, ssh-key-late 1m]",
 )
-@click.option("--status", type=click.IntRange(400, 599), help="For http-error: the status. [default: 503]")
+@click.option("--status", type=click.IntRange(400, 599), metavar="N", help="For http-error: the status. [default: 503]")
 @click.option("--retry-after", type=click.IntRange(min=0), metavar="SECONDS", help="For http-error: when to try again.")
-@click.option("--code", type=int, help="For operation-error: the google.rpc code. [default: 8, no capacity]")
-@click.option("--message", metavar="TEXT", help="For errors: the text.")
+@click.option(
+    "--code", type=int, metavar="N", help="For operation-error: the google.rpc code. [default: 8, no capacity]"
+)
+@click.option("--message", metavar="TEXT", help="For operation-error, http-error, quota, unauthenticated: the text.")
 @click.option("--remove", "fault_id", type=int, metavar="ID", help="Remove a fault, as `sandbox status` numbers it.")
 def command(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
     """Make something go wrong in the sandbox, to rehearse what you would do.
@@ -66,6 +75,7 @@ def command(app: App, *, kind: str | None, fault_id: int | None, after: Any, **o
       tpuctl sandbox fault preempt --node trainer --after 2h
       tpuctl sandbox fault hang --state CREATING --node 'train-*'
       tpuctl sandbox fault drop-after --call '*.nodes.create'
+      tpuctl sandbox fault --remove 1
     """
     if fault_id is not None:
         if kind is not None:
@@ -111,6 +121,9 @@ def _fault(kind: str | None, options: dict[str, Any]) -> Fault:
 
     word = str(wishes.kind(kind or ""))
     given = {key: value for key, value in options.items() if value is not None}
+    for key in ("node", "zone", "call"):
+        if not given[key]:
+            raise InvalidInputError(f"`--{key}` is empty: nothing would match", hint="leave it out to match all")
     for key, kinds in _ONLY_FOR.items():
         if key in given and word not in kinds:
             flag = "--" + key.replace("_", "-")

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 @cli_command("reset", without=(*OF_THE_CLOUD, "output"))
 @yes_option
 def command(app: App, *, yes: bool) -> None:
-    """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched."""
+    """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched.
+
+    \b
+    Examples:
+      tpuctl sandbox reset --yes
+    """
     from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # --help need not wait for it
     from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
 

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 @cli_command("serve", without=(*OF_THE_CLOUD, "output"))
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port. [default: a free one]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen at. [default: a free one]"
+)
 def command(app: App, *, port: int) -> None:
     """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.
 
     stdout gets the address, stderr what points gcloud at it: the same as `tpuctl sandbox env` prints in another terminal.
+    tpuctl needs no more than the address: `tpuctl ssh` finds the workers of your own sandbox by itself.
 
     \b
     Examples:

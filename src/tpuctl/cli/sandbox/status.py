@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 @cli_command("status", without=OF_THE_CLOUD)
 def command(app: App) -> None:
-    """Show what is in the sandbox: its file, its time and speed, its nodes, the faults and events to come."""
+    """Show what is in the sandbox: its file, its time and speed, its nodes, the faults and events to come.
+
+    \b
+    Examples:
+      tpuctl sandbox status
+      tpuctl sandbox status -o json | jq .faults
+    """
     from tpuctl.sandbox import admin, forecast  # noqa: PLC0415  # only for the sandbox
 
     seen = admin.status(app.world)

@@ -28,8 +28,8 @@ class Worker:
     """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
 
     `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    ones of all workers of the node; `lacks_chip` says that this one misses one. `up_since` is when the node was last booted
-    from outside, nothing for long ago; its startup scripts run `startup_delay` longer than they would, for ever where that is nothing, or fail.
+    ones of all workers of the node; `lacks_chip` says that this one misses one. `up_since` is when the node came up, nothing
+    for long ago; its startup scripts then run `startup_delay` longer than they would, for ever where that is nothing, or fail.
     """
 
     project: str

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 # The sandbox's own choice, in its time.
 LENGTH = timedelta(seconds=20)
-_FOR_EVER = timedelta(days=3650)
+_LONG_AGO = timedelta(days=365)
+_FOR_EVER = 10 * _LONG_AGO
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def how_far(worker: Worker, rebooted: datetime | None, now: datetime, speed: flo
     """Return how the startup of a worker stands. `rebooted` is when it last came up again from inside, if ever."""
     ends_as = "failed" if worker.startup_fails else "done"
     length = LENGTH + worker.startup_delay if worker.startup_delay is not None else _FOR_EVER
-    boots = [boot for boot in (worker.up_since, rebooted) if boot is not None]
-    began = max(boots) if boots else now - LENGTH
+    boots = (boot for boot in (worker.up_since, rebooted) if boot is not None)
+    began = max(boots, default=now - _LONG_AGO)
     left = max(timedelta(), began + length - now)
     return Startup(ceil(left.total_seconds() / speed), ends_as)

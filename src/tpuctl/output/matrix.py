@@ -1,0 +1,69 @@
+"""Which worker of a slice has got how far: a grid worker × level for small ones, a cell for each worker of large ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.output.tables import flat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tpuctl.output.painting import Line, Marks, Part
+
+LEVELS = ("ready", "healthy", "ssh", "startup", "devices")
+_GRID = 16
+_NAMED = 8
+
+
+def matrix(workers: Sequence[Mapping[str, Any]], *, width: int, marks: Marks) -> list[Line]:
+    """Return the workers of a slice, with the missing ones named below; nothing of a level that nobody was asked for."""
+    if len(workers) <= _GRID:
+        return [*_grid(workers, marks), *missing(workers)]
+    return [*_cells(workers, width, marks), *missing(workers)]
+
+
+def missing(workers: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Return a line that names the workers that lack a level, eight at most, or none."""
+    lacking = [(worker, level) for worker in workers if (level := _lacks(worker))]
+    if not lacking:
+        return []
+    groups: dict[str, list[str]] = {}
+    for worker, level in lacking[:_NAMED]:
+        why = worker.get("why")
+        groups.setdefault(f"{level}: {flat(str(why))}" if why else level, []).append(str(worker["worker"]))
+    named = ", ".join(f"{', '.join(indices)} ({why})" for why, indices in groups.items())
+    more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+    return [[("  ", ""), (f"{len(lacking)} of {len(workers)} workers missing: ", "red"), (named + more, "")]]
+
+
+def _grid(workers: Sequence[Mapping[str, Any]], marks: Marks) -> Iterator[Line]:
+    asked = [level for level in LEVELS if any(worker.get(level) is not None for worker in workers)]
+    if not asked:
+        return
+    wide = len(str(workers[-1]["worker"])) + 1
+    yield [(f"  {'worker':8}" + "".join(f"{worker['worker']:>{wide}}" for worker in workers), "dim")]
+    for level in asked:
+        signs = [_sign(worker.get(level), marks) for worker in workers]
+        yield [(f"  {level:8}", ""), *((f"{sign:>{wide}}", style) for sign, style in signs)]
+
+
+def _cells(workers: Sequence[Mapping[str, Any]], width: int, marks: Marks) -> Iterator[Line]:
+    a_row = 64 if len(workers) > 64 and width > 80 else 32
+    for start in range(0, len(workers), a_row):
+        line: list[Part] = [(f"  {workers[start]['worker']:>4} ", "dim")]
+        for index, worker in enumerate(workers[start : start + a_row]):
+            asked = [worker[level] for level in LEVELS if worker.get(level) is not None]
+            sign, style = _sign(all(asked) if asked else None, marks)
+            line.append((" " + sign if index % 8 == 0 else sign, style))
+        yield line
+
+
+def _lacks(worker: Mapping[str, Any]) -> str | None:
+    return next((level for level in LEVELS if worker.get(level) is False), None)
+
+
+def _sign(has: bool | None, marks: Marks) -> Part:  # noqa: FBT001  # a cell of the matrix
+    if has is None:
+        return marks.unknown, "dim"
+    return (marks.good, "green") if has else (marks.bad, "red")
