@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import one_face
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
@@ -38,7 +38,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "tpuctl has `--yes` for that"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
-        (("up", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl up --help`"),
+        (("reset", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl reset --help`"),
         (
             ("list", "-o", "jsn"),
             "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `json`, `yaml`, `name`",
@@ -46,7 +46,10 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         ),
         (
             ("wait", "demo", "--for", "helthy"),
-            "invalid value for `--for`: `helthy` is not one of `ready`, `healthy`, `ssh`, `stopped`, `gone`",
+            (
+                "invalid value for `--for`: `helthy` is not one of `ready`, `healthy`, `ssh`, `startup`, `devices`, "
+                "`stopped`, `gone`, `preempted`"
+            ),
             "did you mean `healthy`?",
         ),
         (
@@ -272,45 +275,6 @@ def test_a_zone_that_was_probably_mistyped_is_named_when_the_service_has_refused
         hint = "  hint: tpuctl knows no TPUs in `us-cental2-b`: did you mean `us-central2-b`?"
         assert (err.splitlines()[1], code) == (hint, 4)
     assert "tpuctl knows no" not in tpuctl("list", "--zone", "us-central2-b")[1]
-
-
-LABELS = ",".join(f"k{number}=v" for number in range(64))
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "message", "meant"),
-    [
-        ("--labels", "Team=vision", "`Team=vision` cannot be a label", "team=vision"),
-        ("--labels", "team=Vision One", "`team=Vision One` cannot be a label", "team=vision-one"),
-        ("--labels", "7th=x", "`7th=x` cannot be a label", "th=x"),
-        ("--labels", f"team={'x' * 64}", f"`team={'x' * 64}` cannot be a label", f"team={'x' * 63}"),
-        ("--tags", "Web_Server", "`Web_Server` cannot be a network tag", "web-server"),
-        ("--tags", "8080", "`8080` cannot be a network tag", None),
-        ("--tags", "web-", "`web-` cannot be a network tag", "web"),
-    ],
-)
-def test_labels_and_tags_that_the_service_refuses_are_not_sent(
-    bare: Console, flag: str, value: str, message: str, meant: str | None
-) -> None:
-    place = ("demo", "--project", "p", "--zone", "us-central2-b")
-    for line in (("up", *place, "--type", "v4-8"), ("create", *place, "--type", "v4-8"), ("update", *place)):
-        out, err, code = bare(*line, flag, value)
-        first, hint = err.splitlines()
-        assert (out, first, code) == ("", f"error: {message}", 2)
-        assert hint.partition("; did you mean ")[2] == (f"`{meant}`?" if meant else "")
-    out, err, code = bare("config", "set", flag.removeprefix("--"), value)
-    assert (err.splitlines()[0], code) == (f"error: {message}", 2)
-
-
-@one_face
-def test_labels_that_the_service_takes_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox)
-
-    assert tpuctl("update", "demo", "--labels", "équipe=vision-1_b,größe=,日本=東京")[2] == 0
-    assert tpuctl("update", "demo", "--tags", "web-1,db")[2] == 0
-    too_many = tpuctl("create", "new", "--zone", "us-central2-b", "--type", "v4-8", "--labels", LABELS)
-    hint = "a node has at most 64, 1 of them tpuctl's own"
-    assert too_many == ("", f"error: 64 labels are too many\n  hint: {hint}\n", 2)
 
 
 @pytest.mark.parametrize("line", ["", "config", "sandbox"])

@@ -69,3 +69,10 @@ def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str]) -> Non
     assert (out, code) == ("", 2)
     assert err.splitlines()[-1].startswith("  hint: add `--yes` if you mean it; nothing was done")
     assert shell("tpuctl status node-000 -o name", environ)[0] == "node-000\n"
+
+
+def test_a_folder_that_was_removed_is_said(environ: dict[str, str]) -> None:
+    line = 'mkdir gone && cd gone && rmdir "$PWD" && tpuctl list'
+    removed = "error: the working directory was removed\n  hint: change to one that is there, and try again\n"
+
+    assert shell(line, environ) == ("", removed, 1)

@@ -37,9 +37,11 @@ _DEVICES, _DEVICES_TOO = replace(UP, goal=Goal.DEVICES), replace(_RECREATE, goal
 _SHORT = WorkerSeen(Answer.YES, startup=Startup.DONE, chips=3)
 _SHORT_TEXT = "it is READY but its worker sees 3 of 4 chips"
 _WINDOW = {"windowStartTime": "2026-01-01T11:00:00Z", "windowEndTime": "2026-01-01T13:00:00Z"}
-_OPEN = {"upcomingMaintenance": {"maintenanceStatus": "PENDING"} | _WINDOW}
-_ONGOING = {"upcomingMaintenance": {"maintenanceStatus": "ONGOING"}}
-_PENDING = {"upcomingMaintenance": {"maintenanceStatus": "PENDING", "windowStartTime": "2026-01-01T12:00:01Z"}}
+_OPEN: dict[str, Any] = {"upcomingMaintenance": {"maintenanceStatus": "PENDING"} | _WINDOW}
+_ONGOING: dict[str, Any] = {"upcomingMaintenance": {"maintenanceStatus": "ONGOING"}}
+_PENDING: dict[str, Any] = {
+    "upcomingMaintenance": {"maintenanceStatus": "PENDING", "windowStartTime": "2026-01-01T12:00:01Z"}
+}
 
 
 _Row = tuple[Policy, Node, dict[str, Any], str]
@@ -159,6 +161,7 @@ _LADDER: list[_Row] = [
     (UP, node(**SICK), _OURS | {"tried": _TWICE}, f"broken: `trainer`: {_SICK_TEXT}, {_TRIED}"),
     (_RECREATE, node(**SICK), _OURS, f"restart: {_SICK_TEXT}"),
     (_RECREATE, node(**SICK), _OURS | {"tried": _TWICE}, f"delete 7 to repair: {_SICK_TEXT}"),
+    (_RECREATE, node(**SICK, id="8"), _OURS | {"tried": _TWICE}, f"delete 8 to repair: {_SICK_TEXT}"),
     (_RECREATE, slice_(**SICK), _BOTH, f"delete 7 to repair: {_SICK_TEXT}; {_SLICE_TEXT}"),
     (
         _RECREATE,

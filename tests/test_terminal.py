@@ -178,8 +178,8 @@ EVENTS = [
     event(EventKind.WAIT, "create requested"),
     event(EventKind.WAIT, "create requested"),
     event(EventKind.STATE, "READY", state="READY"),
-    event(EventKind.WAIT, "the API has not answered for 5s"),
-    event(EventKind.WAIT, "the API has not answered for 20s"),
+    event(EventKind.SILENT, "API not answering for 5s"),
+    event(EventKind.SILENT, "API not answering for 20s"),
     event(EventKind.REACHED, "ssh after 3m"),
 ]
 
@@ -194,7 +194,8 @@ def test_without_a_terminal_each_change_has_one_line_and_each_event_one_object()
         "trainer: creating v4-8\n"
         "trainer: create requested\n"
         "trainer: READY\n"
-        "trainer: the API has not answered for 5s\n"
+        "trainer: API not answering for 5s\n"
+        "trainer: the API answers again\n"
         "trainer: ssh after 3m\n"
     )
     lines = [json.loads(line) for line in sink.getvalue().splitlines()]

@@ -1,7 +1,7 @@
 """What can go wrong, as the user sees it: the exceptions, their exit codes and their words.
 
 Exit codes and `kind` are a contract with scripts (docs/reference/exit-codes.md). Translation from HTTP happens in
-`api/errors.py`; printing happens in `cli/main.py`; nothing in between catches.
+`api/errors.py`; printing happens in `cli/program.py`; nothing in between catches.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from tpuctl.readiness import Startup
 from tpuctl.remote.inspection import Report, parse, script
 
 PATIENCE = timedelta(seconds=20)
-SHELLS = [shell for shell in ("sh", "bash", "dash") if shutil.which(shell)]
+# Where `sh` is one of the others, once is enough.
+SHELLS = list({Path(path).resolve(): name for name in ("sh", "bash", "dash") if (path := shutil.which(name))}.values())
 LINE = "tpuctl-worker startup=done about=- chips=4 holders=-\n"
 DONE = Report(Startup.DONE, 4)
 

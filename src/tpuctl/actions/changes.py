@@ -26,7 +26,10 @@ def news(
         state = _state(name, at, node)
         identity = {"id": before.id} if node is None and before else {}
         yield replace(
-            state, kind=EventKind.PREEMPTED, text=f"{state.text}: the service took it back", data={**state.data, **identity}
+            state,
+            kind=EventKind.PREEMPTED,
+            text=f"{state.text}: the service took it back",
+            data={**state.data, **identity},
         )
     elif _shown(before) != _shown(node):
         yield _state(name, at, node)

@@ -109,7 +109,7 @@ class Observation:
         went = self._went_by_itself(before, node)
         if failed and not (went and isinstance(failed[1], ConflictError)):
             # A creation that a deletion cut short: there the end of the node says more than that of the operation.
-            self.fail(*failed)
+            self.fail(*failed, node_id=node.id if node else "")
             went = False
         if node:
             self._recognise(node)
@@ -210,15 +210,15 @@ class Observation:
         self._tell(EventKind.NOTE, "somebody has made it anew; that one is left alone", id=node.id)
         return None
 
-    def fail(self, verb: Verb, error: TpuctlError) -> None:
-        """Take note of a change that was not carried out."""
+    def fail(self, verb: Verb, error: TpuctlError, *, node_id: str = "") -> None:
+        """Take note of a change that was not carried out, and of the node that it was made to, or has left behind."""
         if verb is Verb.STOP and self._task.policy.goal.is_usable:
             self.note(refused_stop=error.message)
             return
         before, self._failed = self.seen.failure, self._context.clock.monotonic()
         times = before.times + 1 if before and before.verb is verb else 1
         self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
-        self.note(failure=Failure(verb, error, times=times))
+        self.note(failure=Failure(verb, error, times=times, node_id=node_id))
 
     def _recognise(self, node: Node) -> None:
         """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""

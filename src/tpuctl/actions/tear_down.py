@@ -165,7 +165,9 @@ def check_whole(target: Target, *, all_nodes: bool) -> None:
 
 def _record(context: Context, target: Target) -> None:
     """Write what is about to be deleted to the journal."""
-    data: dict[str, Any] = {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
+    data: dict[str, Any] = (
+        {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
+    )
     context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
 
 

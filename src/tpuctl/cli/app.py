@@ -206,19 +206,21 @@ class App:
         return parse_reference(text)
 
     @contextmanager
-    def progress(self, *, events: str | None = None) -> Iterator[Progress]:
-        """Show events while something goes on."""
+    def progress(self, *, events: str | None = None, endings: bool = False) -> Iterator[Progress]:
+        """Show events while something goes on; with `endings` also that a node was given up, where no error will say so."""
         from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
 
         if events is None or events == "-":
-            with Progress(self.terminal, self.clock, events=sys.stdout if events else None) as progress:
+            with Progress(
+                self.terminal, self.clock, events=sys.stdout if events else None, endings=endings
+            ) as progress:
                 yield progress
             return
         try:
             stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115  # closed below
         except OSError as error:
             raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-        with stream, Progress(self.terminal, self.clock, events=stream) as progress:
+        with stream, Progress(self.terminal, self.clock, events=stream, endings=endings) as progress:
             yield progress
 
     def context(self, tell: Callable[[Event], None]) -> Context:

@@ -62,11 +62,21 @@ def command(
     connection = _connection(app, found, worker)
     options = (*(f"-o{option}" for option in ssh_options), *(f"-L{forward}" for forward in local))
     streams = app.terminal.streams
+    if app.is_sandbox and (tty or (not words and streams.stdin_is_terminal)):
+        _warn_without_terminals(app, node)
     streams.stdout.flush()
     if not words and streams.stdin is sys.stdin:
         app.close()
         execute(connection, tty=tty or streams.stdin_is_terminal, options=options)
     return run(connection, words, tty=tty, options=options)
+
+
+def _warn_without_terminals(app: App, node: str) -> None:
+    """Say beforehand why the sandbox's sshd will end the session: it does not tell itself."""
+    from tpuctl.sandbox.sshd.terminals import terminal_obstacle  # noqa: PLC0415  # only for the sandbox
+
+    if obstacle := terminal_obstacle():
+        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {node} -- COMMAND")
 
 
 def _command(words: tuple[str, ...], line: str | None) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def command(
     named = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
-            app.progress(events=events) as progress,
+            app.progress(events=events, endings=True) as progress,
             app.going_on(f"nobody keeps {named} usable now", resume=app.command_line()),
         ):
             _check_journal(app, tasks)

@@ -1,4 +1,4 @@
-"""Which worker of a slice has got how far: a grid worker × level for small ones, a cell for each worker of large ones."""
+"""Which worker of a slice has got how far: a grid for small slices, a cell for each worker of large ones."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ def length(line: Line) -> int:
     return sum(text_width(text) for text, _ in line)
 
 
-def paint(line: Line, width: int, *, colored: bool, more: str) -> str:
-    """Return a line with its colours, cut at `width` columns."""
-    if length(line) <= width:
+def paint(line: Line, width: int | None, *, colored: bool, more: str) -> str:
+    """Return a line with its colours, cut at `width` columns and ended with `more` then."""
+    if width is None or length(line) <= width:
         return "".join(styled(text, style, colored=colored) for text, style in line)
     room, painted = width - text_width(more), ""
     for text, style in line:

@@ -1,31 +1,22 @@
 """Decide what to do next to bring a node where it is wanted."""
 
+from tpuctl.readiness.decisions import Create, Decision, Delete, GiveUp, Next, Reached, Reboot, Restart, Start, Wait
 from tpuctl.readiness.pacing import interval
 from tpuctl.readiness.rules import decide
 from tpuctl.readiness.values import (
     LEVELS,
     Answer,
-    Create,
-    Decision,
-    Delete,
     Failure,
-    GiveUp,
     Goal,
-    Next,
     Pace,
     Policy,
-    Reached,
-    Reboot,
     Repair,
-    Restart,
     Seen,
     Silence,
-    Start,
     Startup,
     Thresholds,
     Tried,
     Verb,
-    Wait,
     WorkerSeen,
 )
 from tpuctl.readiness.words import describe_answers, matrix

@@ -8,11 +8,13 @@ from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.errors import BrokenNodeError, ConflictError, NotFoundError, TimedOutError
 from tpuctl.model import Node, NodeState
 from tpuctl.names import short
-from tpuctl.readiness.values import Goal, Wait
+from tpuctl.readiness.decisions import Wait
+from tpuctl.readiness.values import Goal
 from tpuctl.readiness.words import advice, why_not_usable
 
 if TYPE_CHECKING:
-    from tpuctl.readiness.values import Create, Delete, Policy, Reboot, Restart, Seen, Silence, Start
+    from tpuctl.readiness.decisions import Create, Delete, Reboot, Restart, Start
+    from tpuctl.readiness.values import Policy, Seen, Silence
 
 _WANTED = {
     Goal.SSH: "usable by ssh",
@@ -35,8 +37,7 @@ def timed_out(policy: Policy, seen: Seen, left: Wait | Create | Start | Restart 
         state += f"; {left.reason}"
     owner = seen.node.queued_resource
     queued = f" (it belongs to the queued resource `{short(owner)}`)" if owner else ""
-    may_act = policy.may_create or policy.may_start
-    again = f"`tpuctl up {name}`" if may_act else f"`tpuctl wait {name} --for {policy.goal}`"
+    again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Wait) else f"`tpuctl up {name}`"
     hint = f"nothing was undone; go on waiting with {again}, or end it with `tpuctl down {name}`"
     if policy.goal.is_usable and (more := advice(seen)):
         hint = f"{more}\n{hint}"

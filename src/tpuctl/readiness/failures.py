@@ -16,8 +16,9 @@ from tpuctl.errors import (
     QuotaError,
 )
 from tpuctl.model import NodeState
+from tpuctl.readiness.decisions import Decision, Delete, GiveUp, Next, Wait
 from tpuctl.readiness.pacing import delay
-from tpuctl.readiness.values import Decision, Delete, Failure, GiveUp, Next, Verb, Wait
+from tpuctl.readiness.values import Failure, Verb
 
 if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError

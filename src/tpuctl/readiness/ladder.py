@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import format_duration
 from tpuctl.errors import BrokenNodeError
 from tpuctl.model import Node, NodeState
+from tpuctl.readiness.decisions import Delete, GiveUp, Next, Reboot, Restart, Wait
 from tpuctl.readiness.levels import all_answer, can_be_entered, is_alive
 from tpuctl.readiness.pacing import delay
-from tpuctl.readiness.values import Delete, GiveUp, Next, Reboot, Repair, Restart, Verb, Wait
+from tpuctl.readiness.values import Repair, Verb
 from tpuctl.readiness.words import describe_answers
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tpuctl.readiness.values import Seen
 
 _SHORTEST = timedelta(seconds=1)
+_DENSE = timedelta(seconds=1.7)
 _SHORT = timedelta(seconds=2)
 _LONGEST = timedelta(seconds=15)
 # How long after an action of ours a look costs little and shows whether it was taken up.
@@ -35,7 +36,7 @@ def delay(seen: Seen) -> timedelta:
             # Without jitter: the look is to fall on the begin of the window.
             return _bounded((begin - seen.in_state) * 2 ** _throttling(seen))
         if seen.in_state <= end:
-            return _jittered(min(_SHORT, max(_SHORTEST, (end - begin) / 10)), seen)
+            return _jittered(min(_SHORT, max(_DENSE, (end - begin) / 10)), seen)
         return _jittered(interval(seen.in_state - end), seen)
     if pace.since_action is not None and pace.since_action < _FRESH:
         return _jittered(_SHORT, seen)

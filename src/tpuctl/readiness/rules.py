@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from tpuctl.clock import format_duration
 from tpuctl.errors import ConflictError, NodeNotFoundError
 from tpuctl.model import Node, NodeState
+from tpuctl.readiness.decisions import Create, Decision, Delete, GiveUp, Next, Reached, Start, Wait
 from tpuctl.readiness.defects import defect, lasted
 from tpuctl.readiness.endings import (
     belongs_to_a_request,
@@ -25,21 +26,7 @@ from tpuctl.readiness.failures import after_failure
 from tpuctl.readiness.ladder import describe_act, mend, mend_slow, slow_after
 from tpuctl.readiness.levels import missing_level
 from tpuctl.readiness.pacing import delay
-from tpuctl.readiness.values import (
-    Create,
-    Decision,
-    Delete,
-    GiveUp,
-    Goal,
-    Next,
-    Policy,
-    Reached,
-    Seen,
-    Silence,
-    Start,
-    Verb,
-    Wait,
-)
+from tpuctl.readiness.values import Goal, Policy, Seen, Silence, Verb
 from tpuctl.readiness.words import usable_note, why_not_usable
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def command(app: App, *, port: int) -> None:
     """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.
 
     stdout gets the address, stderr what points gcloud at it: the same as `tpuctl sandbox env` prints in another terminal.
-    tpuctl needs no more than the address: `tpuctl ssh` finds the workers of your own sandbox by itself.
+    For tpuctl the address is enough: its `ssh` finds the workers of your own sandbox by itself.
 
     \b
     Examples:

@@ -59,10 +59,10 @@ def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Line]
 
 def _block(node: Waiting, head: list[Part], rest: list[Part], screen: Screen, spare: int) -> list[Line]:
     """Return the line of a node, and below it what else there is room for."""
-    whole: Line = [*head, ("  ", ""), *rest] if rest else head
+    whole: Line = [*head, *rest] if rest else head[:-1]
     lines: list[Line] = [whole]
     if rest and length(whole) > screen.columns and spare > 0:
-        lines = [head, [("    ", ""), *rest]]
+        lines = [head[:-1], [("    ", ""), *rest]]
         spare -= 1
     workers = node.event.data.get("workers") or ()
     if len(workers) > 1:
@@ -130,16 +130,15 @@ def _when(seconds: Any, passed: float) -> str:  # JSON
 
 
 def _aligned(cells: list[list[Part]], widths: list[int]) -> list[Part]:
+    """Return the cells in their columns, and at the end the space up to what follows."""
     line: list[Part] = []
     gap = 0
     for cell, width in zip(cells, widths, strict=True):
-        if not width:
-            continue
         if cell:
             line += [(" " * gap, ""), *cell]
             gap = 0
-        gap += width - length(cell) + (2 if cell or line else 0)
-    return line
+        gap += width - length(cell) + 2 if width else 0
+    return [*line, (" " * gap, "")]
 
 
 def _others(nodes: Sequence[Waiting], *, is_all: bool) -> Line:

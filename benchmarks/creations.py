@@ -1,0 +1,157 @@
+"""How late tpuctl notices a READY node, in simulated time: `python -m benchmarks.creations COUNT SEED`, a process of its own.
+
+The real loop, client and journal on a sandbox in process; its clock is manual, so that an hour takes as long as its requests.
+Prints a JSON list of creations.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gcloud_waiter import noticed
+from tpuctl.actions.ensure_ready import ensure
+from tpuctl.api.tpu import TpuClient
+from tpuctl.cli.app import App
+from tpuctl.cli.invocation import Invocation
+from tpuctl.clock import ManualClock
+from tpuctl.journal import Journal
+from tpuctl.model import NodeSpec
+from tpuctl.names import NodeName
+from tpuctl.output.terminal import Streams
+from tpuctl.readiness import Goal, Policy
+from tpuctl.sandbox import consequences
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.lifecycle import GONE, Phase
+
+from datetime import timedelta  # isort: skip
+
+if TYPE_CHECKING:
+    from tpuctl.model import Operation
+    from tpuctl.sandbox.world import World
+
+_PROJECT, _ZONE, _TYPE, _VERSION = "sandbox", "us-central2-b", "v4-8", "tpu-ubuntu2204-base"
+_SHORTEST, _LONGEST = 20.0, 1200.0  # seconds
+_LEARNED, _MEASURED, _SPREAD = 12, 8, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One creation: how long the service took, how late each noticed, and what it had read by then. Seconds, calls."""
+
+    is_learned: bool
+    length: float
+    late: float
+    calls: int
+    gcloud_late: float
+    gcloud_calls: int
+
+
+class _CountingHttp(SandboxHttp):
+    """The sandbox, with a count of its requests."""
+
+    calls = 0
+
+    def request(self, *arguments: Any, **options: Any) -> Any:  # httplib2's signature
+        self.calls += 1
+        return super().request(*arguments, **options)
+
+
+class _Cloud(TpuClient):
+    """The real client; what it creates takes as long as is said."""
+
+    def __init__(self, world: World) -> None:
+        self.http = _CountingHttp(world)
+        super().__init__(lambda: self.http, world.clock)
+        self._world, self.length = world, 0.0
+        self.is_ready = world.clock.now()
+
+    def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
+        operation = super().create_node(name, spec)
+        self.is_ready = make_last(self._world, name, self.length)
+        return operation
+
+
+def make_last(world: World, name: NodeName, seconds: float) -> Any:
+    """Have a node that has just been asked for be CREATING for so long; return when it will be READY."""
+    with world.write() as session:
+        node = session.node(name.project, name.zone, name.node_id)
+        assert node is not None
+        ready = node.timeline[0].at + timedelta(seconds=seconds)
+        consequences.keep(session, node, (node.timeline[0], Phase(ready, "READY", "HEALTHY")))
+    return ready
+
+
+class _Simulation:
+    """Creations one after the other, in a world of its own."""
+
+    def __init__(self, folder: Path, random: Random) -> None:
+        self._folder, self._random, self._number = folder, random, count()
+        self._app = App(
+            Invocation(
+                (),
+                {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"},
+                Streams(io.StringIO(), io.StringIO(), io.StringIO()),
+                folder,
+                ManualClock(),
+                random,
+            )
+        )
+        self._cloud = _Cloud(self._app.world)
+        self._context = replace(self._app.context(lambda _: None), cloud=self._cloud)
+        self._spec = NodeSpec(accelerator_type=_TYPE, runtime_version=_VERSION)
+
+    def unlearned(self) -> Creation:
+        """Create a node of which nothing is known."""
+        return self._create(self._length(), self._journal(), is_learned=False)
+
+    def learned(self) -> list[Creation]:
+        """Create nodes of one kind: the first ones teach, the others are returned."""
+        usual, journal = self._length(), self._journal()
+        lengths = [self._random.gauss(usual, usual * _SPREAD) for _ in range(_LEARNED + _MEASURED)]
+        return [self._create(max(1.0, length), journal, is_learned=True) for length in lengths][_LEARNED:]
+
+    def _create(self, length: float, journal: Journal, *, is_learned: bool) -> Creation:
+        name = NodeName(_PROJECT, _ZONE, f"node-{next(self._number)}")
+        self._cloud.length, before = length, self._cloud.http.calls
+        policy = Policy(goal=Goal.READY, may_create=True, timeout=None)
+        ensure(replace(self._context, journal=journal), name, policy, spec=self._spec, purpose="up")
+        late = (self._context.clock.now() - self._cloud.is_ready).total_seconds()
+        calls = self._cloud.http.calls - before - 1  # gcloud, too, has to ask for the node once
+        self._remove(name)
+        seen, looks = noticed(length, self._random)
+        return Creation(is_learned, length, late, calls, seen - length, looks)
+
+    def _remove(self, name: NodeName) -> None:
+        with self._app.world.write() as session:
+            node = session.node(name.project, name.zone, name.node_id)
+            assert node is not None
+            consequences.keep(session, node, (Phase(session.now, GONE),))
+
+    def _length(self) -> float:
+        return math.exp(self._random.uniform(math.log(_SHORTEST), math.log(_LONGEST)))
+
+    def _journal(self) -> Journal:
+        return Journal(self._folder / f"journal-{next(self._number)}")
+
+
+def main(wanted: int, seed: int) -> list[Creation]:
+    """Return so many creations of each sort."""
+    with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
+        simulation = _Simulation(Path(folder), Random(seed))  # noqa: S311  # a simulation
+        found = [simulation.unlearned() for _ in range(wanted)]
+        for _ in range(wanted // _MEASURED):
+            found += simulation.learned()
+        return found
+
+
+if __name__ == "__main__":
+    print(json.dumps([asdict(creation) for creation in main(int(sys.argv[1]), int(sys.argv[2]))]))

@@ -1,0 +1,132 @@
+"""How the events of long work are shown: a live area on a terminal, one line per change elsewhere, JSON for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Self, TextIO
+
+from tpuctl.clock import format_duration
+from tpuctl.events import Event, EventKind
+from tpuctl.output.progress.changes import Changes
+from tpuctl.output.tables import flat
+
+if TYPE_CHECKING:
+    from tpuctl.clock import Clock
+    from tpuctl.output.painting import Marks
+    from tpuctl.output.progress.live import Live
+    from tpuctl.output.terminal import Terminal
+
+_STYLES = {
+    EventKind.ACTION: "cyan",
+    EventKind.NOTE: "yellow",
+    EventKind.REACHED: "green",
+    EventKind.RECOVERED: "green",
+    EventKind.PREEMPTED: "red",
+    EventKind.MAINTENANCE: "yellow",
+    EventKind.GAVE_UP: "red",
+}
+_WAITS = frozenset({EventKind.WAIT, EventKind.SILENT})
+_ENDS = frozenset({EventKind.REACHED, EventKind.GAVE_UP})
+
+
+class Progress:
+    """A listener for events, and a context: on leaving it the live area is taken away.
+
+    `events` gets each event as one JSON object on a line, at once. The event that a node was given up is left to the error
+    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes.
+    """
+
+    def __init__(
+        self, terminal: Terminal, clock: Clock, *, events: TextIO | None = None, endings: bool = False
+    ) -> None:
+        self._terminal, self._clock, self._events, self._endings = terminal, clock, events, endings
+        self._started = clock.monotonic()
+        self._changes = Changes(clock)
+        self._live: Live | None = None
+        self.last: Event | None = None
+
+    def __enter__(self) -> Self:
+        if self._terminal.is_redrawn and not self._terminal.quiet:
+            from tpuctl.output.progress.live import Live  # noqa: PLC0415  # threading, only for a terminal
+
+            self._live = self._terminal.aside = Live(self._terminal, self._clock)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._live:
+            live, self._live = self._live, None
+            self._terminal.aside = nullcontext()
+            # What ends the run matters more than a screen that cannot be drawn.
+            with contextlib.suppress(OSError) if kind else nullcontext():
+                live.stop()
+            if kind is KeyboardInterrupt:
+                with contextlib.suppress(OSError):
+                    self._terminal.streams.stderr.write("^C")  # the terminal's own went away with the area
+
+    def __call__(self, event: Event) -> None:
+        """Show an event. Raises `OSError` where it cannot be written."""
+        self.last = event
+        if self._events:
+            self._export(event, self._events)
+        if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._endings:
+            self._terminal.warn(f"{event.node.node_id}: {event.text}")
+        if self._terminal.quiet:
+            return
+        if self._live:
+            self._show(event, self._live)
+        elif event.kind is not EventKind.GAVE_UP or self._endings:
+            for line in self._changes.lines(event):
+                self._terminal.note(line)
+
+    def _export(self, event: Event, stream: TextIO) -> None:
+        line = json.dumps(event.to_json(), ensure_ascii=False) + "\n"
+        try:
+            with self._live if self._live and stream.isatty() else nullcontext():
+                stream.write(line)
+                stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if stream is not self._terminal.streams.stdout:
+                # What could not be written would be tried again, and fail without a name.
+                with contextlib.suppress(OSError):
+                    stream.close()
+                error.filename = stream.name
+            raise
+
+    def _show(self, event: Event, live: Live) -> None:
+        if event.kind in _WAITS:
+            live.wait(event)
+            return
+        if event.kind is EventKind.ACTION:
+            live.act(event)
+        elif event.kind in _ENDS:
+            live.leave(event.node)
+        if event.kind is EventKind.GAVE_UP and not self._endings:
+            return
+        elapsed = format_duration(self._clock.monotonic() - self._started)
+        style, words = _STYLES.get(event.kind, ""), flat(event.text)
+        live.say(
+            [
+                (f"{elapsed:>7} ", "dim"),
+                (f"{_mark(event.kind, live.marks)} ", style),
+                (f"{event.node.node_id} ", "bold"),
+                (words, style),
+            ]
+        )
+
+
+def _mark(kind: EventKind, marks: Marks) -> str:
+    match kind:
+        case EventKind.STATE:
+            return marks.state
+        case EventKind.ACTION:
+            return marks.action
+        case EventKind.REACHED | EventKind.RECOVERED:
+            return marks.good
+        case EventKind.GAVE_UP:
+            return marks.bad
+        case _:
+            return marks.note

@@ -1,0 +1,41 @@
+"""A clock at which things happen on the way, each at its own moment, and at which a run may be killed."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Killed(BaseException):
+    """The process is no more: nothing of it may catch this."""
+
+
+class SimulatedClock:
+    """Time that moves only while somebody sleeps, through everything that was planned."""
+
+    def __init__(self) -> None:
+        self._now = BEGIN
+        self._plan: list[tuple[datetime, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> timedelta:
+        return self._now - BEGIN
+
+    def at(self, moment: timedelta, happen: Callable[[], None]) -> None:
+        """Let something happen that long after the beginning."""
+        heapq.heappush(self._plan, (BEGIN + moment, next(self._order), happen))
+
+    def sleep(self, duration: timedelta) -> None:
+        end = self._now + max(duration, timedelta())
+        while self._plan and self._plan[0][0] <= end:
+            moment, _, happen = heapq.heappop(self._plan)
+            self._now = max(self._now, moment)
+            happen()
+        self._now = max(self._now, end)

@@ -1,0 +1,265 @@
+"""The sandbox of one world, what happens to it, and the record that is kept of everything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.simulation.clock import Killed, SimulatedClock
+from tests.simulation.plan import PROJECT, Life, Plan
+from tpuctl.sandbox import consequences, resource_names
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.lifecycle import Phase, phase_at
+from tpuctl.sandbox.world import NodeRecord, OperationRecord, World
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the API last answered about a node: its id and state, or nothing for one that is absent."""
+
+    at: datetime
+    node_id: str | None
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A call that asks for a change, as it was sent and answered. `status` 0: the answer was lost.
+
+    `before` is the world's record when it was sent, `after` the one when it was answered; `met_others`: somebody else changed
+    the node in between. `blind`: the last read about it before had failed.
+    """
+
+    at: datetime
+    answered: datetime
+    verb: str
+    name: str
+    status: int
+    before: NodeRecord | None
+    after: NodeRecord | None
+    look: Look | None
+    blind: bool
+    met_others: bool
+    run: int
+
+    @property
+    def is_accepted(self) -> bool:
+        return self.status == 200 or (self.status == 0 and self.before != self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What the world, or somebody else, did to a node."""
+
+    at: datetime
+    kind: str
+    name: str
+    before: NodeRecord | None
+    after: NodeRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A call that only reads, and how it was answered; 0: not at all."""
+
+    at: datetime
+    about: str
+    status: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Everything that happened. `snapshots` has each node's record whenever it changed; `silences` are deaf workers."""
+
+    changes: list[Change] = field(default_factory=list)
+    happenings: list[Happening] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    troubles: list[datetime] = field(default_factory=list)
+    refused_logins: list[datetime] = field(default_factory=list)
+    reboots: list[tuple[datetime, str, int]] = field(default_factory=list)
+    snapshots: dict[str, list[tuple[datetime, NodeRecord | None]]] = field(default_factory=dict)
+    silences: dict[str, list[tuple[str, datetime, datetime | None]]] = field(default_factory=dict)
+    operations: list[OperationRecord] = field(default_factory=list)
+
+
+class Stage:
+    """A world on a clock, with the lives that are led there."""
+
+    def __init__(self, folder: Path, plan: Plan, clock: SimulatedClock) -> None:
+        self.plan, self.clock = plan, clock
+        self.world = World.open(folder / "world.sqlite3", clock=clock)
+        self.lives = {life.name: life for life in plan.lives}
+        self.ledger = Ledger(snapshots={name: [] for name in self.lives})
+        self.run = 0
+        self.dies_in_call: str | None = None
+        self._http = SandboxHttp(self.world)
+        self._lists: dict[str, tuple[datetime, bytes]] = {}
+        self._looks: dict[str, Look] = {}
+        self._failed: dict[str, datetime] = {}
+
+    def close(self) -> None:
+        with self.world.read() as session:
+            for zone in {life.zone for life in self.plan.lives}:
+                found = session.operations(PROJECT, zone, limit=100_000)
+                self.ledger.operations += [operation for _, operation in found]
+        self.world.close()
+
+    # What is
+
+    def record(self, name: str) -> NodeRecord | None:
+        """Return the record as it was last kept."""
+        known = self.ledger.snapshots[name]
+        return known[-1][1] if known else None
+
+    def phase(self, name: str) -> Phase | None:
+        record = self.record(name)
+        return phase_at(record.timeline, self.clock.now()) if record else None
+
+    def is_deaf(self, name: str) -> bool:
+        """Tell whether the workers of a READY node do not answer."""
+        record, now = self.record(name), self.clock.now()
+        return record is None or deaf(self.ledger, self.lives[name], record, now)
+
+    # What is done to it
+
+    def keep(self, name: str, timeline: tuple[Phase, ...]) -> None:
+        """Give a node another life from now on."""
+        record = self.record(name)
+        if record is not None:
+            with self.world.write() as session:
+                consequences.keep(session, record, timeline)
+        self.refresh(name)
+
+    def refresh(self, name: str) -> NodeRecord | None:
+        """Read what the world has of a node, and keep it when it is news."""
+        where, now = resource_names.parse(name), self.clock.now()
+        with self.world.read() as session:
+            record = session.node(*where)
+        if record is not None and phase_at(record.timeline, now) is None:
+            record = None
+        known = self.ledger.snapshots[name]
+        if not known or known[-1][1] != record:
+            known.append((now, record))
+        return record
+
+    # The client's side
+
+    def request(
+        self, uri: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None, **_: object
+    ) -> Any:
+        """Pass a request on to the sandbox, and keep a record of it; what httplib2 offers."""
+        parts = urlsplit(uri)
+        resource = parts.path.partition("/v2/")[2]
+        if method == "GET":
+            return self._read(resource, uri, headers)
+        self._die("before")
+        verb, name = _meaning(method, resource, parse_qs(parts.query))
+        at, before, seen = self.clock.now(), self.refresh(name), len(self.ledger.happenings)
+        look = self._look(name)
+        failed = self._failed.get(name) or self._failed.get(_zone(name))
+        blind = look is None or (failed is not None and failed >= look.at)
+        status = 0
+        try:
+            response, content = self._http.request(uri, method, body, headers)
+            status = int(response.status)
+        finally:
+            if verb == "create" and before is None:
+                self._pace(name)
+            others = any(happening.name == name for happening in self.ledger.happenings[seen:])
+            change = Change(
+                *(at, self.clock.now(), verb, name, status, before, self.refresh(name), look, blind, others, self.run)
+            )
+            self.ledger.changes.append(change)
+            self._trouble(status)
+        self._die("after")
+        return response, content
+
+    def _read(self, resource: str, uri: str, headers: Any) -> Any:
+        about, status = resource.partition("/operations/")[0].removesuffix("/nodes"), 0
+        is_look = "/operations/" not in resource
+        try:
+            response, content = self._http.request(uri, "GET", None, headers)
+            status = int(response.status)
+        finally:
+            now = self.clock.now()
+            self.ledger.reads.append(Read(now, about, status))
+            if status not in {200, 404}:
+                self._trouble(status)
+                if is_look:
+                    self._failed[about] = now
+        if is_look and status in {200, 404}:
+            self._failed.pop(about, None)
+            if about in self.lives:
+                node = json.loads(content) if status == 200 else {}
+                self._looks[about] = Look(now, node.get("id"), node.get("state"))
+            else:
+                self._lists[about] = (now, content)
+        return response, content
+
+    def _look(self, name: str) -> Look | None:
+        """Return the last successful look at a node, by itself or in a list."""
+        own, listed = self._looks.get(name), self._lists.get(_zone(name))
+        if listed is None or (own is not None and own.at >= listed[0]):
+            return own
+        for node in json.loads(listed[1]).get("nodes", ()):
+            if node["name"] == name:
+                return Look(listed[0], node["id"], node["state"])
+        return Look(listed[0], None, None)
+
+    def _trouble(self, status: int) -> None:
+        now = self.clock.now()
+        if status in {401, 403}:
+            self.ledger.refused_logins.append(now)
+        if status == 0 or status in {401, 403, 429} or status >= 500:
+            self.ledger.troubles.append(now)
+
+    def _die(self, when: str) -> None:
+        if self.dies_in_call == when:
+            self.dies_in_call = None
+            raise Killed
+
+    def _pace(self, name: str) -> None:
+        """Let a node that was just created take the time that its life says."""
+        life, record = self.lives[name], self.refresh(name)
+        ready = next((phase.at for phase in record.timeline if phase.state == "READY"), None) if record else None
+        if record is None or ready is None:
+            return
+        planned = record.timeline[0].at + life.creation
+        later = max(ready - planned, timedelta()) if _hangs(life) else ready - planned
+        self.keep(name, (record.timeline[0], *(replace(p, at=p.at - later) for p in record.timeline[1:])))
+
+
+def deaf(ledger: Ledger, life: Life, record: NodeRecord, at: datetime) -> bool:
+    """Tell whether the workers of a node that is READY would not answer at a time."""
+    begun = [phase.at for phase in record.timeline if phase.at <= at and phase.state != "READY"]
+    ready = next((p.at for p in record.timeline if p.state == "READY" and (not begun or p.at >= begun[-1])), at)
+    if at < ready + life.ssh_lag:
+        return True
+    for node_id, since, until in ledger.silences.get(life.name, ()):
+        cured = any(p.state in {"STARTING", "RESTARTING"} and since <= p.at <= at for p in record.timeline)
+        if node_id == record.number and since <= at and (until is None or at < until) and not cured:
+            return True
+    return False
+
+
+def _hangs(life: Life) -> bool:
+    return any(blow.kind == "hang" and blow.word == "CREATING" for blow in life.blows)
+
+
+def _meaning(method: str, resource: str, query: Mapping[str, list[str]]) -> tuple[str, str]:
+    """Return the verb of a call, and the node that it is about."""
+    if method == "DELETE":
+        return "delete", resource
+    if method == "PATCH":
+        return "update", resource
+    name, _, verb = resource.partition(":")
+    return (verb, name) if verb else ("create", f"{resource}/{query['nodeId'][0]}")
+
+
+def _zone(name: str) -> str:
+    return name.partition("/nodes/")[0]

@@ -1,0 +1,171 @@
+"""What a person sees while tpuctl waits, on a screen and in a log; and what a program gets."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.clock import ManualClock
+from tpuctl.events import Event, EventKind
+from tpuctl.names import NodeName
+from tpuctl.output.matrix import matrix
+from tpuctl.output.painting import Marks
+from tpuctl.output.progress import Progress
+from tpuctl.output.progress.area import Screen, Waiting, area
+from tpuctl.output.terminal import Streams, Terminal
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def event(kind: EventKind, text: str, *, node: str = "demo", **data: Any) -> Event:
+    return Event(kind, NOW, NodeName("p", "us-central2-b", node), text, data)
+
+
+def creating(node: str = "demo", *, seconds: float = 60, **data: Any) -> Event:
+    return event(EventKind.WAIT, "it is CREATING", node=node, state="CREATING", in_state=seconds, **data)
+
+
+def terminal(*, is_terminal: bool = False, quiet: bool = False, **environ: str) -> Terminal:
+    streams = Streams(io.StringIO(), io.StringIO(), io.StringIO(), stderr_is_terminal=is_terminal, width=100)
+    return Terminal(streams, {"NO_COLOR": "1", **environ}, quiet=quiet)
+
+
+def err(written: Terminal) -> str:
+    assert isinstance(written.streams.stderr, io.StringIO)
+    return written.streams.stderr.getvalue()
+
+
+def workers(count: int, lacking: set[int]) -> list[dict[str, Any]]:
+    return [
+        {"worker": index, "ready": True, "healthy": None, "ssh": index not in lacking}
+        | ({"why": "does not answer"} if index in lacking else {})
+        for index in range(count)
+    ]
+
+
+def drawn(events: list[Event], *, passed: int = 0, columns: int = 100, rows: int = 20) -> list[str]:
+    nodes = [Waiting(each, timedelta(), 1800) for each in events]
+    lines = area(nodes, timedelta(seconds=passed), Screen(columns, rows, Marks(), 0))
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "passed", "line"),
+    [
+        (creating(), 0, "⠋ demo  CREATING  1m"),
+        (creating(usual=120), 0, "⠋ demo  CREATING  1m  ━━━━━━━━━━────────── usually 2m"),
+        (creating(usual=120), 70, "⠋ demo  CREATING  2m10s  ━━━━━━━━━━━━━━━━━━━━ longer than usual (2m)"),
+        (creating(next="restart it", next_in=130), 10, "⠋ demo  CREATING  1m10s  restart it in 2m"),
+        (creating(next="restart it", next_in=5), 10, "⠋ demo  CREATING  1m10s  restart it now"),
+        (creating(deadline_in=450), 0, "⠋ demo  CREATING  1m"),
+        (creating(deadline_in=450), 10, "⠋ demo  CREATING  1m10s  deadline in 7m20s"),
+        (event(EventKind.WAIT, "create requested"), 0, "⠋ demo  create requested"),
+        (
+            event(EventKind.SILENT, "API not answering for 40s", state="CREATING", in_state=9),
+            0,
+            "⠋ demo  CREATING  9s  API not answering for 40s",
+        ),
+    ],
+)
+def test_a_node_has_one_line_that_tells_state_time_and_what_comes_next(waiting: Event, passed: int, line: str) -> None:
+    assert drawn([waiting], passed=passed) == [line]
+
+
+def test_the_area_fits_the_screen_and_counts_what_does_not() -> None:
+    nodes = [creating(f"n-{index}") for index in range(100)]
+
+    assert drawn(nodes, rows=3) == ["⠋ n-0  CREATING  1m", "⠋ n-1  CREATING  1m", "and 98 more: 98 CREATING"]
+    assert drawn(nodes, rows=1) == ["100 nodes: 100 CREATING"]
+
+
+def test_a_slice_shows_its_workers_where_there_is_room() -> None:
+    waiting = event(EventKind.WAIT, "x", state="READY", health="HEALTHY", workers=workers(4, {1, 3}))
+    named = "  2 of 4 workers missing: 1, 3 (ssh: does not answer)"
+
+    assert drawn([waiting]) == [
+        "⠋ demo  READY HEALTHY",
+        "  worker   0 1 2 3",
+        "  ready    ✓ ✓ ✓ ✓",
+        "  ssh      ✓ ✗ ✓ ✗",
+        named,
+    ]
+    assert drawn([waiting], rows=3) == ["⠋ demo  READY HEALTHY", named]
+
+
+def test_a_large_slice_has_a_cell_for_each_worker_and_names_eight() -> None:
+    lines = ["".join(text for text, _ in line) for line in matrix(workers(40, set(range(32))), width=60, marks=Marks())]
+
+    assert lines == [
+        "     0  ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗",
+        "    32  ✓✓✓✓✓✓✓✓",
+        "  32 of 40 workers missing: 0, 1, 2, 3, 4, 5, 6, 7 (ssh: does not answer) and 24 more",
+    ]
+
+
+@pytest.mark.parametrize("dumb", [False, True])
+def test_a_log_gets_a_line_for_each_change_and_nothing_twice(dumb: bool) -> None:
+    written, clock = terminal(is_terminal=dumb, TERM="dumb"), ManualClock()
+    with Progress(written, clock) as progress:
+        for _ in range(13):
+            progress(creating(next="restart it", next_in=130))
+        for _ in range(13):
+            progress(event(EventKind.SILENT, f"API not answering for {clock.monotonic().seconds}s", state="CREATING"))
+            clock.sleep(timedelta(seconds=5))
+        progress(creating(next="recreate it", next_in=30))
+        progress(event(EventKind.GAVE_UP, "too late"))
+
+    assert err(written).splitlines() == [
+        "demo: if nothing changes: restart it in 2m10s",
+        "demo: API not answering for 0s",
+        "demo: API not answering for 60s",
+        "demo: the API answers again",
+        "demo: if nothing changes: recreate it in 30s",
+    ]
+
+
+def test_the_api_is_silent_about_a_zone_not_about_each_node_in_it() -> None:
+    written = terminal()
+    with Progress(written, ManualClock()) as progress:
+        for kind in (EventKind.STATE, EventKind.SILENT):
+            for node in ("a", "b"):
+                progress(event(kind, str(kind), node=node))
+
+    assert err(written).splitlines() == ["a: state", "b: state", "us-central2-b: silent"]
+
+
+def test_messages_go_above_the_area_and_the_screen_is_left_clean() -> None:
+    written = terminal(is_terminal=True)
+    with Progress(written, ManualClock()) as progress:
+        progress(creating())
+        written.warn("by the way")
+    shown = re.sub(r"\x1b\[K", "", err(written))
+
+    assert shown == "⠙ demo  CREATING  1m\n\r\x1b[1A\x1b[Jwarning: by the way\n"
+
+
+def test_quiet_work_that_goes_on_still_says_what_was_given_up() -> None:
+    written = terminal(quiet=True)
+    with Progress(written, ManualClock(), endings=True) as progress:
+        progress(event(EventKind.STATE, "READY"))
+        progress(event(EventKind.GAVE_UP, "broken"))
+
+    assert err(written) == "warning: demo: broken\n"
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115  # closed by what fails
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), full:
+        Progress(terminal(), ManualClock(), events=full)(creating())
+
+
+def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "events"
+    with path.open("a") as stream, Progress(terminal(), ManualClock(), events=stream) as progress:
+        progress(creating())
+        assert json.loads(path.read_text())["in_state"] == 60
