@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tests.simulation.clock import Killed
 from tests.simulation.plan import Blow, Found, Life, Weather
@@ -120,7 +120,7 @@ def _strike(stage: Stage, life: Life, blow: Blow, record: NodeRecord | None) -> 
         _put(stage, life, blow.word)
         return True
     with stage.world.read() as session:
-        timeline = _changed(blow, record, phase, lifecycle.until(record.timeline, now), pace(session, record))
+        timeline = _changed(blow, record, phase, now, pace(session, record))
     if timeline is not None:
         stage.keep(life.name, timeline)
     return timeline is not None
@@ -144,19 +144,16 @@ def _fault(life: Life, blow: Blow) -> Fault | None:
     return None
 
 
-def _changed(
-    blow: Blow, record: NodeRecord, phase: Phase, past: Timeline, pace: lifecycle.Pace
-) -> Timeline | None:
+def _changed(blow: Blow, record: NodeRecord, phase: Phase, now: datetime, speed: lifecycle.Pace) -> Timeline | None:
     """Return what becomes of a node that is struck; nothing where the blow does not meet it."""
-    now = max(phase.at, _moment(past, blow))
-    end = now + (blow.lasts or _FAR)
-    well = Phase(end, "READY", _HEALTHY)
+    past = lifecycle.until(record.timeline, now)
+    well = Phase(now + (blow.lasts or _FAR), "READY", _HEALTHY)
     is_ready = phase.state == "READY"
     match blow.kind:
         case "delete" if phase.state != "DELETING":
-            return lifecycle.delete(record.timeline, now, pace)
+            return lifecycle.delete(record.timeline, now, speed)
         case "stop" if is_ready and record.workers == 1:
-            return lifecycle.stop(record.timeline, now, pace)
+            return lifecycle.stop(record.timeline, now, speed)
         case "preempt" if phase.state in {"READY", "CREATING", "STARTING"}:
             return (*past, Phase(now, blow.word))
         case "sick" if is_ready:
@@ -164,7 +161,3 @@ def _changed(
         case "state" if is_ready:
             return (*past, Phase(now, blow.word), *(() if blow.word in {"UNKNOWN", "HIDDEN"} else (well,)))
     return None
-
-
-def _moment(past: Timeline, blow: Blow) -> object:  # replaced below by the caller's time
-    raise NotImplementedError

@@ -70,11 +70,12 @@ class Fleet:
             yield pursuit, failed.get(pursuit)
 
     def rest(self, *, until: timedelta | None = None) -> None:
-        """Sleep until a node is due, or `until` by the monotonic clock."""
+        """Sleep until a node is due, or `until` by the monotonic clock; not at all where no node is left."""
+        if not self:
+            return
         now = self._context.clock.monotonic()
         moments = [pursuit.due for pursuit in self] + ([until] if until is not None else [])
-        if moments:
-            self._context.clock.sleep(min(moments) - now)
+        self._context.clock.sleep(min(moments) - now)
 
     def _survey(self, pursuits: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
         failed: dict[Pursuit, TpuctlError] = {}

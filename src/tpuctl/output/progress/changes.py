@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # A silence is told again after this long.
 _STILL_SILENT = timedelta(minutes=1)
+# A step that is further off is no news yet.
+_SOON = timedelta(minutes=5)
 _LASTS = re.compile(r" for \d+(?:\.\d+)?[smhd][0-9smhd]*$")
 
 
@@ -51,14 +53,15 @@ class Changes:
         yield f"{event.node.node_id}: {event.text}"
 
     def _wait(self, event: Event) -> Iterator[str]:
-        reason, following = untold(event), event.data.get("next")
+        reason, following, after = untold(event), event.data.get("next"), event.data.get("next_in")
+        if after is not None and timedelta(seconds=after) > _SOON:
+            following = None
         if event.data.get("state") and (reason == "it is being deleted" or reason.endswith(" requested")):
             reason = ""  # The line before has told it.
         before = self._told.get(event.node, ("", None))
         self._told[event.node] = reason, following
         news = reason if reason != before[0] else ""
         if following and following != before[1]:
-            after = event.data.get("next_in")
             when = f" in {format_duration(timedelta(seconds=max(after, 0)))}" if after is not None else ""
             news = f"{news}; if nothing changes: {following}{when}".removeprefix("; ")
         if news:

@@ -42,6 +42,7 @@ class Live:
         self._lines: list[Line] = []
         self._drawn: list[int] = []  # the width of each line of the area that is on the screen
         self._last: list[str] = []
+        self._drawn_for = self._columns
         self._frame = 0
         self._lock, self._news, self._end = threading.RLock(), threading.Event(), threading.Event()
         self._failure: OSError | None = None
@@ -132,11 +133,13 @@ class Live:
         if not self._lines and shown == self._last and len(self._drawn) == len(below):
             return
         staying = "".join(self._painted(self._lines, None))
-        before = self._go_up(columns) + (_CLEAR_BELOW if staying and self._drawn else "")
+        # Terminals join lines that they broke when the window becomes wider again, unless these were erased as a whole.
+        is_afresh = bool(staying) or columns != self._drawn_for
+        before = self._go_up(columns) + (_CLEAR_BELOW if is_afresh and self._drawn else "")
         text = before + staying + "".join(shown)
         if self._drawn:
             text += _CLEAR_BELOW
-        self._lines, self._last = [], shown
+        self._lines, self._last, self._drawn_for = [], shown, columns
         self._drawn = [min(length(line), screen.columns) for line in below]
         self._write(text)
 

@@ -1,0 +1,50 @@
+"""What the tests of long runs share: somebody else who acts on the API itself, another machine, and what `--events` told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE
+from tpuctl.sandbox import request_log
+from tpuctl.sandbox.in_process import SandboxHttp
+
+_NODES = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes"
+
+
+def somebody(sandbox: Sandbox, verb: str, name: str = "demo") -> None:
+    """Let somebody who does not use tpuctl create (a v4-8), delete, stop or start a node."""
+    method = {"delete": "DELETE"}.get(verb, "POST")
+    place = {"create": f"?nodeId={name}", "delete": f"/{name}"}.get(verb, f"/{name}:{verb}")
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"} if verb == "create" else {}
+    response, content = SandboxHttp(sandbox.world).request(_NODES + place, method=method, body=json.dumps(body).encode())
+    assert response.status == 200, content
+
+
+def another_machine(tpuctl: Console, **environ: str) -> Console:
+    """Return the program on another machine: with another home and state."""
+    home = Path(tpuctl.environ["HOME"]).with_name("elsewhere")
+    home.mkdir(exist_ok=True)
+    elsewhere = {"HOME": str(home), "TPUCTL_STATE_DIR": str(home / "state")}
+    return replace(tpuctl, environ={**tpuctl.environ, **elsewhere, **environ})
+
+
+def events(text: str, *keys: str) -> list[Any]:
+    """Return what was written by `--events`, without the waits: each event's kind and text, or what `keys` name of it."""
+    found = [json.loads(line) for line in text.splitlines()]
+    chosen = [event for event in found if event["event"] not in {"wait", "silent"}]
+    return [tuple(event[key] for key in keys or ("event", "text")) for event in chosen]
+
+
+def reads(sandbox: Sandbox) -> list[str]:
+    """Return the paths that were read, without their queries, oldest first."""
+    found = request_log.entries(sandbox.world.path)
+    return [entry.path.partition("?")[0] for entry in found if entry.method == "GET"]
+
+
+def errors(err: str) -> list[str]:
+    """Return the lines of stderr that say why something failed."""
+    return [line for line in err.splitlines() if line.startswith("error: ")]

@@ -1,0 +1,182 @@
+"""Lead the lives of a plan with the real loop and the real client, killed and started again as the plan says."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.simulation import blows
+from tests.simulation.clock import Killed, SimulatedClock
+from tests.simulation.plan import PROJECT, Life, Plan
+from tests.simulation.stage import Ledger, Stage
+from tests.simulation.stand_ins import FreeLeases, MemoryStore, SimulatedWorkers
+from tpuctl.actions.bring_up import bring_up
+from tpuctl.actions.cloud import Context
+from tpuctl.actions.ensure_ready import Outcome
+from tpuctl.actions.observation import Task
+from tpuctl.actions.watch import watch
+from tpuctl.api.tpu import TpuClient
+from tpuctl.errors import AccessError, TpuctlError
+from tpuctl.events import Event, EventKind
+from tpuctl.journal import Journal
+from tpuctl.model import NodeSpec, Tier
+from tpuctl.names import NodeName
+from tpuctl.readiness import Goal, Policy, Repair, Thresholds
+
+_FOR_EVER = 20  # starts of a run that is killed again and again
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the last run ended for a life: at what time, with which exit code (0: usable), naming which node.
+
+    `is_over`: it was given up, or reached; else a watch went on with it until its time was up.
+    """
+
+    code: int
+    at: datetime
+    is_over: bool
+    node_id: str | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A plan, what happened, and how it ended. `begun` has the time of each start of the run."""
+
+    plan: Plan
+    ledger: Ledger
+    endings: dict[str, Ending]
+    told: list[Event]
+    begun: list[datetime]
+    ended: datetime
+
+
+def live(plan: Plan) -> History:
+    """Lead all lives of a plan to their ends."""
+    with tempfile.TemporaryDirectory(prefix="tpuctl-lives-", dir=_memory()) as folder:
+        clock = SimulatedClock()
+        stage = Stage(Path(folder), plan, clock)
+        try:
+            return _live(stage, clock)
+        finally:
+            stage.world.close()
+
+
+def _live(stage: Stage, clock: SimulatedClock) -> History:
+    blows.prepare(stage)
+    store, begun = MemoryStore(), list[datetime]()
+    told: list[Event] = []
+    endings: dict[str, Ending] | None = None
+    while endings is None:
+        begun.append(clock.now())
+        stage.run = len(begun)
+        assert stage.run < _FOR_EVER
+        told = []
+        context = _context(stage, clock, Journal(store, writer=f"run {stage.run}"), told)
+        try:
+            endings = _watch(context, stage.plan) if stage.plan.until else _bring_up(context, stage.plan)
+        except Killed:
+            clock.sleep(timedelta(seconds=30))
+    for name in stage.lives:
+        stage.refresh(name)
+    stage.close()
+    return History(stage.plan, stage.ledger, endings, told, begun, clock.now())
+
+
+def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[Event]) -> Context:
+    random = Random(stage.plan.seed * 1000 + stage.run)
+    cloud = TpuClient(lambda: stage, clock, random=random)
+    return Context(
+        cloud=cloud,
+        clock=clock,
+        journal=journal,
+        workers=SimulatedWorkers(stage),
+        leases=FreeLeases(),
+        tell=told.append,
+        server_now=lambda: cloud.server_time or clock.now(),
+        random=random,
+    )
+
+
+def _bring_up(context: Context, plan: Plan) -> dict[str, Ending]:
+    """End as `up` and `wait` do: each life has an outcome or an error."""
+    results = bring_up(context, [_task(life) for life in plan.lives])
+    return {
+        life.name: _ended(life, result, context) for life, result in zip(plan.lives, results, strict=True)
+    }
+
+
+def _watch(context: Context, plan: Plan) -> dict[str, Ending]:
+    """End as `watch` does: some nodes were given up, the others were looked after until the end."""
+    until = (plan.until or timedelta()) - context.clock.monotonic()
+    lives = {life.node_id: life for life in plan.lives}
+    try:
+        errors = watch(context, [_task(life) for life in plan.lives], until=until, each_round=lambda: None)
+    except AccessError as error:
+        return {life.name: _error(error, context.clock.now()) for life in plan.lives}
+    told: list[Event] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
+    given_up = [event for event in told if event.kind is EventKind.GAVE_UP]
+    found = {
+        lives[event.node.node_id].name: _error(error, event.at) for event, error in zip(given_up, errors, strict=True)
+    }
+    still = Ending(0, context.clock.now(), is_over=False, node_id=None, words="looked after until the end")
+    return {life.name: found.get(life.name, still) for life in plan.lives}
+
+
+def _ended(life: Life, result: Outcome | TpuctlError, context: Context) -> Ending:
+    told: list[Event] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
+    last = {EventKind.REACHED, EventKind.GAVE_UP}
+    at = [event.at for event in told if event.node.node_id == life.node_id and event.kind in last][-1]
+    if isinstance(result, TpuctlError):
+        return _error(result, at)
+    return Ending(0, at, is_over=True, node_id=result.node.id if result.node else None, words="reached")
+
+
+def _error(error: TpuctlError, at: datetime) -> Ending:
+    words = error.message + (f" ({error.hint})" if error.hint else "")
+    return Ending(int(error.exit_code), at, is_over=True, node_id=None, words=words)
+
+
+def _task(life: Life) -> Task:
+    wish = life.wish
+    tier = Tier.SPOT if life.spot else None
+    named = frozenset({"accelerator_type", "runtime_version"})
+    spec = NodeSpec(
+        accelerator_type=life.accelerator_type, runtime_version=blows.ASKED, tier=tier, named=named
+    )
+    purpose = wish.command if wish.may_change else None
+    name = NodeName(PROJECT, life.zone, life.node_id)
+    return Task(name=name, policy=_policy(life), spec=spec if wish.has_spec else None, purpose=purpose)
+
+
+def _policy(life: Life) -> Policy:
+    wish, limits = life.wish, life.wish.thresholds
+    stuck: dict[str, Any] = dict.fromkeys(("starting", "restarting", "repairing"), limits.stuck)
+    thresholds = Thresholds(
+        unhealthy=limits.unhealthy, unanswered=limits.unanswered, recheck=limits.recheck, **stuck
+    )
+    return Policy(
+        goal=Goal(wish.goal),
+        may_create=wish.may_change,
+        may_start=wish.may_change,
+        replace=wish.replace,
+        forced=wish.forced,
+        is_patient=wish.patient,
+        recreate_deleted=wish.recreate_deleted,
+        repair=Repair(wish.repair),
+        max_reboots=wish.max_reboots,
+        max_restarts=wish.max_restarts,
+        max_recreates=wish.max_recreates,
+        timeout=wish.timeout,
+        thresholds=thresholds,
+    )
+
+
+def _memory() -> str | None:
+    """Return a folder in memory, where there is one: nothing here need outlive the process."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,0 +1,142 @@
+"""Many nodes in one command: `up a b c`, `wait --all`, `wait -l KEY=VALUE`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.others import errors, reads, somebody
+
+THREE = ("up", "a", "b", "c", "--type", "v4-8", "--zone", ZONE)
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def test_each_node_has_its_own_outcome(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", node="b")
+
+    out, err, code = tpuctl(*THREE)
+
+    assert (out, code, sandbox.changes()) == ("a\tREADY\nc\tREADY\n", 6, ["create"] * 3)
+    assert [error[:45] for error in errors(err)] == ["error: the zone has no such TPU free at the mo"[:45]]
+
+
+@one_face
+def test_the_worst_ending_is_the_exit_code(tpuctl: Console, sandbox: Sandbox) -> None:
+    """8 before 6 before 5, whatever comes first."""
+    sandbox.fault("operation-error", node="b")
+    sandbox.fault("hang", node="c")
+    put(sandbox, "a", acceleratorType="v4-16")
+
+    out, err, code = tpuctl(*THREE)
+    one_less, _, less = tpuctl("up", "c", "d", "--type", "v4-8", "--zone", ZONE, "--timeout", "10m")
+
+    assert (out, code, len(errors(err)), sandbox.changes()) == ("", 8, 3, ["create"] * 3)
+    assert (one_less, less) == ("d\tREADY\n", 5)
+
+
+@one_face
+def test_json_of_several_nodes_is_an_array_and_of_one_an_object(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", node="b")
+
+    several, _, code = tpuctl("up", "a", "b", "--type", "v4-8", "--zone", ZONE, "-o", "json")
+    one, _, _ = tpuctl("up", "a", "-o", "json")
+
+    assert ([node["nodeId"] for node in json.loads(several)], code) == (["a"], 6)
+    assert json.loads(one)["nodeId"] == "a"
+
+
+@one_face
+def test_what_was_interrupted_is_gone_on_with(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.after(timedelta(minutes=2), interrupt)
+
+    out, err, code = tpuctl(*THREE, "d")
+
+    assert (out, code, sandbox.changes()) == ("", 130, ["create"] * 4)
+    assert err.splitlines()[-3:] == [
+        "warning: interrupted: `a`, `b`, `c`, `d` bill as soon as they run; nothing was undone",
+        f"  go on: tpuctl up a b c --type v4-8 --zone {ZONE} d",
+        "  undo:  tpuctl down " + " ".join(f"{ZONE}/{name}" for name in "abcd"),
+    ]
+    out, _, code = tpuctl(*THREE, "d")
+    assert (out, code, sandbox.changes()) == ("a\tREADY\nb\tREADY\nc\tREADY\nd\tREADY\n", 0, ["create"] * 4)
+
+
+@one_face
+def test_a_list_serves_any_number_of_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
+    def tick(*names: str) -> Counter[str]:
+        for name in names:
+            put(sandbox, name, state="STARTING")
+            sandbox.fault("hang", node=name, state="STARTING")
+        before = reads(sandbox)
+        tpuctl("wait", *names, "--zone", ZONE, "--for", "ready", "--timeout", "5m")
+        return Counter(path.rpartition("/")[2] for path in reads(sandbox)[len(before) :])
+
+    few, many = tick("a", "b"), tick(*(f"n{number}" for number in range(20)))
+
+    assert (set(many), many["nodes"]) == ({"nodes"}, few["nodes"])
+    assert tick("one")["one"] == few["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"), [(("--all",), "abc"), (("-l", "team=x"), "ab"), (("-l", "team=x", "-l", "run=2"), "b")]
+)
+def test_waits_for_those_that_are_chosen(
+    tpuctl: Console, sandbox: Sandbox, choice: tuple[str, ...], chosen: str
+) -> None:
+    put(sandbox, "a", labels={"team": "x", "run": "1"})
+    put(sandbox, "b", labels={"team": "x", "run": "2"}, state="STARTING")
+    put(sandbox, "c")
+
+    out, _, code = tpuctl("wait", *choice, "--for", "healthy")
+
+    assert (out, code) == ("".join(f"{name}\tREADY\n" for name in chosen), 0)
+
+
+@one_face
+def test_the_nodes_must_be_chosen_in_one_way(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "a")
+    ways = said(
+        "error: nodes are chosen in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`"
+    )
+
+    assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "team=x"))] == [2, 2, 3]
+    for options in (("a", "--all"), ("--all", "-l", "a=b"), ("a", "-l", "a=b")):
+        assert tpuctl("wait", *options) == ("", ways, 2)
+        assert tpuctl("watch", *options) == ("", ways, 2)
+
+
+@one_face
+def test_a_zone_that_cannot_be_asked_is_not_left_out_of_all(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "a")
+    sandbox.fault("unreachable", zone="europe-west4-a", count=0)
+
+    out, err, code = tpuctl("wait", "--all")
+
+    assert (out, len(errors(err)), code) == ("", 1, 1)
+    assert "europe-west4-a" in errors(err)[0]
+
+
+@one_face
+def test_one_that_is_deleted_meanwhile_does_not_end_the_others(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    for name in "ab":
+        put(sandbox, name, state="REPAIRING")
+    clock.after(timedelta(seconds=30), lambda: somebody(sandbox, "delete", "a"))
+
+    out, err, code = tpuctl("wait", "a", "b")
+
+    assert (out, code) == ("b\tREADY\n", 3)
+    assert errors(err) == [f"error: `a` in {ZONE} is being deleted (by someone else)"]
