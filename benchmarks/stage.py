@@ -65,15 +65,21 @@ class Stage:
 
 @contextmanager
 def listening(folder: Path, *, nodes: int) -> Iterator[Stage]:
-    """Yield a sandbox that listens on a loopback port of its own until the end."""
-    quiet = filled(folder, nodes=nodes)
+    """Yield a new sandbox that listens on a loopback port of its own until the end."""
+    with served(filled(folder, nodes=nodes)) as stage:
+        yield stage
+
+
+@contextmanager
+def served(quiet: Stage) -> Iterator[Stage]:
+    """Yield a sandbox, listening on a loopback port of its own until the end."""
     program = quiet.tpuctl("sandbox", "serve")
     with subprocess.Popen(
         program.command, env=dict(program.environ), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         try:
             assert server.stdout is not None
-            yield Stage(folder, server.stdout.readline().strip())
+            yield Stage(quiet.folder, server.stdout.readline().strip())
         finally:
             server.terminate()
 

@@ -39,6 +39,8 @@ def prepare(stage: Stage) -> None:
 
 def _killing(stage: Stage, how: str) -> Callable[[], None]:
     def kill() -> None:
+        if not stage.is_alive:
+            return
         if how == "asleep":
             raise Killed
         stage.dies_in_call = how
@@ -58,6 +60,7 @@ def _changing(stage: Stage, weather: Weather) -> Callable[[], None]:
     def change() -> None:
         with stage.world.write() as session:
             number = faults.add_fault(session, fault)
+        stage.is_calm = False
         if weather.kind == "unreachable":
             stage.clock.at(stage.clock.monotonic() + weather.lasts, lambda: _clear(stage, number))
 
@@ -67,6 +70,7 @@ def _changing(stage: Stage, weather: Weather) -> Callable[[], None]:
 def _clear(stage: Stage, number: int) -> None:
     with stage.world.write() as session:
         faults.remove_fault(session, number)
+    stage.settle()
 
 
 def _find(stage: Stage, life: Life, found: Found) -> None:

@@ -74,13 +74,14 @@ def _live(stage: Stage, clock: SimulatedClock) -> History:
     endings: dict[str, Ending] | None = None
     while endings is None:
         begun.append(clock.now())
-        stage.run = len(begun)
+        stage.run, stage.is_alive = len(begun), True
         assert stage.run < _FOR_EVER
         told = []
         context = _context(stage, clock, Journal(store, writer=f"run {stage.run}"), told)
         try:
             endings = _watch(context, stage.plan) if stage.plan.until else _bring_up(context, stage.plan)
         except Killed:
+            stage.is_alive = False
             clock.sleep(timedelta(seconds=30))
     for name in stage.lives:
         stage.refresh(name)

@@ -23,7 +23,7 @@ def draw(seed: int, *, lives: int = 10) -> Plan:
     """Return the plan of a world: one of `up` and `wait`, or one of `watch`."""
     random = Random(seed)
     is_watch = random.random() < 0.3
-    until = _between(random, 15, 45) if is_watch else None
+    until = _between(random, 12, 25) if is_watch else None
     drawn = tuple(_life(random, number, is_watch=is_watch) for number in range(lives))
     span = 12.0
     kills = tuple(
@@ -80,7 +80,7 @@ def _life(random: Random, number: int, *, is_watch: bool) -> Life:
 
 def _creation(random: Random) -> timedelta:
     """Return 20 s to 20 min, most of them short."""
-    return _SECOND * round(20 * 60 ** (random.random() ** 2), 3)
+    return _SECOND * round(20 * 60 ** (random.random() ** 3), 3)
 
 
 def _asking(random: Random) -> Wish:
@@ -95,8 +95,8 @@ def _asking(random: Random) -> Wish:
         patient=random.random() < 0.3,
         recreate_deleted=random.random() < 0.1,
         has_spec=random.random() < 0.85,
-        timeout=timedelta(minutes=random.choice((10, 10, 12, 15, 20, 30, 30, 60, 120))),
-        thresholds=random.choice((_QUICK, _QUICK, Thresholds())),
+        timeout=timedelta(minutes=random.choice((10,) * 8 + (12, 15, 20, 30, 60, 120))),
+        thresholds=random.choice((_QUICK,) * 5 + (Thresholds(),)),
     )
 
 
@@ -111,7 +111,7 @@ def _watching(random: Random) -> Wish:
         recreate_deleted=random.random() < 0.3,
         has_spec=random.random() < 0.6,
         timeout=None,
-        thresholds=random.choice((_QUICK, _QUICK, Thresholds())),
+        thresholds=random.choice((_QUICK,) * 5 + (Thresholds(),)),
     )
 
 

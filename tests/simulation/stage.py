@@ -6,13 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httplib2
+
 from tests.simulation.clock import Killed, SimulatedClock
 from tests.simulation.plan import PROJECT, Life, Plan
-from tpuctl.sandbox import consequences, resource_names
+from tpuctl.sandbox import consequences, faults, rendering, resource_names
+from tpuctl.sandbox.faults import CallFaultKind
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.lifecycle import Phase, phase_at
 from tpuctl.sandbox.world import NodeRecord, OperationRecord, World
@@ -101,6 +105,7 @@ class Stage:
         self._lists: dict[str, tuple[datetime, bytes]] = {}
         self._looks: dict[str, Look] = {}
         self._failed: dict[str, datetime] = {}
+        self._served, self.is_calm, self.is_alive = 0, True, True
 
     def close(self) -> None:
         with self.world.read() as session:
@@ -183,7 +188,7 @@ class Stage:
         about, status = resource.partition("/operations/")[0].removesuffix("/nodes"), 0
         is_look = "/operations/" not in resource
         try:
-            response, content = self._http.request(uri, "GET", None, headers)
+            response, content = self._shown(resource) or self._http.request(uri, "GET", None, headers)
             status = int(response.status)
         finally:
             now = self.clock.now()
@@ -201,6 +206,36 @@ class Stage:
                 self._lists[about] = (now, content)
         return response, content
 
+    def _shown(self, resource: str) -> tuple[httplib2.Response, bytes] | None:
+        """Answer what the sandbox would answer, without its checks, where no call meets a fault; it is six times as quick.
+
+        Every hundredth read, and all others, go through the sandbox.
+        """
+        now, self._served = self.clock.now(), self._served + 1
+        if not self.is_calm or self._served % 100 == 0:
+            return None
+        if resource in self.lives:
+            record = self._there(resource, now)
+            if record is None:
+                return None
+            return _answer(rendering.node(record, now, "v2"), now)
+        zone = resource.removesuffix("/nodes")
+        if zone == resource:
+            return None
+        found = (self._there(name, now) for name in sorted(self.lives) if _zone(name) == zone)
+        shown = [rendering.node(record, now, "v2") for record in found if record]
+        return _answer({"nodes": shown} if shown else {}, now)
+
+    def _there(self, name: str, now: datetime) -> NodeRecord | None:
+        record = self.record(name)
+        return record if record and phase_at(record.timeline, now) else None
+
+    def settle(self) -> None:
+        """Note whether any call would meet a fault."""
+        with self.world.read() as session:
+            kinds = {str(fault.kind) for _, fault in faults.list_faults(session)}
+        self.is_calm = not kinds & {*map(str, CallFaultKind), "unreachable"}
+
     def _look(self, name: str) -> Look | None:
         """Return the last successful look at a node, by itself or in a list."""
         own, listed = self._looks.get(name), self._lists.get(_zone(name))
@@ -213,6 +248,8 @@ class Stage:
 
     def _trouble(self, status: int) -> None:
         now = self.clock.now()
+        if not self.is_calm:
+            self.settle()
         if status in {401, 403}:
             self.ledger.refused_logins.append(now)
         if status == 0 or status in {401, 403, 429} or status >= 500:
@@ -245,6 +282,11 @@ def deaf(ledger: Ledger, life: Life, record: NodeRecord, at: datetime) -> bool:
         if node_id == record.number and since <= at and (until is None or at < until) and not cured:
             return True
     return False
+
+
+def _answer(body: dict[str, Any], now: datetime) -> tuple[httplib2.Response, bytes]:
+    response = httplib2.Response({"status": "200", "date": format_datetime(now, usegmt=True)})
+    return response, json.dumps(body).encode()
 
 
 def _hangs(life: Life) -> bool:

@@ -73,6 +73,8 @@ def command(  # click's options
         pending = Pending(Verb.CREATE, create(context, name, spec))
         policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
         outcome = ensure(context, name, policy, pending=pending, once=no_wait)
+    if spec.setup:
+        app.terminal.note(f"its set-up has not run: `tpuctl up {node}` runs it once it is usable")
     if outcome.node is not None:
         show_node(app, outcome.node)
 

@@ -50,6 +50,7 @@ class Journal:
         self._warn = warn
         self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
         self._warned: set[NodeName] = set()
+        self._usual: dict[tuple[str, str, str], Mapping[str, tuple[timedelta, ...]]] = {}
 
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
         """Write one line; a durable one is on the disk, or in the bucket, when this returns.
@@ -88,7 +89,26 @@ class Journal:
         """Return how long each state of nodes of that type lasted, sorted: the most recent `limit` times.
 
         Those of the same zone where there are any, else those of all zones. A guess: what cannot be read is done without.
+        It is read once: a thousand nodes of a type ask the same.
         """
+        asked = (project, accelerator_type, zone)
+        if asked not in self._usual:
+            self._usual[asked] = self._learned(project, accelerator_type, zone, limit=limit)
+        return self._usual[asked]
+
+    def is_lasting(self, environ: Mapping[str, str]) -> bool:
+        """Tell whether what is written here outlasts this machine, as far as can be told; a bucket does."""
+        if self._folder is None:
+            return True
+        return is_lasting(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
+
+    def flush(self, *, only_due: bool = False) -> None:
+        """Write what waits to be written; with `only_due` only what has waited for a minute."""
+        self._store.flush(only_due=only_due)
+
+    def _learned(
+        self, project: str, accelerator_type: str, zone: str, *, limit: int
+    ) -> Mapping[str, tuple[timedelta, ...]]:
         from tpuctl.timing import durations, of_type  # noqa: PLC0415  # not needed to write
 
         near: list[Sequence[Mapping[str, Any]]] = []
@@ -104,13 +124,3 @@ class Journal:
                     break
         same = durations(near, limit=limit)
         return {**durations(far, limit=limit), **same}
-
-    def is_lasting(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether what is written here outlasts this machine, as far as can be told; a bucket does."""
-        if self._folder is None:
-            return True
-        return is_lasting(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())
-
-    def flush(self, *, only_due: bool = False) -> None:
-        """Write what waits to be written; with `only_due` only what has waited for a minute."""
-        self._store.flush(only_due=only_due)

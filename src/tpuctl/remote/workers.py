@@ -112,12 +112,18 @@ class SshWorkers:
         """Return what each worker shows of itself; each is given `timeout`, and at most 32 are asked at a time.
 
         Without `inspect` that is whether it answers ssh. With it, one session with each tells of its startup, its chips and
-        who holds them; `probe` is a shell line of the user's that is run there too, and that must end with 0.
+        who holds them; `probe` is a shell line of the user's that is run there too, with TPUCTL_WORKER and TPUCTL_NODE set, and
+        that must end with 0.
         """
         if not inspect:
             return self._everywhere(node, lambda way, _: _knock(way, timeout))
         text = inspection.script(probe, timeout)
-        return self._everywhere(node, lambda way, _: _inspect(way, text, probe=probe, timeout=timeout))
+
+        def inspect_one(way: Connection, worker: int) -> WorkerSeen:
+            names = f"export TPUCTL_WORKER={worker} TPUCTL_NODE={node.name.node_id}\n"
+            return _inspect(way, names + text, probe=probe, timeout=timeout)
+
+        return self._everywhere(node, inspect_one)
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.

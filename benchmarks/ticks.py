@@ -1,0 +1,137 @@
+"""What waiting for many nodes costs tpuctl itself: `python -m benchmarks.ticks WHAT …`, a process of its own.
+
+fill FILE COUNT makes a world whose nodes stay CREATING. calls FOLDER waits there for simulated minutes, the sandbox in process,
+and prints how often it looked, as JSON. cost URL waits on a sandbox over its port and prints CPU seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import sys
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.ensure_ready import ensure_all
+from tpuctl.actions.observation import Task
+from tpuctl.cli.app import App
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.main import main as run
+from tpuctl.clock import ManualClock, SystemClock
+from tpuctl.output.progress import Progress
+from tpuctl.output.terminal import Streams
+from tpuctl.readiness import Goal, Policy
+from tpuctl.sandbox import admin, consequences, request_log
+from tpuctl.sandbox.lifecycle import Phase
+from tpuctl.sandbox.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PROJECT, ZONE = "sandbox", "us-central2-b"
+_TICKS, _LISTS = 20, 20
+_MINUTES = 20
+
+
+class _Even(Random):
+    """Chance that always falls in the middle: all nodes are due at the same time."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+class _TicksOver(BaseException):  # noqa: N818  # no error: the end of a measurement
+    """Enough was seen."""
+
+
+class _CountingClock(ManualClock):
+    """A manual clock that ends the wait after so many sleeps."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self._left = left
+
+    def sleep(self, duration: timedelta) -> None:
+        super().sleep(duration)
+        self._left -= 1
+        if self._left < 0:
+            raise _TicksOver
+
+
+def fill(path: Path, count: int) -> None:
+    """Make a world, at the pace of real time, with nodes in one zone that will be CREATING for a year."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with World.open(path, speed=1) as world, world.together() as session:
+        for number in range(count):
+            admin.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
+        for node in session.nodes():
+            consequences.keep(session, node, (node.timeline[0], Phase(session.now + timedelta(days=365), "READY")))
+
+
+def calls(folder: Path) -> dict[str, float]:
+    """Wait as a user does, on a manual clock, and return the calls at a time, and those in a minute."""
+    environ = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_SANDBOX": "1"}
+    world = folder / "state" / "sandbox" / "world.sqlite3"
+    words = ("wait", "--all", "--zone", ZONE, "--for", "ready", "--timeout", f"{_MINUTES}m")
+    chance = Random(1)  # noqa: S311  # a simulation
+    code = run(Invocation(words, environ, _nowhere(), folder, ManualClock(SystemClock().now()), chance))
+    assert code == 5, f"ended with {code}"
+    looks = Counter(entry.at for entry in request_log.entries(world) if entry.method == "GET")
+    begin = min(looks)
+    looks.pop(begin)  # where the command finds out what there is
+    return {"ticks": len(looks) / _MINUTES, "most": max(looks.values()), "calls": sum(looks.values()) / _MINUTES}
+
+
+def cost(url: str) -> dict[str, float]:
+    """Return the CPU seconds of this process for a tick with all nodes, and for the bare call."""
+    folder = Path.cwd()
+    environ = {"TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": PROJECT, "TPUCTL_STATE_DIR": str(folder), "HOME": str(folder)}
+    gc.set_threshold(50_000)  # as the program itself does
+    app = App(Invocation((), environ, _nowhere(), folder, _CountingClock(_TICKS), _Even()))
+    names = [node.name for node in app.client.list_nodes(PROJECT, (ZONE,)).nodes]
+    (name, *others) = names
+    bare = _cpu(lambda: app.client.list_nodes(PROJECT, (ZONE,)) if others else app.client.find_node(name), _LISTS)
+    tasks = [Task(name=each, policy=Policy(goal=Goal.READY, timeout=None)) for each in names]
+    return {"bare": bare, "tick": _cpu(lambda: _wait(app, tasks), 1) / _TICKS}
+
+
+def _wait(app: App, tasks: list[Task]) -> None:
+    try:
+        with Progress(app.terminal, app.clock) as progress:
+            ensure_all(app.context(progress), tasks)
+    except _TicksOver:
+        return
+
+
+def _cpu(act: Callable[[], object], times: int) -> float:
+    began = time.process_time()
+    for _ in range(times):
+        act()
+    return (time.process_time() - began) / times
+
+
+def _nowhere() -> Streams:
+    return Streams(io.StringIO(), io.StringIO(), io.StringIO())
+
+
+def main(what: str, *words: str) -> Mapping[str, float]:
+    """Do what is asked for."""
+    match what:
+        case "fill":
+            fill(Path(words[0]), int(words[1]))
+            return {}
+        case "calls":
+            return calls(Path(words[0]))
+        case "cost":
+            return cost(words[0])
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

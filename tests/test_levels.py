@@ -1,0 +1,185 @@
+"""What usable means: `startup`, `devices`, `--probe`, and the conditions that are no use: gone, stopped, preempted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, EventfulClock, one_face, put, said, told
+from tests.others import errors, somebody
+
+FakeSsh = Callable[[str], None]
+# Each worker's address is in the arguments of ssh: worker 0 has 198.18.0.1.
+WORKER = "for last; do :; done; case $* in"
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def telling(*more: str, startup: str = "done", chips: int = 4) -> str:
+    """Return the shell line of a worker that tells of itself, and what a probe printed there."""
+    lines = (f"tpuctl-worker startup={startup} about=- chips={chips} holders=-", *more)
+    return "printf '" + "".join(line + "\\n" for line in lines) + "'"
+
+
+@one_face
+def test_a_startup_script_is_waited_for(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
+) -> None:
+    fake_ssh(telling(startup="running"))
+    clock.after(timedelta(minutes=20), lambda: fake_ssh(telling(startup="failed")))
+
+    by_ssh = tpuctl(*UP)[::2]
+    out, err, code = tpuctl(*UP, "--for", "startup")
+
+    assert by_ssh == ("demo\tREADY\n", 0)
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
+    assert clock.monotonic() > timedelta(minutes=20)
+    assert told(err)[-1].endswith("its startup script has failed")
+
+
+@one_face
+def test_the_worker_that_falls_short_is_named(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    put(sandbox, acceleratorType="v4-32")
+    fake_ssh(f"{WORKER} *198.18.0.3*) {telling(chips=3)} ;; *) {telling()} ;; esac")
+
+    assert tpuctl("wait", "demo", "--for", "startup")[::2] == ("demo\tREADY\n", 0)
+    _, err, code = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
+
+    assert (errors(err), code) == (
+        ["error: `demo` is not usable with all its chips: it is READY, but worker 2 sees 3 of 4 chips"],
+        5,
+    )
+
+
+@one_face
+def test_eight_workers_are_named_and_more_are_counted(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    put(sandbox, acceleratorType="v4-128")
+    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {telling()} ;; *) exit 255 ;; esac")
+
+    _, err, code = tpuctl("wait", "demo", "--for", "startup", "--timeout", "0")
+    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {telling()} ;; *) {telling(chips=0)} ;; esac")
+    _, short, shorter = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
+
+    assert (code, shorter) == (5, 5)
+    named = "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"
+    assert errors(err)[0].endswith(f"it is READY, but 9 of 16 workers have not answered ({named})")
+    assert errors(short)[0].endswith(f"it is READY, but 9 of 16 workers: each sees 0 of 4 chips ({named})")
+
+
+@one_face
+def test_each_worker_and_level_is_told_to_machines(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    fake_ssh(f"{WORKER} *@198.18.0.1*) {telling()} ;; *) exit 255 ;; esac")
+
+    out, _, _ = tpuctl("wait", "demo", "--for", "devices", "--timeout", "1s", "--events", "-")
+
+    (wait, *_) = [event for event in map(json.loads, out.splitlines()) if event["event"] == "wait"]
+    row = {"ready": True, "healthy": True}
+    assert wait["workers"] == [
+        {"worker": 0, **row, "ssh": True, "startup": True, "devices": True, "why": None},
+        {"worker": 1, **row, "ssh": False, "startup": None, "devices": None, "why": "does not answer"},
+    ]
+
+
+@one_face
+def test_a_probe_of_the_users_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    passes, fails = telling("tpuctl-probe exit=0", chips=0), telling("no module jax", "tpuctl-probe exit=3")
+    fake_ssh(f"cat > {tmp_path}/script; {WORKER} *@198.18.0.1*) {passes} ;; *) {fails} ;; esac")
+
+    _, err, code = tpuctl("wait", "demo", "--probe", "python3 -c 'import jax'", "--timeout", "0")
+
+    assert (errors(err), code) == (
+        [
+            "error: `demo` is not usable with all its chips: it is READY, "
+            "but worker 1 fails the probe (exit 3: no module jax)"
+        ],
+        5,
+    )
+    assert "import jax" in (tmp_path / "script").read_text()
+    fake_ssh(passes)
+    assert tpuctl("wait", "demo", "--probe", "python3 -c 'import jax'")[::2] == ("demo\tREADY\n", 0)
+
+
+@one_face
+@pytest.mark.parametrize("command", [("wait", "demo"), UP, ("watch", "demo")])
+def test_a_probe_that_would_never_run_is_refused(
+    tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]
+) -> None:
+    put(sandbox)
+
+    assert tpuctl(*command, "--probe", "true", "--for", "ssh") == (
+        "",
+        said(
+            "error: `--probe` decides about devices",
+            "  hint: use it with `--for devices`, or without `--for`",
+        ),
+        2,
+    )
+
+
+@pytest.mark.sshd
+@one_face
+def test_real_workers_tell_of_startup_and_chips(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "bin")
+    tpuctl("up", "demo", "--type", "v4-16", "--zone", "us-central2-b", "--for", "healthy")
+    sandbox.fault("missing-chip", worker=1)
+    _, chips, _ = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
+    sandbox.fault("startup-slow")
+    _, startup, _ = tpuctl("wait", "demo", "--for", "startup", "--timeout", "0")
+
+    assert errors(chips)[0].endswith("it is READY, but worker 1 sees 3 of 4 chips")
+    assert errors(startup)[0].endswith("it is READY, but 2 of 2 workers: has not ended its startup (0, 1)")
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("found", "goal", "happens", "code"),
+    [
+        ({"schedulingConfig": {"spot": True}}, "preempted", "preempt", 0),
+        ({"schedulingConfig": {"spot": True}, "state": "TERMINATED"}, "preempted", None, 0),
+        ({"state": "TERMINATED"}, "preempted", None, 8),
+        ({}, "preempted", None, 5),
+        ({}, "preempted", "delete", 3),
+        ({}, "stopped", "delete", 8),
+        ({}, "stopped", "stop", 0),
+        ({"state": "PREEMPTED"}, "stopped", None, 8),
+        ({}, "gone", "delete", 0),
+        ({}, "gone", "stop", 5),
+    ],
+)
+def test_a_condition_is_waited_for_until_it_cannot_come(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    clock: EventfulClock,
+    found: dict[str, object],
+    goal: str,
+    happens: str | None,
+    code: int,
+) -> None:
+    put(sandbox, **found)
+    if happens == "preempt":
+        clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt"))
+    elif happens:
+        clock.after(timedelta(minutes=5), lambda: somebody(sandbox, happens))
+
+    _, err, ended = tpuctl("wait", "demo", "--for", goal, "--timeout", "10m")
+
+    assert (ended, len(errors(err))) == (code, 1 if code else 0)
+
+
+@one_face
+def test_a_preempted_queued_resource_is_a_preemption_of_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, queued_resource="research", schedulingConfig={"spot": True})
+    sandbox.add_queued_resource("research", node_ids=("demo",), state="SUSPENDED", initiator="SERVICE")
+
+    assert tpuctl("wait", "demo", "--for", "preempted")[2] == 0
