@@ -52,6 +52,8 @@ def _usable(truth: Truth, ending: Ending) -> str | None:
         record = truth.record(ending.at)
         number = record.number if record else None
         return None if ending.node_id == number or not truth.was_calm(ending.at - _CALL, ending.at) else "of another node"
+    if truth.is_usable(ending.at - timedelta(milliseconds=1)):
+        return None  # it was struck at the very moment
     if _no_spells(truth) and truth.was_calm(ending.at - _CALL, ending.at):
         return f"but the world had it {truth.phase(ending.at)}"
     return None if any(truth.is_usable(ending.at - timedelta(seconds=back)) for back in range(0, 361, 5)) else "it never was"

@@ -49,7 +49,8 @@ def _faults(truth: Truth) -> Iterator[tuple[datetime, str]]:
             case "start":
                 yield from _wrong_start(truth, change)
     for at, run in truth.reboots:
-        if fault := _not_mendable(truth, at, rung="reboot"):
+        record = truth.record(at)
+        if record and (fault := _not_mendable(truth, record, at, rung="reboot")):
             yield at, f"rebooted in run {run} although {fault}"
     yield from _budgets(truth)
 
@@ -76,7 +77,8 @@ def _repeated(truth: Truth, change: Change) -> bool:
 
 
 def _has_seen(truth: Truth, change: Change) -> bool:
-    return any(other.verb in {"create", "delete"} and other.at < change.at for other in truth.changes)
+    """Tell whether there was a node before, which is made again as it was."""
+    return any(at < change.at and record for at, record in truth.history.ledger.snapshots[truth.life.name])
 
 
 def _end_of_last(truth: Truth, change: Change) -> str | None:
@@ -136,7 +138,7 @@ def _why_delete(truth: Truth, record: NodeRecord, at: datetime) -> str | None:
         return "failed" if truth.creation_failed(record, at) else None
     if wish.replace and truth.differs(record):
         return "differs"
-    return None if _not_mendable(truth, at, rung="recreate") else "repair"
+    return None if _not_mendable(truth, record, at, rung="recreate") else "repair"
 
 
 def _wrong_stop(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
@@ -149,7 +151,9 @@ def _wrong_stop(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
         return
     if look is None or look.node_id != record.number:
         yield change.at, f"stopped {record.number}, which the last look did not show"
-    elif (fault := _not_mendable(truth, change.at, rung="restart")) and _not_mendable(truth, look.at, rung="restart"):
+    elif (fault := _not_mendable(truth, record, change.at, rung="restart")) and _not_mendable(
+        truth, record, look.at, rung="restart"
+    ):
         yield change.at, f"stopped although {fault}"
 
 
@@ -164,11 +168,11 @@ def _wrong_start(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]
 _LADDER = ("none", "reboot", "restart", "recreate")
 
 
-def _not_mendable(truth: Truth, at: datetime, *, rung: str) -> str | None:
+def _not_mendable(truth: Truth, record: NodeRecord, at: datetime, *, rung: str) -> str | None:
     """Return why a node must not be mended by that rung at a time; nothing where it may."""
-    wish, record, phase = truth.life.wish, truth.record(at), truth.phase(at)
+    wish, phase = truth.life.wish, phase_at(record.timeline, at)
     limits = wish.thresholds
-    if record is None or phase is None:
+    if phase is None:
         return "there is none"
     if _LADDER.index(wish.repair) < _LADDER.index(rung):
         return f"repair goes as far as {wish.repair}"
@@ -180,7 +184,7 @@ def _not_mendable(truth: Truth, at: datetime, *, rung: str) -> str | None:
     if wish.goal == "ready":
         return "all that was asked for is there"
     lasted = at - truth.since(record, at, with_health=True)
-    is_deaf, is_sick = truth.is_deaf(at), phase.health in DEFECTIVE
+    is_deaf, is_sick = truth.is_deaf(at, record), phase.health in DEFECTIVE
     if not is_sick and not (is_deaf and truth.history.plan.can_ask):
         return f"nothing is wrong with it, {phase.health or 'no health'}"
     if not is_sick and phase.health not in {"HEALTHY", ""}:

@@ -91,7 +91,7 @@ def _asking(random: Random) -> Wish:
         repair="none" if command == "wait" else _repair(random),
         **_budgets(random),
         forced=random.random() < 0.2,
-        replace=random.random() < 0.2,
+        replace=command == "up" and random.random() < 0.2,
         patient=random.random() < 0.3,
         recreate_deleted=random.random() < 0.1,
         has_spec=random.random() < 0.85,

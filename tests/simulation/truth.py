@@ -50,8 +50,8 @@ class Truth:
             begun, before = (begun if kind == before else phase.at), kind
         return begun
 
-    def is_deaf(self, at: datetime) -> bool:
-        record = self.record(at)
+    def is_deaf(self, at: datetime, record: NodeRecord | None = None) -> bool:
+        record = record or self.record(at)
         return record is None or deaf(self.history.ledger, self.life, record, at)
 
     def deaf_since(self, record: NodeRecord, at: datetime) -> datetime:

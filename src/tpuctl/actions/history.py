@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import parse_timestamp
+from tpuctl.errors import BrokenNodeError
 from tpuctl.journal import JournalError
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class History:
             at, event = parse_timestamp(entry.get("at")), entry.get("event")
             if event in _BEGINNINGS and at is not None and now - at < _RECENT:
                 self._unfinished = entry.get("id")
-            elif event in {"usable", "gave-up"}:
+            elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
+                # Any other end, such as a deadline, leaves a node on its way that the next run goes on with.
                 self._unfinished = None
             elif event == "create" and at is not None:
                 self.created(at, (entry.get("spec") or {}).get("setup"))

@@ -267,10 +267,11 @@ class Observation:
 
     def _tell_news(self, before: Node | None, node: Node | None, sight: Sight) -> None:
         for event in news(self._task.name, self._context.clock.now(), before, node, sight.request):
-            self._context.tell(event)
+            # Written before it is told: who ends us at the sight of it finds it in the journal.
             if event.kind is EventKind.PREEMPTED:
                 self.history.write(str(EventKind.STATE), event.at, **event.data)
             self.history.write(str(event.kind), event.at, **event.data)
+            self._context.tell(event)
 
     def _tell(self, kind: EventKind, text: str, **data: object) -> None:
         self._context.tell(Event(kind, self._context.clock.now(), self._task.name, text, data))

@@ -205,10 +205,10 @@ class Pursuit:
         """Report an event."""
         self._context.tell(Event(kind, self._context.clock.now(), self.name, text, data))
 
-    def note_down(self, kind: EventKind, text: str) -> None:
+    def note_down(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event, and write it to the journal."""
-        node = self.seen.node
-        data = {"id": node.id, "state": str(node.state), "health": str(node.health)} if node else {}
+        if node := self.seen.node:
+            data |= {"id": node.id, "state": str(node.state), "health": str(node.health)}
         self.tell(kind, text, **data)
         self._observation.history.write(str(kind), self._context.clock.now(), text=text, **data)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.actions.ensure_ready import ARRIVED, given_up
 from tpuctl.actions.fleet import Fleet
-from tpuctl.errors import AccessError, ConflictError, NodeNotFoundError, TpuctlError
+from tpuctl.actions.holding import EndedError
+from tpuctl.errors import AccessError, ConflictError, NodeNotFoundError, NotFoundError, TpuctlError
 from tpuctl.events import EventKind
 from tpuctl.model import NodeState
 from tpuctl.readiness import Create, Delete, GiveUp, Goal, Reached, Reboot, Restart, Start, Wait
@@ -34,30 +35,42 @@ def watch(
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any. Returns why each was given up.
 
-    `each_round` is called after each look. Raises `AccessError` as soon as the credentials do not work any more, and
+    A node that was given up is looked at as long as there are others: it may be mended by hand. `each_round` is called
+    after each look. Raises `AccessError` as soon as the credentials do not work any more, and
     `ConflictError` where somebody else looks after a node already.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
     fleet = Fleet(context, [_continued(context, task) for task in tasks])
-    errors: list[TpuctlError] = []
+    errors: dict[NodeName, TpuctlError] = {}
     try:
         for pursuit in fleet:
             _begin(pursuit)
-        while fleet and (end is None or context.clock.monotonic() < end):
+        while any(pursuit.name not in errors for pursuit in fleet) and (end is None or context.clock.monotonic() < end):
             for pursuit, failure in fleet.looked_at():
-                error = _step(context, pursuit) if failure is None else given_up(pursuit, failure)
+                error = failure or _step(context, pursuit)
                 if error is None:
-                    continue
-                if isinstance(error, AccessError):
-                    raise error
-                errors.append(error)
-                fleet.end(pursuit)
+                    errors.pop(pursuit.name, None)
+                else:
+                    _resign(pursuit, error, is_news=pursuit.name not in errors)
+                    errors[pursuit.name] = error
+                if isinstance(error, NotFoundError | EndedError):
+                    fleet.end(pursuit)
             each_round()
             fleet.rest(until=end)
     finally:
         fleet.close()
-    return errors
+    return list(errors.values())
+
+
+def _resign(pursuit: Pursuit, error: TpuctlError, *, is_news: bool) -> None:
+    """Say, once, that nothing more is done for a node as it is, and leave it so. Raises `AccessError`: that ends all."""
+    if is_news:
+        given_up(pursuit, error)
+    if isinstance(error, AccessError):
+        raise error
+    pursuit.falter()
+    pursuit.rest(_AT_REST)
 
 
 def _continued(context: Context, task: Task) -> Task:
@@ -105,18 +118,18 @@ def _step(context: Context, pursuit: Pursuit) -> TpuctlError | None:
                     pursuit.falter()
                 pursuit.wait(decision)
             case GiveUp(error):
-                return given_up(pursuit, error)
+                return error
             case Start() if not pursuit.seen.is_ours:
                 pursuit.wait(Wait(_AT_REST, f"it is {NodeState.STOPPED}, not by our doing: it is left so"))
             case Create() if not pursuit.seen.was_there and not _may_make(context, pursuit):
-                return given_up(pursuit, _absent(pursuit))
+                return _absent(pursuit)
             case Create() | Start() | Restart() | Reboot() | Delete():
                 pursuit.falter()
                 pursuit.act(decision)
             case _:
                 assert_never(decision)
     except TpuctlError as error:
-        return given_up(pursuit, error)
+        return error
     return None
 
 

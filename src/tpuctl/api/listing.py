@@ -103,6 +103,12 @@ def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequen
 
 
 def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]) -> dict[str, Listing[T] | _Failure]:
+    if len(zones) == 1:
+        # In this thread, whose connection is open: lists of one zone are what a wait repeats.
+        try:
+            return {zones[0]: one_zone(zones[0])}
+        except (TransportError, RefusedError, TpuctlError) as failure:
+            return {zones[0]: failure}
     answers: dict[str, Listing[T] | _Failure | BaseException] = {}
     waiting = deque(zones)
 

@@ -34,14 +34,37 @@ def _zones(error: TpuctlError) -> Iterator[str]:
 
 
 def _endpoint(app: App, error: TpuctlError) -> Iterator[str]:
+    if app.is_sandbox or not _is_about_the_endpoint(error):
+        return
     try:
         setting = app.settings["endpoint"]
     except TpuctlError:
         return  # the settings are what is wrong
-    if setting is None or app.is_sandbox:
+    if setting is None:
         return
     source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
-    if "Connection refused" in error.message:
+    if isinstance(_origin(error), ConnectionRefusedError):
         yield f"nothing listens at `{setting.value}`, the endpoint that {source} names"
     else:
         yield f"calls go to the endpoint `{setting.value}`, which {source} names; one looks like `https://HOST`"
+
+
+def _is_about_the_endpoint(error: TpuctlError) -> bool:
+    """Tell whether another endpoint may be what is missing: nothing was reached, or what answered is not the API."""
+    from tpuctl.api.failures import GarbledAnswerError, NotSentError, RefusedError  # noqa: PLC0415  # only for failures
+
+    match error.__cause__:
+        case RefusedError(refusal=refusal):
+            return not refusal.is_from_api
+        case NotSentError() | GarbledAnswerError():
+            return True
+        case _:
+            # Without an exchange it is the credentials that are missing; an incomplete list is the API's own word.
+            return isinstance(error, AccessError)
+
+
+def _origin(error: BaseException) -> BaseException:
+    """Return what the failure began with."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

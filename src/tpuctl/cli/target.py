@@ -9,7 +9,7 @@ from tpuctl.actions.locate import incomplete, search
 from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.spec import pairs
 from tpuctl.clock import format_duration
-from tpuctl.errors import InvalidInputError, NotFoundError, SettingError
+from tpuctl.errors import InvalidInputError, NotFoundError, QuotaError, ServiceUnavailableError, SettingError
 from tpuctl.model import Tier
 from tpuctl.names import NodeName
 from tpuctl.readiness import Goal
@@ -21,15 +21,24 @@ if TYPE_CHECKING:
     from tpuctl.model import Node, NodeSpec
 
 
-def where_to_create(app: App, text: str, spec: NodeSpec | None) -> tuple[NodeName, Node | None]:
+def where_to_create(
+    app: App, text: str, spec: NodeSpec | None, *, is_patient: bool = False
+) -> tuple[NodeName, Node | None]:
     """Return where a node is, or where it is to be made, and the node if there is one.
 
-    A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere.
+    A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere. With `is_patient`
+    an API that does not answer about the one zone that was named is no error: no node is returned, and who waits for it
+    looks again.
     """
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:
-        return name, app.client.find_node(name)
+        try:
+            return name, app.client.find_node(name)
+        except (ServiceUnavailableError, QuotaError):
+            if not is_patient:
+                raise
+            return name, None
     found = search(app.client, place, reference)
     if found is not None:
         return found.name, found

@@ -72,7 +72,7 @@ def command(
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))
-    settled = [_settle(app, text, spec, yes=options["yes"] or dry_run, anyway=options["anyway"]) for text in names]
+    settled = [_settle(app, text, spec, options, dry_run=dry_run, no_wait=no_wait) for text in names]
     if dry_run:
         _show_plans(app, settled, policy)
         return 0
@@ -106,16 +106,19 @@ def _policy(app: App, options: dict[str, Any]) -> Policy:
 
 
 def _settle(
-    app: App, text: str, spec: NodeSpec | None, *, yes: bool, anyway: bool
+    app: App, text: str, spec: NodeSpec | None, options: dict[str, Any], *, dry_run: bool, no_wait: bool
 ) -> tuple[NodeName, Node | None, NodeSpec | None]:
-    """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is."""
+    """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is.
+
+    Where there is a spec to wait for, an API that does not answer is waited out, as it is later on.
+    """
     from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
-    name, found = where_to_create(app, text, spec)
+    name, found = where_to_create(app, text, spec, is_patient=spec is not None and not (dry_run or no_wait))
     if spec is None and found is None:
-        spec = remembered_spec(app, name, yes=yes)
-    if found is None and spec is not None and not anyway:
+        spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
+    if found is None and spec is not None and not options["anyway"]:
         check_type(app.client, name.project, name.zone, spec)
     return name, found, spec
 

@@ -110,6 +110,7 @@ def _policy(app: App, options: dict[str, Any]) -> Policy:
         has_probe=options["probe"] is not None,
         may_create=True,
         may_start=True,
+        is_keeper=True,
         is_patient=True,
         forced=options["yes"],
         recreate_deleted=options["recreate_deleted"],

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
 from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from tpuctl.output.painting import Line, Marks, Part
+    from tpuctl.output.marks import Marks
 
 LEVELS = ("ready", "healthy", "ssh", "startup", "devices")
 _GRID = 16
 _NAMED = 8
 
 
-def matrix(workers: Sequence[Mapping[str, Any]], *, width: int, marks: Marks) -> list[Line]:
+def matrix(workers: Sequence[Mapping[str, Any]], *, width: int, marks: Marks) -> list[Text]:
     """Return the workers of a slice, with the missing ones named below; nothing of a level that nobody was asked for."""
     if len(workers) <= _GRID:
         return [*_grid(workers, marks), *missing(workers)]
     return [*_cells(workers, width, marks), *missing(workers)]
 
 
-def missing(workers: Sequence[Mapping[str, Any]]) -> list[Line]:
+def missing(workers: Sequence[Mapping[str, Any]]) -> list[Text]:
     """Return a line that names the workers that lack a level, eight at most, or none."""
     lacking = [(worker, level) for worker in workers if (level := _lacks(worker))]
     if not lacking:
@@ -34,28 +36,28 @@ def missing(workers: Sequence[Mapping[str, Any]]) -> list[Line]:
         groups.setdefault(f"{level}: {flat(str(why))}" if why else level, []).append(str(worker["worker"]))
     named = ", ".join(f"{', '.join(indices)} ({why})" for why, indices in groups.items())
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-    return [[("  ", ""), (f"{len(lacking)} of {len(workers)} workers missing: ", "red"), (named + more, "")]]
+    return [Text.assemble("  ", (f"{len(lacking)} of {len(workers)} workers missing: ", "red"), named + more)]
 
 
-def _grid(workers: Sequence[Mapping[str, Any]], marks: Marks) -> Iterator[Line]:
+def _grid(workers: Sequence[Mapping[str, Any]], marks: Marks) -> Iterator[Text]:
     asked = [level for level in LEVELS if any(worker.get(level) is not None for worker in workers)]
     if not asked:
         return
     wide = len(str(workers[-1]["worker"])) + 1
-    yield [(f"  {'worker':8}" + "".join(f"{worker['worker']:>{wide}}" for worker in workers), "dim")]
+    yield Text(f"  {'worker':8}" + "".join(f"{worker['worker']:>{wide}}" for worker in workers), "dim")
     for level in asked:
         signs = [_sign(worker.get(level), marks) for worker in workers]
-        yield [(f"  {level:8}", ""), *((f"{sign:>{wide}}", style) for sign, style in signs)]
+        yield Text.assemble(f"  {level:8}", *((f"{sign:>{wide}}", style) for sign, style in signs))
 
 
-def _cells(workers: Sequence[Mapping[str, Any]], width: int, marks: Marks) -> Iterator[Line]:
+def _cells(workers: Sequence[Mapping[str, Any]], width: int, marks: Marks) -> Iterator[Text]:
     a_row = 64 if len(workers) > 64 and width > 80 else 32
     for start in range(0, len(workers), a_row):
-        line: list[Part] = [(f"  {workers[start]['worker']:>4} ", "dim")]
+        line = Text.assemble((f"  {workers[start]['worker']:>4} ", "dim"))
         for index, worker in enumerate(workers[start : start + a_row]):
             asked = [worker[level] for level in LEVELS if worker.get(level) is not None]
             sign, style = _sign(all(asked) if asked else None, marks)
-            line.append((" " + sign if index % 8 == 0 else sign, style))
+            line.append(" " + sign if index % 8 == 0 else sign, style)
         yield line
 
 
@@ -63,7 +65,7 @@ def _lacks(worker: Mapping[str, Any]) -> str | None:
     return next((level for level in LEVELS if worker.get(level) is False), None)
 
 
-def _sign(has: bool | None, marks: Marks) -> Part:  # noqa: FBT001  # a cell of the matrix
+def _sign(has: bool | None, marks: Marks) -> tuple[str, str]:  # noqa: FBT001  # a cell of the matrix
     if has is None:
         return marks.unknown, "dim"
     return (marks.good, "green") if has else (marks.bad, "red")

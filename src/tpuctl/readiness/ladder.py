@@ -10,7 +10,7 @@ from tpuctl.clock import format_duration
 from tpuctl.errors import BrokenNodeError
 from tpuctl.model import Node, NodeState
 from tpuctl.readiness.decisions import Delete, GiveUp, Next, Reboot, Restart, Wait
-from tpuctl.readiness.levels import all_answer, can_be_entered, is_alive
+from tpuctl.readiness.levels import all_answer, can_be_entered, is_alive, is_idle
 from tpuctl.readiness.pacing import delay
 from tpuctl.readiness.values import Repair, Verb
 from tpuctl.readiness.words import describe_answers
@@ -42,7 +42,8 @@ def mend(policy: Policy, seen: Seen, node: Node, defect: Defect) -> Reboot | Res
     if (user := in_use(seen)) and not policy.forced:
         hint = f"end that process, or repair it all the same: `tpuctl up {name} --yes`"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}, and it was left alone: {user}", hint=hint))
-    if is_alive(seen) and not seen.is_ours and not policy.forced:
+    is_entrusted = seen.is_ours or policy.forced or (policy.is_keeper and is_idle(seen))
+    if is_alive(seen) and not is_entrusted:
         hint = f"it may be in use and was left alone; `tpuctl reset {name}` restarts it, `tpuctl up {name} --yes` repairs it"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
     skipped: list[str] = []

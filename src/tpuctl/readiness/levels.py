@@ -56,6 +56,15 @@ def is_alive(seen: Seen) -> bool:
     return not seen.workers or any(worker.answer is not Answer.UNREACHABLE for worker in seen.workers)
 
 
+def is_idle(seen: Seen) -> bool:
+    """Tell whether every worker that answers was looked into, and nothing there holds its TPU."""
+    return bool(seen.workers) and all(
+        worker.answer is Answer.UNREACHABLE
+        or (worker.answer is Answer.YES and worker.startup is not None and not worker.holders)
+        for worker in seen.workers
+    )
+
+
 def can_be_entered(seen: Seen) -> bool:
     """Tell whether some worker can be entered, and so may hold what somebody wants to keep."""
     return any(worker.answer is Answer.YES for worker in seen.workers)

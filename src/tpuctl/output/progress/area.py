@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.text import Text
+
 from tpuctl.clock import format_duration
 from tpuctl.events import Event, EventKind
 from tpuctl.output.matrix import matrix, missing
-from tpuctl.output.painting import length
 from tpuctl.output.progress.changes import untold
-from tpuctl.output.tables import flat, text_width
+from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tpuctl.output.painting import Line, Marks, Part
+    from tpuctl.output.marks import Marks
+
+_GAP = 2
+_INDENT = "    "
 
 
 class Screen(NamedTuple):
@@ -39,87 +43,107 @@ class Waiting:
     doing: str | None = None
 
 
-def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Line]:
-    """Return a line for each node, with the workers of slices where there is room; those that do not fit are counted."""
+def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]:
+    """Return a line for each node, below it what else there is room for; nodes that do not fit are counted.
+
+    Only where there is no room for a second line is a line longer than the screen is wide.
+    """
     if screen.rows < 1 or not nodes:
         return []
     fits = len(nodes) <= screen.rows
     shown = nodes if fits else nodes[: screen.rows - 1]
     heads = [_cells(node, now, screen) for node in shown]
-    widths = [max(sum(text_width(text) for text, _ in cell) for cell in column) for column in zip(*heads, strict=True)]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*heads, strict=True)]
+    # Where the columns are wider than the screen the last one goes to what follows, for all nodes alike.
+    kept = len(widths) if sum(widths) + _GAP * (len(widths) - 1) <= screen.columns else len(widths) - 1
     spare = screen.rows - len(shown) - (not fits)
-    lines: list[Line] = []
+    lines: list[Text] = []
     for node, cells in zip(shown, heads, strict=True):
-        for line in _block(node, _aligned(cells, widths), _rest(node, now, screen), screen, spare):
-            lines.append(line)
-            spare -= 1
-        spare += 1
+        rest = [*filter(None, cells[kept:]), *_rest(node, now, screen)]
+        block = _block(_aligned(cells[:kept], widths), _joined(rest, screen), screen.columns, spare)
+        block += _workers(node, screen, spare + 1 - len(block))
+        spare -= len(block) - 1
+        lines += block
     return lines if fits else [*lines, _others(nodes[len(shown) :], is_all=not shown)]
 
 
-def _block(node: Waiting, head: list[Part], rest: list[Part], screen: Screen, spare: int) -> list[Line]:
-    """Return the line of a node, and below it what else there is room for."""
-    whole: Line = [*head, *rest] if rest else head[:-1]
-    lines: list[Line] = [whole]
-    if rest and length(whole) > screen.columns and spare > 0:
-        lines = [head[:-1], [("    ", ""), *rest]]
-        spare -= 1
+def _block(head: Text, rest: Text, columns: int, spare: int) -> list[Text]:
+    """Return the line of a node, with what does not fit on further lines, where there is room for them."""
+    whole = head + rest
+    if not rest or whole.cell_len <= columns or spare < 1:
+        whole.rstrip()
+        return [whole]
+    head.rstrip()
+    return [head, *_folded(rest, columns, spare)]
+
+
+def _workers(node: Waiting, screen: Screen, spare: int) -> list[Text]:
+    """Return the workers of a slice, or those that are missing, or nothing, as there is room."""
     workers = node.event.data.get("workers") or ()
-    if len(workers) > 1:
-        full = matrix(workers, width=screen.columns, marks=screen.marks)
-        lines += full if len(full) <= spare else missing(workers)[: max(spare, 0)]
-    return lines
+    if len(workers) < 2 or spare < 1:
+        return []
+    lacking = [line for text in missing(workers) for line in _folded(text[2:], screen.columns, spare, first="  ")]
+    grid = matrix(workers, width=screen.columns, marks=screen.marks)
+    return [*grid, *lacking] if len(grid) + len(lacking) <= spare else lacking
 
 
-def _cells(node: Waiting, now: timedelta, screen: Screen) -> list[list[Part]]:
+def _folded(text: Text, columns: int, most: int, *, first: str = _INDENT) -> list[Text]:
+    """Return the text on indented lines, broken between words; the last one takes what no line is left for."""
+    lines, line = [], Text(first)
+    for word in text.split(" "):
+        is_begun = line.cell_len > len(_INDENT)
+        if is_begun and line.cell_len + 1 + word.cell_len > columns and len(lines) + 1 < most:
+            lines.append(line)
+            line, is_begun = Text(_INDENT), False
+        line.append(" " if is_begun else "").append_text(word)
+    return [*lines, line]
+
+
+def _cells(node: Waiting, now: timedelta, screen: Screen) -> list[Text]:
     """Return the columns: spinner and name, state and health, time in it, progress against the usual time."""
     data, spinner = node.event.data, screen.marks.spinner
     state, health = data.get("state"), data.get("health")
-    what: list[Part] = [(flat(str(state)), "bold")] if state else []
+    what = Text(flat(str(state)) if state else "", "bold")
     if state and health and health != "HEALTH_UNSPECIFIED":
-        what.append((f" {flat(str(health))}", "green" if health == "HEALTHY" else "red"))
+        what = Text.assemble(what, (f" {flat(str(health))}", "green" if health == "HEALTHY" else "red"))
     lasted = data.get("in_state")
     so_far = None if lasted is None or not state else timedelta(seconds=lasted) + now - node.at
     return [
-        [(spinner[screen.frame % len(spinner)], "cyan"), (f" {flat(node.event.node.node_id)}", "bold")],
+        Text.assemble((spinner[screen.frame % len(spinner)], "cyan"), (f" {flat(node.event.node.node_id)}", "bold")),
         what,
-        [(format_duration(so_far), "")] if so_far is not None else [],
+        Text(format_duration(so_far) if so_far is not None else ""),
         _expected(so_far, data.get("usual"), screen),
     ]
 
 
-def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> list[Part]:
+def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> Text:
     if so_far is None or not usual:
-        return []
+        return Text()
     share = min(so_far / timedelta(seconds=usual), 1.0)
     in_words = format_duration(timedelta(seconds=usual))
     size = 20 if screen.columns >= 100 else 10 if screen.columns >= 80 else 0
     filled = int(share * size)
-    late = share >= 1
-    words = f"longer than usual ({in_words})" if late else f"usually {in_words}"
-    bar: list[Part] = [
-        (screen.marks.filled * filled, "yellow" if late else "cyan"),
-        (screen.marks.empty * (size - filled) + " ", "dim"),
-    ]
-    return [*(bar if size else []), (words, "yellow" if late else "")]
+    if share >= 1:
+        words, style = f"longer than usual ({in_words})", "yellow"
+    else:
+        words, style = f"usually {in_words}", ""
+    bar = (screen.marks.filled * filled, style or "cyan"), (screen.marks.empty * (size - filled) + " ", "dim")
+    return Text.assemble(*(bar if size else ()), (words, style))
 
 
-def _rest(node: Waiting, now: timedelta, screen: Screen) -> list[Part]:
-    """Return why we wait, what comes next, and the deadline when it is near."""
+def _rest(node: Waiting, now: timedelta, screen: Screen) -> Iterable[Text]:
+    """Yield why we wait, what comes next, and the deadline when it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
-    parts: list[Part] = []
     reason = node.doing or untold(node.event)
     if node.event.kind is EventKind.SILENT:
-        parts.append((flat(node.event.text), "red"))
+        yield Text(flat(node.event.text), "red")
     elif reason and (node.doing or not missing(data.get("workers") or ()) or len(data["workers"]) == 1):
-        parts.append((flat(reason), ""))
+        yield Text(flat(reason))
     if data.get("next") and not node.doing:
-        parts.append((flat(str(data["next"])) + _when(data.get("next_in"), passed), "cyan"))
+        yield Text(flat(str(data["next"])) + _when(data.get("next_in"), passed), "cyan")
     left = data.get("deadline_in")
     if left is not None and node.given and left - passed < node.given / 4:
-        parts.append((f"deadline{_when(left, passed)}", "yellow"))
-    between: Part = (screen.marks.between, "dim")
-    return [part for each in parts for part in (between, each)][1:]
+        yield Text(f"deadline{_when(left, passed)}", "yellow")
 
 
 def _when(seconds: Any, passed: float) -> str:  # JSON
@@ -129,19 +153,21 @@ def _when(seconds: Any, passed: float) -> str:  # JSON
     return f" in {format_duration(timedelta(seconds=left))}" if left >= 1 else " now"
 
 
-def _aligned(cells: list[list[Part]], widths: list[int]) -> list[Part]:
+def _joined(parts: Sequence[Text], screen: Screen) -> Text:
+    return Text(screen.marks.between, "dim").join(parts)
+
+
+def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
     """Return the cells in their columns, and at the end the space up to what follows."""
-    line: list[Part] = []
-    gap = 0
-    for cell, width in zip(cells, widths, strict=True):
-        if cell:
-            line += [(" " * gap, ""), *cell]
-            gap = 0
-        gap += width - length(cell) + 2 if width else 0
-    return [*line, (" " * gap, "")]
+    line, column = Text(), 0
+    for cell, width in zip(cells, widths, strict=False):  # the last column may be elsewhere
+        line.append_text(cell)
+        column += width + _GAP if width else 0
+        line.append(" " * (column - line.cell_len))
+    return line
 
 
-def _others(nodes: Sequence[Waiting], *, is_all: bool) -> Line:
+def _others(nodes: Sequence[Waiting], *, is_all: bool) -> Text:
     counted = Counter(str(node.event.data.get("state") or "not there yet") for node in nodes)
     states = ", ".join(f"{count} {flat(state)}" for state, count in counted.most_common())
-    return [(f"{len(nodes)} nodes: {states}" if is_all else f"and {len(nodes)} more: {states}", "dim")]
+    return Text(f"{len(nodes)} nodes: {states}" if is_all else f"and {len(nodes)} more: {states}", "dim")

@@ -1,0 +1,316 @@
+"""Repair: reboot, restart, recreate; what is skipped and why; what is never destroyed; what follows a repair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
+from tests.others import errors, events, somebody
+from tpuctl.sandbox import provision
+
+FakeSsh = Callable[[str], None]
+SICK = "it is READY but UNHEALTHY_TENSORFLOW"
+REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--timeout", "3h", "--events", "-")
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def acts(out: str) -> list[str]:
+    """Return what was done, with its reason, out of the lines of `--events -`."""
+    return [text for kind, text in events("\n".join(line for line in out.splitlines() if line[0] == "{")) if kind == "action"]
+
+
+def telling(chips: int = 4, holders: str = "-") -> str:
+    return f"printf 'tpuctl-worker startup=done about=- chips={chips} holders={holders}\\n'"
+
+
+@one_face
+def test_each_rung_is_used_up_before_the_next(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy", count=0)
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    out, err, code = tpuctl(*REPAIR)
+
+    again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
+    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
+    assert acts(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
+    assert (errors(err), code) == (
+        [f"error: `demo`: {SICK}, still so after 1 reboot, 2 restarts and 1 new creation"],
+        10,
+    )
+    assert sandbox.changes() == ["stop", "start", "stop", "start", "delete", "create"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (("--repair", "none"), []),
+        (("--repair", "reboot"), ["reboot"]),
+        (("--repair", "restart", "--max-restarts", "1"), ["reboot", "stop", "start"]),
+        (("--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"), ["delete", "create"]),
+        (("--repair", "recreate", "--max-recreates", "0", "--max-restarts", "0"), ["reboot"]),
+    ],
+)
+def test_the_user_says_how_far_it_goes(
+    tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], changes: list[str]
+) -> None:
+    sandbox.fault("unhealthy", count=0)
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    out, _, code = tpuctl("up", "demo", "--yes", "--timeout", "3h", "--events", "-", *options)
+
+    reboots = [verb for kind, verb in events(out, "event", "text") if verb.startswith("rebooting")]
+    assert (["reboot"] * len(reboots) + sandbox.changes(), code) == (changes, 10)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"acceleratorType": "v4-16"}, "it is a slice of 2 workers, and the service stops single-worker nodes only"),
+        ({"schedulingConfig": {"spot": True}}, "it is a spot node, and those cannot be started again once stopped"),
+    ],
+)
+def test_a_rung_that_is_impossible_is_skipped_and_said(
+    tpuctl: Console, sandbox: Sandbox, found: dict[str, object], why: str
+) -> None:
+    put(sandbox, health="UNHEALTHY_TENSORFLOW", **found)
+
+    out, _, code = tpuctl(*REPAIR)
+
+    assert (acts(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
+    assert sandbox.changes() == ["delete", "create"]
+
+
+@one_face
+def test_a_node_of_a_queued_resource_is_rebooted_at_most(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, queued_resource="research", health="UNHEALTHY_TENSORFLOW")
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+
+    out, err, code = tpuctl(*REPAIR)
+
+    assert (acts(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
+    assert errors(err) == [
+        f"error: `demo`: {SICK}, still so after 1 reboot; it belongs to the queued resource `research`, "
+        "whose nodes cannot be stopped"
+    ]
+
+
+@one_face
+def test_a_process_that_holds_the_tpu_is_left_alone(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    sandbox.fault("unhealthy", count=2)
+    fake_ssh(telling(holders="77:python3"))
+
+    _, err, code = tpuctl(*UP)
+
+    assert (errors(err), code, sandbox.changes()) == (
+        [f"error: `demo`: {SICK}, and it was left alone: process 77 python3 holds the TPU of worker 0"],
+        10,
+        ["create"],
+    )
+    assert tpuctl(*UP, "--yes", "--timeout", "1h")[::2] == ("demo\tREADY\n", 0)
+
+
+@one_face
+def test_a_refused_stop_leads_to_the_next_rung(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", method="*.stop", code=9, message="Node is busy.", count=0)
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    out, _, code = tpuctl(*REPAIR)
+
+    rebooted, restarted, deleted, _ = acts(out)
+    assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
+    assert deleted.startswith(f"deleting it: {SICK}; ")
+    assert "Node is busy." in deleted
+    assert (code, sandbox.changes()) == (0, ["stop", "delete", "create"])
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("how", "changes"), [("reboot", ["create"]), ("restart", ["create", "stop", "start"])], ids=["reboot", "restart"]
+)
+def test_devices_that_come_back_end_the_repair(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path, how: str, changes: list[str]
+) -> None:
+    fake_ssh(
+        f"for last; do :; done; case $last in *reboot*) touch {tmp_path}/reboot ;; esac\n"
+        f"[ -e {tmp_path}/restart ] || [ -e {tmp_path}/reboot -a {how} = reboot ] && {{ {telling()}; exit 0; }}\n"
+        f"[ -e {tmp_path}/reboot ] && touch {tmp_path}/restart.soon\n{telling(chips=3)}"
+    )
+    if how == "restart":
+        fake_ssh(f'case "$(cat {tmp_path}/stops 2>/dev/null)" in x) {telling()} ;; *) {telling(chips=3)} ;; esac')
+        clock = tpuctl.clock
+        assert isinstance(clock, EventfulClock)
+
+        def look() -> None:
+            if "start" in sandbox.changes():
+                (tmp_path / "stops").write_text("x")
+            else:
+                clock.after(timedelta(seconds=10), look)
+
+        clock.after(timedelta(seconds=10), look)
+
+    out, _, code = tpuctl(*UP, "--for", "devices", "--timeout", "1h")
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, changes)
+
+
+@one_face
+def test_devices_missing_after_a_restart_are_not_restarted_again(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh
+) -> None:
+    fake_ssh(telling(chips=3))
+
+    _, err, code = tpuctl(*UP, "--for", "devices", "--timeout", "3h", "--repair", "recreate")
+
+    assert (errors(err), code, sandbox.changes()) == (
+        [
+            "error: `demo`: it is READY but its worker sees 3 of 4 chips, still so after 1 reboot and 1 restart; "
+            "it is not made anew unasked while a worker can be entered"
+        ],
+        10,
+        ["create", "stop", "start"],
+    )
+
+
+@one_face
+def test_a_restart_that_finds_no_capacity_ends_with_that(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+    sandbox.fault("operation-error", method="*.start")
+
+    assert tpuctl(*UP)[::2] == ("", 6)
+    assert (sandbox.changes(), tpuctl("list")[0].split("\t")[3]) == (["create", "stop", "start"], "STOPPED")
+
+
+def in_a_bucket(sandbox: Sandbox) -> dict[str, str]:
+    """Return the environment of a lease in a bucket that takes ten seconds for each write."""
+    provision.add_bucket(sandbox.world, "data")
+    sandbox.fault("slow", method="storage.objects.insert", duration=timedelta(seconds=10), count=0)
+    return {"TPUCTL_LEASE": "gs://data/leases"}
+
+
+@one_face
+def test_another_node_of_that_name_is_never_deleted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """It was made between the look and the deletion, which was decided about its predecessor."""
+    slow = in_a_bucket(sandbox)
+    put(sandbox, state="PREEMPTED")
+    clock.after(timedelta(seconds=5), lambda: put(sandbox))
+
+    out, err, code = tpuctl(*UP, **slow)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, [])
+    assert told(err)[1:3] == ["somebody has made it anew; following the new one", "READY HEALTHY"]
+
+
+@one_face
+def test_the_spec_is_in_the_journal_before_the_node_is_deleted(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    found: list[object] = []
+
+    def look() -> None:
+        entries = json.loads(tpuctl("history", "demo", "--zone", ZONE, "-o", "json")[0])
+        found.append([entry.get("spec", {}).get("acceleratorType") for entry in entries if entry["event"] == "delete"])
+
+    put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
+    sandbox.fault("slow", method="*.nodes.delete", duration=timedelta(seconds=5))
+    clock.after(timedelta(seconds=1), look)
+
+    assert tpuctl("up", "demo")[2] == 0
+    assert found == [["v4-8"]]
+
+
+@one_face
+def test_without_a_journal_nothing_is_destroyed_and_all_can_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED")
+    put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
+    (sandbox.world.path.parent / "journal").write_text("not a folder")
+
+    for command in (
+        ("up", "demo"),
+        ("watch", "demo", "--until", "1h"),
+        ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"),
+        ("reset", "sick", "--mode", "recreate", "--yes"),
+    ):
+        _, err, code = tpuctl(*command)
+        assert (code, "the journal cannot be written" in err) == (1, True), command
+    assert sandbox.changes() == []
+    for command in (("list",), ("status", "demo"), ("wait", "sick", "--for", "ready"), ("wait", "demo", "--for", "preempted")):
+        assert tpuctl(*command)[2] == 0, command
+
+
+RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac'
+
+
+@one_face
+def test_the_set_up_runs_once_on_every_worker_of_a_node_that_was_made(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    wanted = ("--type", "v4-16", "--zone", ZONE, "--setup", f"echo $TPUCTL_NODE $TPUCTL_WORKER >> {log}")
+    put(sandbox, "there", acceleratorType="v4-16")
+
+    assert tpuctl("up", "new", "there", *wanted)[2] == 0
+    assert tpuctl("up", "new", *wanted)[2] == 0
+    assert sorted(log.read_text().splitlines()) == ["new 0", "new 1"]
+    assert tpuctl("reset", "new", "--mode", "recreate", "--yes")[2] == 0
+    assert sorted(log.read_text().splitlines()) == ["new 0"] * 2 + ["new 1"] * 2
+
+
+@one_face
+def test_a_set_up_that_failed_runs_again(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    wanted = ("--type", "v4-16", "--zone", ZONE, "--setup", f"echo worker $TPUCTL_WORKER | tee -a {log}; test -e {tmp_path}/ok")
+
+    _, err, code = tpuctl("up", "demo", *wanted)
+    (tmp_path / "ok").touch()
+    again = [tpuctl("up", "demo", *wanted)[2] for _ in range(2)]
+
+    assert (code, again, sandbox.changes()) == (11, [0, 0], ["create"])
+    assert errors(err) == ["error: the set-up of `demo` failed on worker 0 (exit 1), 1 (exit 1)"]
+    assert len(log.read_text().splitlines()) == 4
+
+
+@one_face
+def test_on_recover_follows_a_repair_and_nothing_else(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
+    sandbox.fault("unhealthy", node="sick")
+
+    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, *hook)[2] == 0
+    assert not (tmp_path / "told").exists()
+    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hook)[2] == 0
+    assert (tmp_path / "told").read_text() == "sick recovered\n"
+    assert json.loads((tmp_path / "hook").read_text())["event"] == "recovered"
+
+
+@one_face
+def test_a_node_that_others_made_anew_is_followed_and_not_repaired_as_ours(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=10))
+
+    def replace() -> None:
+        somebody(sandbox, "delete")
+        sandbox.advance(minutes=3)
+        put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    clock.after(timedelta(minutes=4), replace)
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 10, ["create", "delete"])
+    assert "somebody has made it anew; following the new one" in told(err)
