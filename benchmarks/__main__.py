@@ -9,33 +9,38 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import report
-from benchmarks.cases import NAMES, Stages, cases
+from benchmarks import cases, report, waiting
+from benchmarks.cases import Stages
 from benchmarks.measurement import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_NAMES = (*cases.NAMES, *waiting.NAMES)
 _PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure tpuctl beside gcloud.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(NAMES)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"what to measure: {', '.join(_NAMES)}; default: all")
     parser.add_argument("--runs", type=int, default=9, help="runs of each program (default: 9)")
     parser.add_argument("--markdown", action="store_true", help="write docs/benchmarks.md")
     asked = parser.parse_args()
-    if unknown := set(asked.names) - set(NAMES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
+    if unknown := set(asked.names) - set(_NAMES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; choose from {', '.join(_NAMES)}")
     measured: list[report.Measured] = []
+    tables: list[waiting.Table] = []
     with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder, ExitStack() as stack:
-        for case in cases(Stages(Path(folder), stack), tuple(asked.names)):
+        for case in cases.cases(Stages(Path(folder), stack), tuple(asked.names)):
             costs = compare(case.programs, runs=asked.runs, tell=_progress(case.name))
             measured.append((case, costs))
             print("\n".join(report.lines(measured[-1:])), flush=True)
+        for table in waiting.tables(Path(folder), tuple(asked.names)):
+            tables.append(table)
+            print("\n".join(table.lines()), flush=True)
     if asked.markdown:
-        _PAGE.write_text(report.markdown(measured, runs=asked.runs), "utf-8")
+        _PAGE.write_text(report.markdown(measured, tables, runs=asked.runs), "utf-8")
 
 
 def _progress(name: str) -> Callable[[str], None]:

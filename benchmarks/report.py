@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.cases import Case
     from benchmarks.measurement import Cost
+    from benchmarks.waiting import Table
 
 Measured = tuple["Case", "Mapping[str, Cost]"]
 _SLOWEST, _LARGEST = 3.0, 200.0  # seconds and MiB that a list of very many nodes may take
@@ -37,7 +38,7 @@ def lines(measured: Sequence[Measured]) -> Iterator[str]:
             yield f"  {'ratio':32} {wall:7.2f} wall    {cpu:7.2f} CPU    {memory:6.2f} memory{aimed}"
 
 
-def markdown(measured: Sequence[Measured], *, runs: int) -> str:
+def markdown(measured: Sequence[Measured], tables: Sequence[Table], *, runs: int) -> str:
     """Return docs/benchmarks.md."""
     beside = [
         f"| {case.what} | {_bold(wall, case.target)} | {cpu:.2f} | {memory:.2f} | {case.target or ''} |"
@@ -65,6 +66,7 @@ def markdown(measured: Sequence[Measured], *, runs: int) -> str:
         beside="\n".join(beside),
         alone="\n".join(alone),
         sandbox="\n".join(sandbox),
+        waiting="\n".join(table.markdown() for table in tables),
         many=MANY,
         slowest=f"{_SLOWEST:g}",
         largest=f"{_LARGEST:g}",
@@ -134,4 +136,5 @@ It holds {many:,} nodes. What a client waits for, on one connection; a single no
 | | time | limit |
 |---|---|---|
 {sandbox}
-"""
+
+{waiting}"""

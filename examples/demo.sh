@@ -1,11 +1,15 @@
 #!/bin/sh
 # The story of the README, told on the sandbox: nothing is real, nothing is billed.
-# The TPU comes up broken once, as real ones do, and is restarted.
+# The TPU comes up broken once, as real ones do: a reboot does not help it, a restart does.
 set -eu
 
+# Nothing of yours is read or written: no settings, no journal, no gcloud configuration.
+for name in $(env | grep -oE '^(TPUCTL|CLOUDSDK|GOOGLE_CLOUD)_[A-Z_]+'); do unset "$name"; done
 TPUCTL_SANDBOX=1
 TPUCTL_STATE_DIR=$(mktemp -d)
-export TPUCTL_SANDBOX TPUCTL_STATE_DIR
+XDG_CONFIG_HOME=$TPUCTL_STATE_DIR/config
+CLOUDSDK_CONFIG=$TPUCTL_STATE_DIR/gcloud
+export TPUCTL_SANDBOX TPUCTL_STATE_DIR XDG_CONFIG_HOME CLOUDSDK_CONFIG
 trap 'rm -rf "$TPUCTL_STATE_DIR"' EXIT
 
 if [ -t 1 ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); else bold='' plain=''; fi

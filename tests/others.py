@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE
-from tpuctl.sandbox import request_log
+from tpuctl.sandbox import admin, request_log
 from tpuctl.sandbox.in_process import SandboxHttp
 
 _NODES = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes"
@@ -20,7 +20,9 @@ def somebody(sandbox: Sandbox, verb: str, name: str = "demo") -> None:
     method = {"delete": "DELETE"}.get(verb, "POST")
     place = {"create": f"?nodeId={name}", "delete": f"/{name}"}.get(verb, f"/{name}:{verb}")
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"} if verb == "create" else {}
-    response, content = SandboxHttp(sandbox.world).request(_NODES + place, method=method, body=json.dumps(body).encode())
+    response, content = SandboxHttp(sandbox.world).request(
+        _NODES + place, method=method, body=json.dumps(body).encode()
+    )
     assert response.status == 200, content
 
 
@@ -34,15 +36,27 @@ def another_machine(tpuctl: Console, **environ: str) -> Console:
 
 def events(text: str, *keys: str) -> list[Any]:
     """Return what was written by `--events`, without the waits: each event's kind and text, or what `keys` name of it."""
-    found = [json.loads(line) for line in text.splitlines()]
+    found = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     chosen = [event for event in found if event["event"] not in {"wait", "silent"}]
     return [tuple(event[key] for key in keys or ("event", "text")) for event in chosen]
+
+
+def story(text: str) -> list[tuple[str, str]]:
+    """Return what `--events` told, but for when a node became READY and HEALTHY: that hangs on when it was asked."""
+    told = [(kind, said.removesuffix("; its health is not reported yet")) for kind, said in events(text)]
+    return [event for event in told if event not in {("state", "READY"), ("state", "READY HEALTHY")}]
 
 
 def reads(sandbox: Sandbox) -> list[str]:
     """Return the paths that were read, without their queries, oldest first."""
     found = request_log.entries(sandbox.world.path)
     return [entry.path.partition("?")[0] for entry in found if entry.method == "GET"]
+
+
+def changes(sandbox: Sandbox) -> list[str]:
+    """Return the calls that asked for a change of a node, by their verbs: nothing of what is in buckets."""
+    methods = [request.method for request in admin.requests(sandbox.world)]
+    return [method.rpartition(".")[2] for method in methods if ".nodes." in method]
 
 
 def errors(err: str) -> list[str]:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,8 +101,7 @@ def test_a_probe_of_the_users_decides(tpuctl: Console, sandbox: Sandbox, fake_ss
 
     assert (errors(err), code) == (
         [
-            "error: `demo` is not usable with all its chips: it is READY, "
-            "but worker 1 fails the probe (exit 3: no module jax)"
+            "error: `demo` is not usable with all its chips: it is READY, but worker 1 fails the probe (exit 3: no module jax)"
         ],
         5,
     )
@@ -112,9 +112,7 @@ def test_a_probe_of_the_users_decides(tpuctl: Console, sandbox: Sandbox, fake_ss
 
 @one_face
 @pytest.mark.parametrize("command", [("wait", "demo"), UP, ("watch", "demo")])
-def test_a_probe_that_would_never_run_is_refused(
-    tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]
-) -> None:
+def test_a_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]) -> None:
     put(sandbox)
 
     assert tpuctl(*command, "--probe", "true", "--for", "ssh") == (
@@ -152,7 +150,7 @@ def test_real_workers_tell_of_startup_and_chips(
 
 @one_face
 @pytest.mark.parametrize(
-    ("found", "goal", "happens", "code"),
+    "case",
     [
         ({"schedulingConfig": {"spot": True}}, "preempted", "preempt", 0),
         ({"schedulingConfig": {"spot": True}, "state": "TERMINATED"}, "preempted", None, 0),
@@ -170,11 +168,9 @@ def test_a_condition_is_waited_for_until_it_cannot_come(
     tpuctl: Console,
     sandbox: Sandbox,
     clock: EventfulClock,
-    found: dict[str, object],
-    goal: str,
-    happens: str | None,
-    code: int,
+    case: tuple[dict[str, Any], str, str | None, int],
 ) -> None:
+    found, goal, happens, code = case
     put(sandbox, **found)
     if happens == "preempt":
         clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt"))

@@ -107,9 +107,7 @@ def test_waits_for_those_that_are_chosen(
 @one_face
 def test_the_nodes_must_be_chosen_in_one_way(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
-    ways = said(
-        "error: nodes are chosen in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`"
-    )
+    ways = said("error: nodes are chosen in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`")
 
     assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "team=x"))] == [2, 2, 3]
     for options in (("a", "--all"), ("--all", "-l", "a=b"), ("a", "-l", "a=b")):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from tests.screen import on_screen
 from tpuctl.clock import ManualClock
 from tpuctl.events import Event, EventKind
 from tpuctl.names import NodeName
-from tpuctl.output.matrix import matrix
-from tpuctl.output.painting import Marks
+from tpuctl.output.marks import Marks
 from tpuctl.output.progress import Progress
 from tpuctl.output.progress.area import Screen, Waiting, area
 from tpuctl.output.terminal import Streams, Terminal
@@ -52,7 +52,7 @@ def workers(count: int, lacking: set[int]) -> list[dict[str, Any]]:
 def drawn(events: list[Event], *, passed: int = 0, columns: int = 100, rows: int = 20) -> list[str]:
     nodes = [Waiting(each, timedelta(), 1800) for each in events]
     lines = area(nodes, timedelta(seconds=passed), Screen(columns, rows, Marks(), 0))
-    return ["".join(text for text, _ in line) for line in lines]
+    return [line.plain for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,35 @@ def test_a_slice_shows_its_workers_where_there_is_room() -> None:
     assert drawn([waiting], rows=3) == ["⠋ demo  READY HEALTHY", named]
 
 
-def test_a_large_slice_has_a_cell_for_each_worker_and_names_eight() -> None:
-    lines = ["".join(text for text, _ in line) for line in matrix(workers(40, set(range(32))), width=60, marks=Marks())]
+def test_what_does_not_fit_goes_to_the_next_line_between_words() -> None:
+    broken = creating("trainer", usual=150, health="UNHEALTHY_MAINTENANCE", next="restart it", next_in=60)
+    short = event(EventKind.WAIT, "stop requested", state="STOPPING", in_state=5)
 
-    assert lines == [
+    assert drawn([broken, short], columns=50) == [
+        "⠋ trainer  CREATING UNHEALTHY_MAINTENANCE  1m",
+        "    usually 2m30s · restart it in 1m",
+        "⠋ demo     STOPPING                        5s",
+        "    stop requested",
+    ]
+    assert drawn([broken], columns=30, rows=3) == [
+        "⠋ trainer",
+        "    CREATING",
+        "    UNHEALTHY_MAINTENANCE · 1m · usually 2m30s · restart it in 1m",
+    ]
+    assert drawn([broken], columns=50, rows=1) == [
+        "⠋ trainer  CREATING UNHEALTHY_MAINTENANCE  1m  usually 2m30s · restart it in 1m"
+    ]
+
+
+def test_a_large_slice_has_a_cell_for_each_worker_and_names_eight() -> None:
+    waiting = event(EventKind.WAIT, "x", state="READY", workers=workers(40, set(range(32))))
+
+    assert drawn([waiting], columns=60) == [
+        "⠋ demo  READY",
         "     0  ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗ ✗✗✗✗✗✗✗✗",
         "    32  ✓✓✓✓✓✓✓✓",
-        "  32 of 40 workers missing: 0, 1, 2, 3, 4, 5, 6, 7 (ssh: does not answer) and 24 more",
+        "  32 of 40 workers missing: 0, 1, 2, 3, 4, 5, 6, 7 (ssh:",
+        "    does not answer) and 24 more",
     ]
 
 
@@ -144,9 +166,35 @@ def test_messages_go_above_the_area_and_the_screen_is_left_clean() -> None:
     with Progress(written, ManualClock()) as progress:
         progress(creating())
         written.warn("by the way")
-    shown = re.sub(r"\x1b\[K", "", err(written))
+        progress(event(EventKind.NOTE, "not much" + " of it" * 20))
+        during = on_screen(err(written))
 
-    assert shown == "⠙ demo  CREATING  1m\n\r\x1b[1A\x1b[Jwarning: by the way\n"
+    said = ["warning: by the way", "     0s ! demo not much" + " of it" * 20]
+    assert (during, on_screen(err(written))) == ([*said, "⠼ demo  CREATING  1m"], said)
+
+
+def test_a_state_is_shown_before_the_next_look_tells_more_of_it() -> None:
+    written = terminal(is_terminal=True)
+    with Progress(written, ManualClock()) as progress:
+        progress(creating(usual=120, next="restart it"))
+        progress(event(EventKind.STATE, "READY", state="READY"))
+        during = on_screen(err(written))
+
+    assert during[-1].endswith("demo  READY  0s")
+
+
+def test_an_encoding_without_our_signs_gets_others() -> None:
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", newline="")
+    with Progress(
+        Terminal(Streams(io.StringIO(), screen, screen, stderr_is_terminal=True), {}), ManualClock()
+    ) as progress:
+        progress(event(EventKind.NOTE, "by the way"))
+        progress(creating(usual=120))
+
+    assert isinstance(screen.buffer, io.BytesIO)
+    assert b"demo  CREATING  1m  ##########---------- usually 2m" in re.sub(
+        rb"\x1b\[[0-9]*m", b"", screen.buffer.getvalue()
+    )
 
 
 def test_quiet_work_that_goes_on_still_says_what_was_given_up() -> None:

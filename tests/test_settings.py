@@ -73,8 +73,17 @@ def test_without_any_source_only_defaults_are_there() -> None:
         "sandbox": "false",
         "timeout": "30m",
         "repair": "restart",
+        "max_reboots": "1",
         "max_restarts": "2",
         "max_recreates": "1",
+        "unhealthy_after": "5m",
+        "unanswered_after": "10m",
+        "devices_after": "5m",
+        "starting_after": "15m",
+        "restarting_after": "15m",
+        "repairing_after": "30m",
+        "recheck_after": "3m",
+        "per_worker": "10s",
     }
 
 

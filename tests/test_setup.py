@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,9 @@ from tpuctl.output.terminal import Streams
 
 LINES = "pip install -U jax[tpu]\ngit clone https://example.com/train\n"
 IN_YAML = "type: v4-8\nsetup: |\n  pip install -U jax[tpu]\n  git clone https://example.com/train\n"
+
+# A worker that takes the lines of a set-up and runs none of them.
+AS_IF_DONE = "cat > /dev/null; echo; echo tpuctl-set-up-begins"
 
 
 def app_in(
@@ -82,7 +85,10 @@ def test_setup_is_never_sent_nor_compared_but_remembered(tmp_path: Path) -> None
 
 
 @one_face
-def test_up_keeps_the_setup_in_the_journal_and_out_of_requests(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_keeps_the_setup_in_the_journal_and_out_of_requests(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    fake_ssh(AS_IF_DONE)
     up = ("up", "demo", "--type", "v4-8", "--zone", ZONE, "--for", "ready")
 
     assert tpuctl(*up, "--setup", LINES)[2] == 0

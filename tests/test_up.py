@@ -160,14 +160,29 @@ def test_without_a_type_and_a_past_it_asks_for_one(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_a_deadline_of_nothing_creates_and_says_what_goes_on(tpuctl: Console, sandbox: Sandbox) -> None:
-    _, err, code = tpuctl(*UP, "--timeout", "0")
+def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbox: Sandbox) -> None:
+    look = (*UP, "--timeout", "0")
 
-    assert told(err)[2:] == [
-        "error: `demo` is not usable by ssh after 0s: it is CREATING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh`, or end it with `tpuctl down demo`",
-    ]
-    assert (code, sandbox.changes()) == (5, ["create"])
+    assert tpuctl(*look) == (
+        "",
+        said("error: `demo` is not there and was not made", "  hint: nothing bills; `tpuctl up demo` makes it"),
+        5,
+    )
+    assert sandbox.changes() == []
+    tpuctl(*UP, "--no-wait")
+    assert tpuctl(*look) == (
+        "",
+        said(
+            "demo: CREATING",
+            "error: `demo` is not usable by ssh: it is CREATING",
+            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh`, "
+            "or end it with `tpuctl down demo`",
+        ),
+        5,
+    )
+    tpuctl("wait", "demo")
+    assert tpuctl(*look)[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["create"]
 
 
 @one_face

@@ -8,6 +8,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, one_face, put, said, told
 
 RECREATED = ["DELETING", "gone", "creating v4-8 with tpu-ubuntu2204-base: the old one is gone", "CREATING"]
+TAKEN = "PREEMPTED: the service took it back"
 STARTED = ["STOPPED", "starting it: it is STOPPED", "STARTING", "READY"]
 
 
@@ -25,7 +26,7 @@ STARTED = ["STOPPED", "starting it: it is STOPPED", "STARTING", "READY"]
         ("DELETING", [*RECREATED, "READY HEALTHY"], ["create"]),
         (
             "PREEMPTED",
-            ["PREEMPTED", "deleting it: it was preempted: only its record is left", *RECREATED, "READY HEALTHY"],
+            [TAKEN, "deleting it: it was preempted: only its record is left", *RECREATED, "READY HEALTHY"],
             ["delete", "create"],
         ),
         (
@@ -107,7 +108,7 @@ def test_a_node_that_is_preempted_meanwhile_is_made_again(tpuctl: Console, sandb
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "delete", "create"])
     assert told(err)[1:5] == [
         "CREATING",
-        "PREEMPTED",
+        TAKEN,
         "deleting it: it was preempted: only its record is left",
         "DELETING",
     ]
@@ -121,7 +122,7 @@ def test_what_was_preempted_is_made_again_as_it_was(tpuctl: Console, sandbox: Sa
 
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
     assert told(err)[:3] == [
-        "TERMINATED",
+        "TERMINATED: the service took it back",
         "deleting it: it was preempted: only its record is left",
         "DELETING",
     ]
@@ -152,7 +153,7 @@ def test_a_preempted_node_of_a_queued_resource_is_not_made_anew_on_its_own(tpuct
     assert tpuctl("up", "demo") == (
         "",
         said(
-            "demo: PREEMPTED",
+            f"demo: {TAKEN}",
             "error: `demo` is PREEMPTED and belongs to the queued resource `research`: it cannot be made anew on its own",
             "  hint: `tpuctl down demo` deletes both; then `tpuctl up demo --type v4-8` makes a node",
         ),

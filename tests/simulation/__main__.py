@@ -1,5 +1,7 @@
 """Lead one world again, or some: `python -m tests.simulation --seed 17 [--life n3] [-v]` shows what happened to whom."""
 
+# ruff: noqa: T201  # a program that prints
+
 from __future__ import annotations
 
 import argparse

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from tests.simulation.clock import Killed
+from tests.simulation.ledger import Happening
 from tests.simulation.plan import Blow, Found, Life, Weather
-from tests.simulation.stage import Happening, Stage
+from tests.simulation.stage import Stage
 from tpuctl.sandbox import admin, faults, lifecycle
 from tpuctl.sandbox.consequences import pace
 from tpuctl.sandbox.faults import Fault, FaultKind
@@ -17,6 +19,7 @@ from tpuctl.sandbox.world import NodeRecord
 
 ASKED, OTHER = "tpu-ubuntu2204-base", "tpu-vm-tf-2.16.1-pjrt"
 _HEALTHY = "HEALTHY"
+_WORDS = {3: "Invalid value for field 'runtimeVersion'."}
 _FAR = timedelta(days=30)
 
 
@@ -27,11 +30,16 @@ def prepare(stage: Stage) -> None:
         if life.found:
             _find(stage, life, life.found)
         for blow in life.blows:
-            stage.clock.at(blow.at, _striking(stage, life, blow))
+            strike = _striking(stage, life, blow)
+            if blow.kind == "interlope":
+                strike = partial(stage.interlopers.update, {life.name: strike})
+            stage.clock.at(blow.at, strike) if blow.at else strike()
     for weather in stage.plan.weather:
         stage.clock.at(weather.at, _changing(stage, weather))
     if stage.plan.login_ends is not None:
-        ended = Weather(at=stage.plan.login_ends, kind="http-error", status=403 if stage.plan.seed % 2 else 401, times=0)
+        ended = Weather(
+            at=stage.plan.login_ends, kind="http-error", status=403 if stage.plan.seed % 2 else 401, times=0
+        )
         stage.clock.at(ended.at, _changing(stage, ended))
     for moment, how in stage.plan.kills:
         stage.clock.at(moment, _killing(stage, how))
@@ -60,7 +68,7 @@ def _changing(stage: Stage, weather: Weather) -> Callable[[], None]:
     def change() -> None:
         with stage.world.write() as session:
             number = faults.add_fault(session, fault)
-        stage.is_calm = False
+        stage.settle()
         if weather.kind == "unreachable":
             stage.clock.at(stage.clock.monotonic() + weather.lasts, lambda: _clear(stage, number))
 
@@ -120,7 +128,7 @@ def _strike(stage: Stage, life: Life, blow: Blow, record: NodeRecord | None) -> 
         until = None if blow.lasts is None else now + blow.lasts
         stage.ledger.silences.setdefault(life.name, []).append((record.number, now, until))
         return phase.state == "READY"
-    if blow.kind == "anew":
+    if blow.kind in {"anew", "interlope"}:
         _put(stage, life, blow.word)
         return True
     with stage.world.read() as session:
@@ -140,7 +148,13 @@ def _fault(life: Life, blow: Blow) -> Fault | None:
             return replace(fault, kind=FaultKind.UNHEALTHY, health=blow.word)
         case "fails":
             method, _, code = blow.word.partition(" ")
-            return replace(fault, kind=FaultKind.OPERATION_ERROR, method=f"*.nodes.{method}", code=int(code))
+            return replace(
+                fault,
+                kind=FaultKind.OPERATION_ERROR,
+                method=f"*.nodes.{method}",
+                code=int(code),
+                message=_WORDS.get(int(code), ""),
+            )
         case "quota":
             return replace(fault, kind=FaultKind.QUOTA)
         case "maintenance":

@@ -51,12 +51,18 @@ def _usable(truth: Truth, ending: Ending) -> str | None:
     if truth.is_usable(ending.at):
         record = truth.record(ending.at)
         number = record.number if record else None
-        return None if ending.node_id == number or not truth.was_calm(ending.at - _CALL, ending.at) else "of another node"
+        return (
+            None if ending.node_id == number or not truth.was_calm(ending.at - _CALL, ending.at) else "of another node"
+        )
     if truth.is_usable(ending.at - timedelta(milliseconds=1)):
         return None  # it was struck at the very moment
     if _no_spells(truth) and truth.was_calm(ending.at - _CALL, ending.at):
         return f"but the world had it {truth.phase(ending.at)}"
-    return None if any(truth.is_usable(ending.at - timedelta(seconds=back)) for back in range(0, 361, 5)) else "it never was"
+    return (
+        None
+        if any(truth.is_usable(ending.at - timedelta(seconds=back)) for back in range(0, 361, 5))
+        else "it never was"
+    )
 
 
 def _timed_out(truth: Truth, ending: Ending) -> str | None:
@@ -92,7 +98,7 @@ def _no_capacity(truth: Truth, ending: Ending) -> str | None:
 
 
 def _quota(truth: Truth, ending: Ending) -> str | None:
-    refused = any(c.verb == "create" and c.status == 429 and c.at <= ending.at for c in truth.changes)
+    refused = any(c.verb in {"create", "start"} and c.status == 429 and c.at <= ending.at for c in truth.changes)
     return None if refused else "there was quota"
 
 
@@ -170,11 +176,17 @@ def _neglected(truth: Truth, ending: Ending) -> Iterator[tuple[datetime, str]]:
     begin = max(truth.history.begun[-1], at - _SOON)
     if not wish.may_change or not truth.was_calm(at - _CALL - _SOON, at) or begin > at - _SOON or not _no_spells(truth):
         return
-    if phase is not None and record is not None and phase.state in DEAD and at - truth.since(record, at, with_health=False) > _SOON:
+    if (
+        phase is not None
+        and record is not None
+        and phase.state in DEAD
+        and at - truth.since(record, at, with_health=False) > _SOON
+    ):
         yield at, f"a dead record, {phase.state}, was left as it was"
     if phase is None or record is None or phase.state != "READY" or wish.goal == "ready":
         return
-    lasted = at - truth.since(record, at, with_health=True)
+    acted = [c.at for c in truth.changes] + [when for when, _ in truth.reboots] + [h.at for h in truth.happenings]
+    lasted = at - max(truth.since(record, at, with_health=True), truth.history.begun[-1], *acted)
     if phase.health in DEFECTIVE and lasted > wish.thresholds.unhealthy + _SOON:
         yield at, f"it was {phase.health} for {lasted}, and nothing was done or said"
 

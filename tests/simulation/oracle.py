@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from tests.simulation.endings import wrong_ending
+from tests.simulation.ledger import Change
 from tests.simulation.run import History
-from tests.simulation.stage import Change
 from tests.simulation.truth import DEAD, DEFECTIVE, STUCK, Truth
 from tpuctl.sandbox.lifecycle import phase_at
 from tpuctl.sandbox.world import NodeRecord
@@ -23,7 +23,7 @@ def judge(history: History) -> list[str]:
     for life in history.plan.lives:
         truth = Truth(history, life)
         for moment, fault in (*_faults(truth), *wrong_ending(truth)):
-            found.append(f"{life.node_id} at {_offset(history, moment)}: {fault}")  # noqa: PERF401  # two loops
+            found.append(f"{life.node_id} at {_offset(history, moment)}: {fault}")
     return found
 
 
@@ -109,7 +109,9 @@ def _was_seen_alive(truth: Truth, at: datetime, begin: datetime) -> bool:
         return False
     about = {truth.life.name, truth.life.name.partition("/nodes/")[0]}
     first = max(begin, record.timeline[0].at)
-    return any(read.status == 200 and first <= read.at < at and read.about in about for read in truth.history.ledger.reads)
+    return any(
+        read.status == 200 and first <= read.at < at and read.about in about for read in truth.history.ledger.reads
+    )
 
 
 def _wrong_delete(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]]:
@@ -122,7 +124,10 @@ def _wrong_delete(truth: Truth, change: Change) -> Iterator[tuple[datetime, str]
     reason = _why_delete(truth, record, change.at) or _why_delete(truth, record, look.at)
     phase = phase_at(record.timeline, change.at)
     if reason is None and phase is not None:
-        yield change.at, f"deleted a node in {phase.state} {phase.health}: {_not_mendable(truth, change.at, rung='recreate')}"
+        yield (
+            change.at,
+            f"deleted a node in {phase.state} {phase.health}: {_not_mendable(truth, record, change.at, rung='recreate')}",
+        )
 
 
 def _why_delete(truth: Truth, record: NodeRecord, at: datetime) -> str | None:
@@ -202,7 +207,8 @@ def _untouchable(truth: Truth, record: NodeRecord, at: datetime, *, is_deaf: boo
     wish, found, life = truth.life.wish, truth.life.found, truth.life
     if wish.forced:
         return None
-    is_first = found is not None and truth.history.ledger.snapshots[life.name][0][1] == record.number
+    first = truth.history.ledger.snapshots[life.name][0][1]
+    is_first = first is not None and first.number == record.number
     if is_first and found and found.in_use and truth.history.plan.can_ask and not (is_deaf and life.workers == 1):
         return "a process holds its TPU"
     is_ours = any(
@@ -222,7 +228,7 @@ def _budgets(truth: Truth) -> Iterator[tuple[datetime, str]]:
     wish = truth.life.wish
     runs = range(1, len(truth.history.begun) + 1)
     groups = [set(runs)] if wish.command == "watch" else [{run} for run in runs]
-    anew = [happening.at for happening in truth.happenings if happening.kind == "anew"]
+    anew = [happening.at for happening in truth.happenings if happening.kind in {"anew", "interlope"}]
     for group in groups:
         reboots = [at for at, run in truth.reboots if run in group]
         stops = [c.at for c in truth.changes if c.verb == "stop" and c.is_accepted and c.run in group]
@@ -259,5 +265,3 @@ def _login(history: History) -> Iterator[str]:
             yield f"{life.node_id} ended with {ending.code} after the login had ended"
     if history.ended - begin > _LOGIN:
         yield f"it went on for {history.ended - begin} after the login had ended"
-
-

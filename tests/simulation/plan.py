@@ -56,7 +56,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """Something that the world, or somebody else, does to one node. The meaning of the words depends on `kind`."""
+    """Something that the world, or somebody else, does to one node. The meaning of the words depends on `kind`.
+
+    `interlope` makes the node anew just before the next call that reads it by name, such as the one before a delete.
+    """
 
     at: timedelta
     kind: str

@@ -11,8 +11,9 @@ from typing import Any
 
 from tests.simulation import blows
 from tests.simulation.clock import Killed, SimulatedClock
+from tests.simulation.ledger import Ledger
 from tests.simulation.plan import PROJECT, Life, Plan
-from tests.simulation.stage import Ledger, Stage
+from tests.simulation.stage import Stage
 from tests.simulation.stand_ins import FreeLeases, MemoryStore, SimulatedWorkers
 from tpuctl.actions.bring_up import bring_up
 from tpuctl.actions.cloud import Context
@@ -28,6 +29,21 @@ from tpuctl.names import NodeName
 from tpuctl.readiness import Goal, Policy, Repair, Thresholds
 
 _FOR_EVER = 20  # starts of a run that is killed again and again
+# The words for what went wrong, and the exit codes that the documentation gives them.
+_CODES = {
+    "failure": 1,
+    "unavailable": 1,
+    "outcome_unknown": 1,
+    "invalid_request": 2,
+    "not_found": 3,
+    "not_allowed": 4,
+    "timed_out": 5,
+    "no_capacity": 6,
+    "quota": 7,
+    "conflict": 8,
+    "already_exists": 8,
+    "broken": 10,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,7 @@ def _live(stage: Stage, clock: SimulatedClock) -> History:
 
 
 def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[Event]) -> Context:
-    random = Random(stage.plan.seed * 1000 + stage.run)
+    random = Random(stage.plan.seed * 1000 + stage.run)  # noqa: S311  # keeps no secret
     cloud = TpuClient(lambda: stage, clock, random=random)
     return Context(
         cloud=cloud,
@@ -107,35 +123,37 @@ def _context(stage: Stage, clock: SimulatedClock, journal: Journal, told: list[E
 def _bring_up(context: Context, plan: Plan) -> dict[str, Ending]:
     """End as `up` and `wait` do: each life has an outcome or an error."""
     results = bring_up(context, [_task(life) for life in plan.lives])
-    return {
-        life.name: _ended(life, result, context) for life, result in zip(plan.lives, results, strict=True)
-    }
+    return {life.name: _ended(life, result, context) for life, result in zip(plan.lives, results, strict=True)}
 
 
 def _watch(context: Context, plan: Plan) -> dict[str, Ending]:
     """End as `watch` does: some nodes were given up, the others were looked after until the end."""
     until = (plan.until or timedelta()) - context.clock.monotonic()
-    lives = {life.node_id: life for life in plan.lives}
     try:
-        errors = watch(context, [_task(life) for life in plan.lives], until=until, each_round=lambda: None)
+        watch(context, [_task(life) for life in plan.lives], until=until, each_round=lambda: None)
     except AccessError as error:
         return {life.name: _error(error, context.clock.now()) for life in plan.lives}
+    return {life.name: _watched(life, context) for life in plan.lives}
+
+
+def _watched(life: Life, context: Context) -> Ending:
+    last = _last(life, context, {EventKind.GAVE_UP, EventKind.REACHED, EventKind.RECOVERED})
+    if last is None or last.kind is not EventKind.GAVE_UP:
+        return Ending(0, context.clock.now(), is_over=False, node_id=None, words="looked after until the end")
+    return Ending(_CODES[str(last.data["error"])], last.at, is_over=True, node_id=None, words=last.text)
+
+
+def _last(life: Life, context: Context, kinds: set[EventKind]) -> Event | None:
     told: list[Event] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
-    given_up = [event for event in told if event.kind is EventKind.GAVE_UP]
-    found = {
-        lives[event.node.node_id].name: _error(error, event.at) for event, error in zip(given_up, errors, strict=True)
-    }
-    still = Ending(0, context.clock.now(), is_over=False, node_id=None, words="looked after until the end")
-    return {life.name: found.get(life.name, still) for life in plan.lives}
+    return next((event for event in reversed(told) if event.node.node_id == life.node_id and event.kind in kinds), None)
 
 
 def _ended(life: Life, result: Outcome | TpuctlError, context: Context) -> Ending:
-    told: list[Event] = context.tell.__self__  # type: ignore[attr-defined]  # the list that gathers events
-    last = {EventKind.REACHED, EventKind.GAVE_UP}
-    at = [event.at for event in told if event.node.node_id == life.node_id and event.kind in last][-1]
+    last = _last(life, context, {EventKind.REACHED, EventKind.GAVE_UP})
+    assert last is not None
     if isinstance(result, TpuctlError):
-        return _error(result, at)
-    return Ending(0, at, is_over=True, node_id=result.node.id if result.node else None, words="reached")
+        return _error(result, last.at)
+    return Ending(0, last.at, is_over=True, node_id=result.node.id if result.node else None, words="reached")
 
 
 def _error(error: TpuctlError, at: datetime) -> Ending:
@@ -147,9 +165,7 @@ def _task(life: Life) -> Task:
     wish = life.wish
     tier = Tier.SPOT if life.spot else None
     named = frozenset({"accelerator_type", "runtime_version"})
-    spec = NodeSpec(
-        accelerator_type=life.accelerator_type, runtime_version=blows.ASKED, tier=tier, named=named
-    )
+    spec = NodeSpec(accelerator_type=life.accelerator_type, runtime_version=blows.ASKED, tier=tier, named=named)
     purpose = wish.command if wish.may_change else None
     name = NodeName(PROJECT, life.zone, life.node_id)
     return Task(name=name, policy=_policy(life), spec=spec if wish.has_spec else None, purpose=purpose)
@@ -158,9 +174,7 @@ def _task(life: Life) -> Task:
 def _policy(life: Life) -> Policy:
     wish, limits = life.wish, life.wish.thresholds
     stuck: dict[str, Any] = dict.fromkeys(("starting", "restarting", "repairing"), limits.stuck)
-    thresholds = Thresholds(
-        unhealthy=limits.unhealthy, unanswered=limits.unanswered, recheck=limits.recheck, **stuck
-    )
+    thresholds = Thresholds(unhealthy=limits.unhealthy, unanswered=limits.unanswered, recheck=limits.recheck, **stuck)
     return Policy(
         goal=Goal(wish.goal),
         may_create=wish.may_change,

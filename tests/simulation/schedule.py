@@ -17,11 +17,21 @@ _QUICK = Thresholds(
 )
 _METHODS = ("*", "*.nodes.list", "*.nodes.get", "*.nodes.create", "*.nodes.delete", "*.nodes.stop", "*.nodes.start")
 _DEFECTS = ("TIMEOUT", "UNHEALTHY_TENSORFLOW")
+# Most nodes work; the others are in every state that there is, and in one that is new.
+_STATES = (
+    *("READY",) * 12,
+    *("CREATING", "STOPPED", "STOPPED", "PREEMPTED", "TERMINATED", "STARTING", "STARTING", "DELETING"),
+    *("REPAIRING", "RESTARTING", "STOPPING", "UNKNOWN", "HIDDEN", "MELTING"),
+)
+_KINDS = (
+    *("hang", "hang", "sick", "sick", "sick-after", "silent", "silent", "fails", "fails", "quota", "maintenance"),
+    *("delete", "anew", "interlope", "stop", "preempt", "preempt", "state"),
+)
 
 
 def draw(seed: int, *, lives: int = 10) -> Plan:
     """Return the plan of a world: one of `up` and `wait`, or one of `watch`."""
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311  # keeps no secret
     is_watch = random.random() < 0.3
     until = _between(random, 12, 25) if is_watch else None
     drawn = tuple(_life(random, number, is_watch=is_watch) for number in range(lives))
@@ -80,7 +90,8 @@ def _life(random: Random, number: int, *, is_watch: bool) -> Life:
 
 def _creation(random: Random) -> timedelta:
     """Return 20 s to 20 min, most of them short."""
-    return _SECOND * round(20 * 60 ** (random.random() ** 3), 3)
+    seconds: float = 20 * 60 ** (random.random() ** 3)
+    return _SECOND * round(seconds, 3)
 
 
 def _asking(random: Random) -> Wish:
@@ -89,7 +100,9 @@ def _asking(random: Random) -> Wish:
         command=command,
         goal=random.choice(("ready", "healthy", "ssh", "ssh", "ssh")),
         repair="none" if command == "wait" else _repair(random),
-        **_budgets(random),
+        max_reboots=_budget(random),
+        max_restarts=_budget(random),
+        max_recreates=_budget(random),
         forced=random.random() < 0.2,
         replace=command == "up" and random.random() < 0.2,
         patient=random.random() < 0.3,
@@ -105,7 +118,9 @@ def _watching(random: Random) -> Wish:
         command="watch",
         goal=random.choice(("healthy", "ssh", "ssh")),
         repair=_repair(random),
-        **_budgets(random),
+        max_reboots=_budget(random),
+        max_restarts=_budget(random),
+        max_recreates=_budget(random),
         forced=random.random() < 0.3,
         patient=True,
         recreate_deleted=random.random() < 0.3,
@@ -119,16 +134,12 @@ def _repair(random: Random) -> str:
     return random.choice(("none", "reboot", "restart", "restart", "recreate", "recreate", "recreate"))
 
 
-def _budgets(random: Random) -> dict[str, int]:
-    return {f"max_{what}": random.choice((0, 1, 1, 2)) for what in ("reboots", "restarts", "recreates")}
+def _budget(random: Random) -> int:
+    return random.choice((0, 1, 1, 2))
 
 
 def _found(random: Random, wish: Wish) -> Found:
-    state = random.choice(
-        ("READY",) * 12
-        + ("CREATING", "STOPPED", "STOPPED", "PREEMPTED", "TERMINATED", "STARTING", "STARTING", "DELETING")
-        + ("REPAIRING", "RESTARTING", "STOPPING", "UNKNOWN", "HIDDEN", "MELTING")
-    )
+    state = random.choice(_STATES)
     health, lasts, then = "", _between(random, 0.2, 6), "READY"
     if state == "READY":
         health = random.choice(("HEALTHY",) * 6 + ("", "UNHEALTHY_MAINTENANCE", "SICK", *_DEFECTS))
@@ -157,10 +168,7 @@ def _blows(random: Random, *, spot: bool) -> tuple[Blow, ...]:
 
 def _blow(random: Random, *, spot: bool) -> Blow:
     at, lasts = _between(random, 0, 12), random.choice((None, _between(random, 0.5, 12)))
-    kind = random.choice(
-        ("hang", "hang", "sick", "sick", "sick-after", "silent", "silent", "fails", "fails", "quota", "maintenance")
-        + ("delete", "anew", "stop", "preempt", "preempt", "state")
-    )
+    kind = random.choice(_KINDS)
     word, times = "", 1
     match kind:
         case "hang":
@@ -176,7 +184,7 @@ def _blow(random: Random, *, spot: bool) -> Blow:
             at, times = timedelta(), random.choice((1, 2))
         case "maintenance":
             lasts = _between(random, 2, 10)
-        case "anew":
+        case "anew" | "interlope":
             word = random.choice(("READY", "CREATING"))
         case "preempt":
             word = "PREEMPTED" if spot and random.random() < 0.8 else "TERMINATED"

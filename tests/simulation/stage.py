@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,81 +15,15 @@ from urllib.parse import parse_qs, urlsplit
 import httplib2
 
 from tests.simulation.clock import Killed, SimulatedClock
+from tests.simulation.ledger import Change, Ledger, Look, Read, deaf
 from tests.simulation.plan import PROJECT, Life, Plan
 from tpuctl.sandbox import consequences, faults, rendering, resource_names
 from tpuctl.sandbox.faults import CallFaultKind
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.lifecycle import Phase, phase_at
-from tpuctl.sandbox.world import NodeRecord, OperationRecord, World
+from tpuctl.sandbox.world import NodeRecord, World
 
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What the API last answered about a node: its id and state, or nothing for one that is absent."""
-
-    at: datetime
-    node_id: str | None
-    state: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A call that asks for a change, as it was sent and answered. `status` 0: the answer was lost.
-
-    `before` is the world's record when it was sent, `after` the one when it was answered; `met_others`: somebody else changed
-    the node in between. `blind`: the last read about it before had failed.
-    """
-
-    at: datetime
-    answered: datetime
-    verb: str
-    name: str
-    status: int
-    before: NodeRecord | None
-    after: NodeRecord | None
-    look: Look | None
-    blind: bool
-    met_others: bool
-    run: int
-
-    @property
-    def is_accepted(self) -> bool:
-        return self.status == 200 or (self.status == 0 and self.before != self.after)
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """What the world, or somebody else, did to a node."""
-
-    at: datetime
-    kind: str
-    name: str
-    before: NodeRecord | None
-    after: NodeRecord | None
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A call that only reads, and how it was answered; 0: not at all."""
-
-    at: datetime
-    about: str
-    status: int
-
-
-@dataclass(slots=True)
-class Ledger:
-    """Everything that happened. `snapshots` has each node's record whenever it changed; `silences` are deaf workers."""
-
-    changes: list[Change] = field(default_factory=list)
-    happenings: list[Happening] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    troubles: list[datetime] = field(default_factory=list)
-    refused_logins: list[datetime] = field(default_factory=list)
-    reboots: list[tuple[datetime, str, int]] = field(default_factory=list)
-    snapshots: dict[str, list[tuple[datetime, NodeRecord | None]]] = field(default_factory=dict)
-    silences: dict[str, list[tuple[str, datetime, datetime | None]]] = field(default_factory=dict)
-    operations: list[OperationRecord] = field(default_factory=list)
+_READS = ("tpu.projects.locations.nodes.get", "tpu.projects.locations.nodes.list")
 
 
 class Stage:
@@ -101,6 +36,7 @@ class Stage:
         self.ledger = Ledger(snapshots={name: [] for name in self.lives})
         self.run = 0
         self.dies_in_call: str | None = None
+        self.interlopers: dict[str, Callable[[], None]] = {}
         self._http = SandboxHttp(self.world)
         self._lists: dict[str, tuple[datetime, bytes]] = {}
         self._looks: dict[str, Look] = {}
@@ -187,6 +123,8 @@ class Stage:
     def _read(self, resource: str, uri: str, headers: Any) -> Any:
         about, status = resource.partition("/operations/")[0].removesuffix("/nodes"), 0
         is_look = "/operations/" not in resource
+        if meddle := self.interlopers.pop(resource, None):
+            meddle()
         try:
             response, content = self._shown(resource) or self._http.request(uri, "GET", None, headers)
             status = int(response.status)
@@ -212,6 +150,8 @@ class Stage:
         Every hundredth read, and all others, go through the sandbox.
         """
         now, self._served = self.clock.now(), self._served + 1
+        if not self.is_calm and self._served % 8 == 0:
+            self.settle()
         if not self.is_calm or self._served % 100 == 0:
             return None
         if resource in self.lives:
@@ -231,10 +171,11 @@ class Stage:
         return record if record and phase_at(record.timeline, now) else None
 
     def settle(self) -> None:
-        """Note whether any call would meet a fault."""
+        """Note whether a call that reads would meet a fault."""
         with self.world.read() as session:
-            kinds = {str(fault.kind) for _, fault in faults.list_faults(session)}
-        self.is_calm = not kinds & {*map(str, CallFaultKind), "unreachable"}
+            pending = [fault for _, fault in faults.list_faults(session)]
+        of_calls = [fault for fault in pending if str(fault.kind) in {*map(str, CallFaultKind), "unreachable"}]
+        self.is_calm = not any(fnmatchcase(method, fault.method) for fault in of_calls for method in _READS)
 
     def _look(self, name: str) -> Look | None:
         """Return the last successful look at a node, by itself or in a list."""
@@ -248,7 +189,7 @@ class Stage:
 
     def _trouble(self, status: int) -> None:
         now = self.clock.now()
-        if not self.is_calm:
+        if not self.is_calm and status != 200:
             self.settle()
         if status in {401, 403}:
             self.ledger.refused_logins.append(now)
@@ -269,19 +210,6 @@ class Stage:
         planned = record.timeline[0].at + life.creation
         later = max(ready - planned, timedelta()) if _hangs(life) else ready - planned
         self.keep(name, (record.timeline[0], *(replace(p, at=p.at - later) for p in record.timeline[1:])))
-
-
-def deaf(ledger: Ledger, life: Life, record: NodeRecord, at: datetime) -> bool:
-    """Tell whether the workers of a node that is READY would not answer at a time."""
-    begun = [phase.at for phase in record.timeline if phase.at <= at and phase.state != "READY"]
-    ready = next((p.at for p in record.timeline if p.state == "READY" and (not begun or p.at >= begun[-1])), at)
-    if at < ready + life.ssh_lag:
-        return True
-    for node_id, since, until in ledger.silences.get(life.name, ()):
-        cured = any(p.state in {"STARTING", "RESTARTING"} and since <= p.at <= at for p in record.timeline)
-        if node_id == record.number and since <= at and (until is None or at < until) and not cured:
-            return True
-    return False
 
 
 def _answer(body: dict[str, Any], now: datetime) -> tuple[httplib2.Response, bytes]:

@@ -1,5 +1,7 @@
 """What the loop is given besides the client: workers that answer as the world has them, a journal in memory, free leases."""
 
+# ruff: noqa: ARG002  # the protocols say what is given; little of it matters here
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -32,8 +34,12 @@ class SimulatedWorkers:
             return (WorkerSeen(Answer.UNREACHABLE),) * life.workers
         # Of a slice only the last worker falls silent.
         last = WorkerSeen(Answer.UNREACHABLE if self._stage.is_deaf(name) else Answer.YES)
-        is_held = inspect and life.found is not None and life.found.in_use and is_first(self._stage, name, record.number)
-        first = WorkerSeen(last.answer if life.workers == 1 else Answer.YES, holders=("4711 python3",) if is_held else ())
+        is_held = (
+            inspect and life.found is not None and life.found.in_use and is_first(self._stage, name, record.number)
+        )
+        first = WorkerSeen(
+            last.answer if life.workers == 1 else Answer.YES, holders=("4711 python3",) if is_held else ()
+        )
         return (first,) if life.workers == 1 else (first, *(WorkerSeen(Answer.YES),) * (life.workers - 2), last)
 
     def reboot(self, node: Node) -> None:
@@ -98,5 +104,3 @@ class FreeLeases:
 
     def end(self, name: NodeName, by: str, *, tell: Callable[[str], None]) -> None:
         return
-
-

@@ -16,8 +16,8 @@ def story(history: History, life: Life) -> list[str]:
     plan = history.plan
     head = [
         f"--- {life.node_id} of world {plan.seed}: {life.wish}",
-        f"    {life.accelerator_type}{' spot' if life.spot else ''}, found {life.found}, creation {life.creation}, "
-        f"ssh after {life.ssh_lag}, can ask {plan.can_ask}, until {plan.until}, login ends {plan.login_ends}",
+        f"    {life.accelerator_type}{' spot' if life.spot else ''}, found {life.found}, creation {life.creation}",
+        f"    ssh after {life.ssh_lag}, can ask {plan.can_ask}, until {plan.until}, login ends {plan.login_ends}",
         *(f"    planned {blow}" for blow in life.blows),
         *(f"    planned {spell}" for spell in plan.weather),
     ]

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from datetime import datetime, timedelta
 
 from tests.simulation.blows import ASKED
+from tests.simulation.ledger import Change, Happening, deaf
 from tests.simulation.plan import Life
 from tests.simulation.run import History
-from tests.simulation.stage import Change, Happening, deaf
 from tpuctl.sandbox.lifecycle import Phase, phase_at
 from tpuctl.sandbox.world import NodeRecord, OperationRecord
 
@@ -57,7 +57,9 @@ class Truth:
     def deaf_since(self, record: NodeRecord, at: datetime) -> datetime:
         """Return since when the workers have been silent, at the earliest."""
         begun = self.since(record, at, with_health=False)
-        marks = [since for number, since, _ in self.history.ledger.silences.get(self.life.name, ()) if since <= at and number]
+        marks = [
+            since for number, since, _ in self.history.ledger.silences.get(self.life.name, ()) if since <= at and number
+        ]
         lagged = begun if at < begun + self.life.ssh_lag else None
         return lagged or min([mark for mark in marks if mark >= begun], default=begun)
 
@@ -91,7 +93,6 @@ class Truth:
 
     def differs(self, record: NodeRecord) -> bool:
         """Tell whether a node is another than what was asked for."""
-
 
         wanted = (self.life.accelerator_type, ASKED)
         found = (record.document["acceleratorType"], record.document["runtimeVersion"])

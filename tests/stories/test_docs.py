@@ -33,7 +33,7 @@ def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TPUCTL_SANDBOX": "1",
-        "TPUCTL_SANDBOX_SPEED": "600",
+        "TPUCTL_SANDBOX_SPEED": "300",
     }
 
     done = subprocess.run(

@@ -18,23 +18,27 @@ if TYPE_CHECKING:
 
 
 def news(
-    name: NodeName, at: datetime, before: Node | None, node: Node | None, request: QueuedResource | None
+    name: NodeName,
+    at: datetime,
+    before: tuple[Node | None, QueuedResource | None],
+    now: tuple[Node | None, QueuedResource | None],
 ) -> Iterator[Event]:
-    """Yield an event for each thing that has changed between two looks at a node."""
-    is_news = was_preempted(node, request) and not was_preempted(before, None)
-    if is_news and (before is not None or node is not None):
+    """Yield an event for each thing that has changed between two looks at a node, and at the queued resource that owns it."""
+    (old, known), (node, request) = before, now
+    is_preemption = was_preempted(node, request) and not was_preempted(old, known)
+    if is_preemption and (old is not None or node is not None):
         state = _state(name, at, node)
-        identity = {"id": before.id} if node is None and before else {}
+        identity = {"id": old.id} if node is None and old else {}
         yield replace(
             state,
             kind=EventKind.PREEMPTED,
             text=f"{state.text}: the service took it back",
             data={**state.data, **identity},
         )
-    elif _shown(before) != _shown(node):
+    elif _shown(old) != _shown(node):
         yield _state(name, at, node)
     announced = node.upcoming_maintenance if node else None
-    if node and announced and announced != (before.upcoming_maintenance if before else None):
+    if node and announced and announced != (old.upcoming_maintenance if old else None):
         when = f" from {format_timestamp(announced.start)}" if announced.start else ""
         until = f" to {format_timestamp(announced.end)}" if announced.end else ""
         text = f"maintenance is {announced.status}{when}{until}"
@@ -43,7 +47,7 @@ def news(
 
 def was_preempted(node: Node | None, request: QueuedResource | None) -> bool:
     """Tell whether there is evidence that the service took the node back [API field text: states of nodes and requests]."""
-    if node is not None:
+    if node is not None and node.state is not NodeState.DELETING:
         return node.is_preempted
     return request is not None and request.was_suspended_by_service
 

@@ -122,9 +122,10 @@ def _reached(pursuit: Pursuit, level: Goal, note: str | None) -> Outcome:
     pursuit.set_up()
     pursuit.arrive(level)
     text = f"{ARRIVED[level]} after {format_duration(took)}" + (f"; {note}" if note else "")
-    pursuit.tell(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
     if pursuit.was_repaired:
-        pursuit.note_down(EventKind.RECOVERED, "usable again")
+        pursuit.note_down(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
+    else:
+        pursuit.tell(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
     return Outcome(pursuit.seen.node, took, pursuit.seen.tried.restarts, note)
 
 

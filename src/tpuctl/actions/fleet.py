@@ -52,18 +52,12 @@ class Fleet:
         due = [pursuit for pursuit in self if pursuit.due <= now + _TOGETHER]
         if not due:
             return
-        sights = look(
-            self._context.cloud,
-            [pursuit.name for pursuit in due],
-            present=[pursuit.name for pursuit in due if pursuit.seen.node],
-            requested=[pursuit.name for pursuit in due if pursuit.wants_request],
-        )
-        failed: dict[Pursuit, TpuctlError] = {}
-        for pursuit in due:
-            try:
-                pursuit.look(sights[pursuit.name])
-            except TpuctlError as error:
-                failed[pursuit] = error
+        requested = [pursuit for pursuit in due if pursuit.wants_request]
+        failed = self._look(due, requested)
+        # One that is found to go may have been preempted: its queued resource tells, before anything is concluded.
+        late = [pursuit for pursuit in due if pursuit.wants_request and pursuit not in {*requested, *failed}]
+        if late:
+            failed |= self._look(late, late)
         if ask:
             failed |= self._survey([pursuit for pursuit in due if pursuit not in failed])
         for pursuit in due:
@@ -76,6 +70,22 @@ class Fleet:
         now = self._context.clock.monotonic()
         moments = [pursuit.due for pursuit in self] + ([until] if until is not None else [])
         self._context.clock.sleep(min(moments) - now)
+
+    def _look(self, pursuits: Sequence[Pursuit], requested: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
+        """Look at nodes, and at the queued resources of some; returns the errors that no further look can mend."""
+        sights = look(
+            self._context.cloud,
+            [pursuit.name for pursuit in pursuits],
+            present=[pursuit.name for pursuit in pursuits if pursuit.seen.node],
+            requested=[pursuit.name for pursuit in requested],
+        )
+        failed: dict[Pursuit, TpuctlError] = {}
+        for pursuit in pursuits:
+            try:
+                pursuit.look(sights[pursuit.name])
+            except TpuctlError as error:
+                failed[pursuit] = error
+        return failed
 
     def _survey(self, pursuits: Sequence[Pursuit]) -> dict[Pursuit, TpuctlError]:
         failed: dict[Pursuit, TpuctlError] = {}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A node left for longer than this may have been taken into use by hand.
 _RECENT = timedelta(hours=1)
-_BEGINNINGS = frozenset({"bringing-up", "restart", "start"})
+_BEGINNINGS = frozenset({"bringing-up", "reboot", "restart", "start"})
 # Clocks of this machine and of the service may differ by this much.
 _SKEW = timedelta(minutes=5)
 
@@ -35,6 +35,8 @@ class History:
         self._journal = journal
         self._name = name
         self._unfinished: str | None = None
+        self._stopped: str | None = None
+        self._asked: datetime | None = None
         self._set_up: set[str] = set()
         self._created: tuple[datetime, str | None] | None = None
 
@@ -42,13 +44,19 @@ class History:
         """Read what earlier runs wrote."""
         for entry in self._journal.entries(self._name):
             at, event = parse_timestamp(entry.get("at")), entry.get("event")
+            if event in {"restart", "usable"}:
+                self._stopped = entry.get("id") if event == "restart" else None
             if event in _BEGINNINGS and at is not None and now - at < _RECENT:
                 self._unfinished = entry.get("id")
             elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
                 # Any other end, such as a deadline, leaves a node on its way that the next run goes on with.
-                self._unfinished = None
+                self._unfinished = self._asked = None
             elif event == "create" and at is not None:
                 self.created(at, (entry.get("spec") or {}).get("setup"))
+                # `tpuctl create` gives no reason: it hands its node over as it comes.
+                self._asked = at if entry.get("reason") and now - at < _RECENT else None
+            elif event == "delete":
+                self._asked = None
             elif event == "setup" and entry.get("ok"):
                 self._set_up.add(str(entry.get("id")))
 
@@ -78,6 +86,18 @@ class History:
         """Tell whether tpuctl made or started this node and has not seen it usable since."""
         return self._unfinished == node_id
 
+    def was_asked_for(self, node: Node) -> bool:
+        """Tell whether an earlier run asked for this node and ended before it saw it."""
+        return self._asked is not None and node.created is not None and node.created >= self._asked - _SKEW
+
+    def stopping(self, node_id: str) -> None:
+        """Remember that tpuctl stops this node, to start it again."""
+        self._stopped = node_id
+
+    def was_stopped(self, node_id: str) -> bool:
+        """Tell whether tpuctl stopped this node, and has not seen it usable since: it is to start it again."""
+        return self._stopped == node_id
+
     def begin(self, node_id: str, now: datetime) -> None:
         """Write down that a node is on its way up."""
         if not self.is_unfinished(node_id):
@@ -86,6 +106,7 @@ class History:
 
     def finish(self, node_id: str, now: datetime, **data: Any) -> None:  # JSON
         """Write down that a node that was on its way is usable."""
+        self._stopped = None
         if self.is_unfinished(node_id):
             self.write("usable", now, id=node_id, **data)
             self._unfinished = None

@@ -35,13 +35,18 @@ class Holding:
         self.held_by: str | None = None
 
     def take(self) -> bool:
-        """Take the lease if it is not taken; returns whether it is ours now."""
+        """Take the lease if it is not taken; returns whether it is ours now.
+
+        Raises `EndedError` where somebody ended the node, and this run is not one that may begin anew.
+        """
         if self._purpose is None:
             raise AssertionError("a run without a purpose changes nothing")
         if self._holds:
             return True
         other = self._context.leases.acquire(self._name, self._purpose, steal=self._steal)
         self._looked = self._context.clock.monotonic()
+        if other is not None and other.ended is not None:
+            raise _ended(self._name, other)
         self._holds, self.held_by = other is None, other.who if other else None
         return self._holds
 
@@ -112,7 +117,7 @@ def _ended(name: NodeName, lease: Lease | None) -> EndedError:
         by, who, at = lease.ended.by, lease.ended.who, lease.ended.at
         return EndedError(
             f"`{node_id}` was ended by `{by}` ({who}, {format_timestamp(at)}), so nothing more is done for it",
-            hint=f"`tpuctl up {node_id}` brings it up again",
+            hint=f"`tpuctl up {node_id}` brings it up again; a watch of what is there all the same: `--steal`",
         )
     taken = f" by {lease.who}" if lease else ""
     return EndedError(

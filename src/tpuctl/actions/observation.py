@@ -226,7 +226,8 @@ class Observation:
         self._was_alive = self._was_alive or not deleting
         self._owner = node.queued_resource or self._owner
         is_new = node.state is NodeState.CREATING and self._task.policy.may_create
-        if self.seen.is_ours or is_new or self.history.is_unfinished(node.id):
+        is_left = self.history.is_unfinished(node.id) or self.history.was_asked_for(node)
+        if self.seen.is_ours or is_new or is_left:
             self.note(is_ours=True)
             if self._task.purpose:
                 self.history.begin(node.id, self._context.clock.now())
@@ -266,7 +267,9 @@ class Observation:
         return self._usual[1].get(str(node.state) if node else "CREATING", ())
 
     def _tell_news(self, before: Node | None, node: Node | None, sight: Sight) -> None:
-        for event in news(self._task.name, self._context.clock.now(), before, node, sight.request):
+        known = self.seen.request
+        now = self._context.clock.now()
+        for event in news(self._task.name, now, (before, known), (node, sight.request or known)):
             # Written before it is told: who ends us at the sight of it finds it in the journal.
             if event.kind is EventKind.PREEMPTED:
                 self.history.write(str(EventKind.STATE), event.at, **event.data)

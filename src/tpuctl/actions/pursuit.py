@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.actions.holding import Holding
@@ -36,8 +37,6 @@ from tpuctl.readiness import (
 from tpuctl.readiness.words import matrix
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.actions.cloud import Context
 
 
@@ -81,6 +80,11 @@ class Pursuit:
         """Tell whether it was usable when it was last decided about."""
         return self._usable is not None
 
+    @property
+    def was_stopped_by_us(self) -> bool:
+        """Tell whether the node is STOPPED because tpuctl restarts it."""
+        return self.seen.node is not None and self._observation.history.was_stopped(self.seen.node.id)
+
     def look(self, sight: Sight) -> None:
         """Take in what a look has shown. Raises an error that no further look can mend."""
         self._observation.look(sight)
@@ -116,13 +120,18 @@ class Pursuit:
             # Whether it was carried out is seen at the next look.
             self._observation.miss(error)
         except (NoCapacityError, QuotaError) as error:
-            self._observation.fail(Verb.START if isinstance(decision, Start) else Verb.CREATE, error)
+            if isinstance(decision, Create | Start):
+                self._observation.fail(Verb.START if isinstance(decision, Start) else Verb.CREATE, error)
+            else:
+                # What frees capacity needs none: too many requests, which passes.
+                self._observation.miss(error)
         except RemoteCommandError as error:
             # A reboot from inside that did not work: the next rung of the ladder may.
             self.tell(EventKind.NOTE, error.message)
         self._acted = self.due = self._context.clock.monotonic()
         if isinstance(decision, Reboot):
-            self.due += REBOOT_PAUSE
+            timeout = self.policy.timeout
+            self.due += REBOOT_PAUSE if timeout is None else max(timedelta(), min(REBOOT_PAUSE, timeout - self.took))
 
     def wait(self, decision: Wait) -> None:
         """Be due again after the wait, and say why."""
@@ -247,6 +256,7 @@ class Pursuit:
     def _restart(self, reason: str) -> None:
         self.was_repaired = True
         self._observation.stopping()
+        self._observation.history.stopping(self._observation.node.id)
         try:
             self._observation.requested.request(self._steps.restart(self._observation.node, reason))
         except NotOursError:

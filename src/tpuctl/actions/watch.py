@@ -119,7 +119,7 @@ def _step(context: Context, pursuit: Pursuit) -> TpuctlError | None:
                 pursuit.wait(decision)
             case GiveUp(error):
                 return error
-            case Start() if not pursuit.seen.is_ours:
+            case Start() if not pursuit.was_stopped_by_us:
                 pursuit.wait(Wait(_AT_REST, f"it is {NodeState.STOPPED}, not by our doing: it is left so"))
             case Create() if not pursuit.seen.was_there and not _may_make(context, pursuit):
                 return _absent(pursuit)

@@ -44,7 +44,10 @@ def take_hooks(app: App, options: dict[str, Any]) -> Hooks:
     from tpuctl.hooks import Hooks  # noqa: PLC0415  # completion and --help need not wait for it
 
     given = {kind: options.pop(name, None) for name, (kind, _) in _KINDS.items()}
-    return Hooks({kind: text for kind, text in given.items() if text}, app.invocation.environ, extra=_same_cloud(app))
+    terminal, commands = app.terminal, {kind: text for kind, text in given.items() if text}
+    # On a screen that is drawn anew a hook's own words would be drawn over.
+    tell = terminal.note if terminal.is_redrawn and not terminal.quiet else None
+    return Hooks(commands, app.invocation.environ, extra=_same_cloud(app), tell=tell)
 
 
 def _same_cloud(app: App) -> dict[str, str]:

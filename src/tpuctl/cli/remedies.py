@@ -25,6 +25,14 @@ def remedies(app: App, error: TpuctlError) -> Iterator[str]:
         yield from _endpoint(app, error)
 
 
+def nothing_listens(error: BaseException) -> bool:
+    """Tell whether a connection was refused: that does not pass by itself as a lost network or a busy service does."""
+    origin = error
+    while origin.__cause__ is not None:
+        origin = origin.__cause__
+    return isinstance(origin, ConnectionRefusedError)
+
+
 def _zones(error: TpuctlError) -> Iterator[str]:
     from tpuctl.cli.zones import near_zone  # noqa: PLC0415  # only for failures that name a zone
 
@@ -34,16 +42,14 @@ def _zones(error: TpuctlError) -> Iterator[str]:
 
 
 def _endpoint(app: App, error: TpuctlError) -> Iterator[str]:
-    if app.is_sandbox or not _is_about_the_endpoint(error):
-        return
     try:
         setting = app.settings["endpoint"]
     except TpuctlError:
         return  # the settings are what is wrong
-    if setting is None:
+    if setting is None or app.is_sandbox or not _is_about_the_endpoint(error):
         return
     source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
-    if isinstance(_origin(error), ConnectionRefusedError):
+    if nothing_listens(error):
         yield f"nothing listens at `{setting.value}`, the endpoint that {source} names"
     else:
         yield f"calls go to the endpoint `{setting.value}`, which {source} names; one looks like `https://HOST`"
@@ -61,10 +67,3 @@ def _is_about_the_endpoint(error: TpuctlError) -> bool:
         case _:
             # Without an exchange it is the credentials that are missing; an incomplete list is the API's own word.
             return isinstance(error, AccessError)
-
-
-def _origin(error: BaseException) -> BaseException:
-    """Return what the failure began with."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

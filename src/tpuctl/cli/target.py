@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tpuctl.accelerators import find, zones_of
 from tpuctl.actions.locate import incomplete, search
 from tpuctl.cli.ending import NotConfirmedError
+from tpuctl.cli.remedies import nothing_listens
 from tpuctl.cli.spec import pairs
 from tpuctl.clock import format_duration
 from tpuctl.errors import InvalidInputError, NotFoundError, QuotaError, ServiceUnavailableError, SettingError
@@ -27,16 +28,16 @@ def where_to_create(
     """Return where a node is, or where it is to be made, and the node if there is one.
 
     A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere. With `is_patient`
-    an API that does not answer about the one zone that was named is no error: no node is returned, and who waits for it
-    looks again.
+    an API that does not answer about the zone that was named is no error, unless nothing listens there: no node is
+    returned, and who waits for it looks again.
     """
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:
         try:
             return name, app.client.find_node(name)
-        except (ServiceUnavailableError, QuotaError):
-            if not is_patient:
+        except (ServiceUnavailableError, QuotaError) as error:
+            if not is_patient or nothing_listens(error):
                 raise
             return name, None
     found = search(app.client, place, reference)

@@ -19,7 +19,6 @@ class Marks:
     empty: str = "─"
     spinner: str = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
     between: str = " · "
-    more: str = "…"
 
 
-ASCII = Marks("*", ">", "!", "+", "x", ".", "#", "-", "|/-\\", "; ", "~")
+ASCII = Marks("*", ">", "!", "+", "x", ".", "#", "-", "|/-\\", "; ")

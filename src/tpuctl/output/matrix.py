@@ -19,24 +19,22 @@ _NAMED = 8
 
 
 def matrix(workers: Sequence[Mapping[str, Any]], *, width: int, marks: Marks) -> list[Text]:
-    """Return the workers of a slice, with the missing ones named below; nothing of a level that nobody was asked for."""
-    if len(workers) <= _GRID:
-        return [*_grid(workers, marks), *missing(workers)]
-    return [*_cells(workers, width, marks), *missing(workers)]
+    """Return the workers of a slice; nothing of a level that nobody was asked for."""
+    return [*(_grid(workers, marks) if len(workers) <= _GRID else _cells(workers, width, marks))]
 
 
-def missing(workers: Sequence[Mapping[str, Any]]) -> list[Text]:
-    """Return a line that names the workers that lack a level, eight at most, or none."""
+def missing(workers: Sequence[Mapping[str, Any]]) -> Text:
+    """Return text that names the workers that lack a level, eight at most, or none."""
     lacking = [(worker, level) for worker in workers if (level := _lacks(worker))]
     if not lacking:
-        return []
+        return Text()
     groups: dict[str, list[str]] = {}
     for worker, level in lacking[:_NAMED]:
         why = worker.get("why")
         groups.setdefault(f"{level}: {flat(str(why))}" if why else level, []).append(str(worker["worker"]))
     named = ", ".join(f"{', '.join(indices)} ({why})" for why, indices in groups.items())
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-    return [Text.assemble("  ", (f"{len(lacking)} of {len(workers)} workers missing: ", "red"), named + more)]
+    return Text.assemble((f"{len(lacking)} of {len(workers)} workers missing: ", "red"), named + more)
 
 
 def _grid(workers: Sequence[Mapping[str, Any]], marks: Marks) -> Iterator[Text]:

@@ -14,7 +14,7 @@ from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
-    from tpuctl.output.painting import Marks
+    from tpuctl.output.marks import Marks
     from tpuctl.output.progress.live import Live
     from tpuctl.output.terminal import Terminal
 
@@ -49,7 +49,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._terminal.is_redrawn and not self._terminal.quiet:
-            from tpuctl.output.progress.live import Live  # noqa: PLC0415  # threading, only for a terminal
+            from tpuctl.output.progress.live import Live  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
 
             self._live = self._terminal.aside = Live(self._terminal, self._clock)
         return self
@@ -102,6 +102,8 @@ class Progress:
             return
         if event.kind is EventKind.ACTION:
             live.act(event)
+        elif event.kind is EventKind.STATE:
+            live.change(event)
         elif event.kind in _ENDS:
             live.leave(event.node)
         if event.kind is EventKind.GAVE_UP and not self._endings:
@@ -109,12 +111,10 @@ class Progress:
         elapsed = format_duration(self._clock.monotonic() - self._started)
         style, words = _STYLES.get(event.kind, ""), flat(event.text)
         live.say(
-            [
-                (f"{elapsed:>7} ", "dim"),
-                (f"{_mark(event.kind, live.marks)} ", style),
-                (f"{event.node.node_id} ", "bold"),
-                (words, style),
-            ]
+            (f"{elapsed:>7} ", "dim"),
+            (f"{_mark(event.kind, live.marks)} ", style),
+            (f"{event.node.node_id} ", "bold"),
+            (words, style),
         )
 
 

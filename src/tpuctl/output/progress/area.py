@@ -54,12 +54,14 @@ def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]
     shown = nodes if fits else nodes[: screen.rows - 1]
     heads = [_cells(node, now, screen) for node in shown]
     widths = [max(cell.cell_len for cell in column) for column in zip(*heads, strict=True)]
-    # Where the columns are wider than the screen the last one goes to what follows, for all nodes alike.
-    kept = len(widths) if sum(widths) + _GAP * (len(widths) - 1) <= screen.columns else len(widths) - 1
+    # Where the columns are wider than the screen the last ones go to what follows, for all nodes alike.
+    kept = len(widths)
+    while kept > 1 and sum(widths[:kept]) + _GAP * (kept - 1) > screen.columns:
+        kept -= 1
     spare = screen.rows - len(shown) - (not fits)
     lines: list[Text] = []
     for node, cells in zip(shown, heads, strict=True):
-        rest = [*filter(None, cells[kept:]), *_rest(node, now, screen)]
+        rest = [*filter(None, cells[kept:]), *_rest(node, now)]
         block = _block(_aligned(cells[:kept], widths), _joined(rest, screen), screen.columns, spare)
         block += _workers(node, screen, spare + 1 - len(block))
         spare -= len(block) - 1
@@ -82,16 +84,18 @@ def _workers(node: Waiting, screen: Screen, spare: int) -> list[Text]:
     workers = node.event.data.get("workers") or ()
     if len(workers) < 2 or spare < 1:
         return []
-    lacking = [line for text in missing(workers) for line in _folded(text[2:], screen.columns, spare, first="  ")]
+    named = missing(workers)
+    lacking = _folded(named, screen.columns, spare, first="  ") if named else []
     grid = matrix(workers, width=screen.columns, marks=screen.marks)
     return [*grid, *lacking] if len(grid) + len(lacking) <= spare else lacking
 
 
 def _folded(text: Text, columns: int, most: int, *, first: str = _INDENT) -> list[Text]:
     """Return the text on indented lines, broken between words; the last one takes what no line is left for."""
-    lines, line = [], Text(first)
+    lines: list[Text] = []
+    line = Text(first)
     for word in text.split(" "):
-        is_begun = line.cell_len > len(_INDENT)
+        is_begun = not line.plain.isspace()
         if is_begun and line.cell_len + 1 + word.cell_len > columns and len(lines) + 1 < most:
             lines.append(line)
             line, is_begun = Text(_INDENT), False
@@ -131,7 +135,7 @@ def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> 
     return Text.assemble(*(bar if size else ()), (words, style))
 
 
-def _rest(node: Waiting, now: timedelta, screen: Screen) -> Iterable[Text]:
+def _rest(node: Waiting, now: timedelta) -> Iterable[Text]:
     """Yield why we wait, what comes next, and the deadline when it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
     reason = node.doing or untold(node.event)
@@ -154,7 +158,7 @@ def _when(seconds: Any, passed: float) -> str:  # JSON
 
 
 def _joined(parts: Sequence[Text], screen: Screen) -> Text:
-    return Text(screen.marks.between, "dim").join(parts)
+    return Text.assemble((screen.marks.between, "dim")).join(parts)
 
 
 def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:

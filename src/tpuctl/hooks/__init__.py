@@ -13,12 +13,13 @@ import tempfile
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.clock import format_timestamp
+from tpuctl.hooks.output import HookOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from tpuctl.events import Event, EventKind
     from tpuctl.names import NodeName
@@ -47,23 +48,38 @@ class HookFailure:
         return f"the hook for `{self.kind}` {self.reason}: {self.command}"
 
 
+class _Running(NamedTuple):
+    """A hook that runs, and what it writes to where that is told."""
+
+    pid: int
+    event: Event
+    out: int | None
+
+
 class Hooks:
     """A listener for events that runs the user's command for their kind; at most one at a time for each node, in order.
 
     A hook gets the event as one JSON object on stdin, and `TPUCTL_*` variables. `TPUCTL_STATE`, `TPUCTL_HEALTH` and
     `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, empty where it has none. `TPUCTL_PROJECT` and
     `TPUCTL_ZONE` are settings too: `tpuctl` in a hook finds the same node. It has a session of its own, so that Ctrl-C does
-    not end it, and outlives us. `extra` are variables that say which cloud this run talks to.
+    not end it, and outlives us. `extra` are variables that say which cloud this run talks to. What a hook writes goes to our
+    stderr; or, line by line and with the node's name, to `tell`, which any thread may call, as long as we live.
     """
 
     def __init__(
-        self, commands: Mapping[EventKind, str], environ: Mapping[str, str], *, extra: Mapping[str, str]
+        self,
+        commands: Mapping[EventKind, str],
+        environ: Mapping[str, str],
+        *,
+        extra: Mapping[str, str],
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         self._commands = commands
         self._environ = {**environ, **extra}
         self._waiting: dict[NodeName, deque[Event]] = {}
-        self._running: dict[NodeName, tuple[int, Event]] = {}
+        self._running: dict[NodeName, _Running] = {}
         self._failures: list[HookFailure] = []
+        self._output = HookOutput(tell) if tell else None
 
     def __call__(self, event: Event) -> None:
         """Start the hook for such an event, or put it behind the one of its node that runs. Returns at once."""
@@ -84,8 +100,8 @@ class Hooks:
     def wait(self) -> tuple[HookFailure, ...]:
         """Return the failures not told yet when no hook runs or waits any more, however long that takes."""
         while self._running:
-            node, (pid, _) = next(iter(self._running.items()))
-            self._reap(node, pid, 0)
+            node, running = next(iter(self._running.items()))
+            self._reap(node, running, 0)
             self._go_on()
         return self.poll()
 
@@ -95,47 +111,53 @@ class Hooks:
         return bool(self._running)
 
     def _go_on(self) -> None:
-        for node, (pid, _) in tuple(self._running.items()):
-            self._reap(node, pid, os.WNOHANG)
+        for node, running in tuple(self._running.items()):
+            self._reap(node, running, os.WNOHANG)
         for node in tuple(self._waiting):
             while node not in self._running and len(self._running) < MAX_RUNNING and (queue := self._waiting.get(node)):
                 self._start(queue.popleft())
                 if not queue:
                     del self._waiting[node]
 
-    def _reap(self, node: NodeName, pid: int, options: int) -> None:
+    def _reap(self, node: NodeName, running: _Running, options: int) -> None:
         try:
-            ended, status = os.waitpid(pid, options)
+            ended, status = os.waitpid(running.pid, options)
         except ChildProcessError:
             # Who started us ignores SIGCHLD: the system has let go of it, and its exit code with it.
-            ended, status = pid, 0
+            ended, status = running.pid, 0
         if ended == 0:
             return
-        _, event = self._running.pop(node)
+        event = self._running.pop(node).event
+        if self._output and running.out is not None:
+            self._output.close(running.out)
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
             self._fail(event, code, _ending(code))
 
     def _start(self, event: Event) -> None:
         argv = ("/bin/sh", "-c", self._commands[event.kind])
+        out = None
         try:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
             try:
+                out = self._output.open(event.node.node_id) if self._output else None
                 # In a session of its own, and with the signals that Python ignores or we handle as they are by default.
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
                     {**self._environ, **variables(event)},
-                    file_actions=_streams(stdin),
+                    file_actions=_streams(stdin, _stderr() if out is None else out),
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
                 )
             finally:
                 os.close(stdin)
         except (OSError, ValueError) as error:
+            if self._output and out is not None:
+                self._output.close(out)
             self._fail(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})")
             return
-        self._running[event.node] = (pid, event)
+        self._running[event.node] = _Running(pid, event, out)
 
     def _fail(self, event: Event, code: int | None, reason: str) -> None:
         self._failures.append(HookFailure(event.node, event.kind, self._commands[event.kind], code, reason))
@@ -188,13 +210,17 @@ def _stdin_with(data: bytes) -> int:
         return os.dup(file.fileno())
 
 
-def _streams(stdin: int) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Return how a hook's streams are laid: stdout too goes to our stderr, or nowhere where that was closed (`2>&-`)."""
+def _stderr() -> int | None:
+    """Return our stderr, or nothing where it was closed when we began (`2>&-`)."""
     try:
-        stderr = sys.__stderr__.fileno() if sys.__stderr__ else None
+        return sys.__stderr__.fileno() if sys.__stderr__ else None
     except (OSError, ValueError):
-        stderr = None
-    if stderr is None:
-        out = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)]
-        return [(os.POSIX_SPAWN_DUP2, stdin, 0), *out]
-    return [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((stdin, 0), (stderr, 1), (stderr, 2))]
+        return None
+
+
+def _streams(stdin: int, out: int | None) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+    """Return how a hook's streams are laid: both that it writes go to one place, or nowhere."""
+    if out is None:
+        nowhere = [(os.POSIX_SPAWN_OPEN, target, os.devnull, os.O_WRONLY, 0) for target in (1, 2)]
+        return [(os.POSIX_SPAWN_DUP2, stdin, 0), *nowhere]
+    return [(os.POSIX_SPAWN_DUP2, source, target) for source, target in ((stdin, 0), (out, 1), (out, 2))]

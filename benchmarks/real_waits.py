@@ -1,0 +1,71 @@
+"""When programs look, in real seconds, beside the model of gcloud's waiter: `python -m benchmarks.real_waits FOLDER SECONDS`.
+
+gcloud and tpuctl each create a node that takes so long, on one `tpuctl sandbox serve`. Prints JSON: seconds after the create
+was answered at which each looked. A process of its own, since it opens the world that the server has open too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from benchmarks.creations import PROJECT, TYPE, VERSION, ZONE, make_last
+from benchmarks.gcloud_waiter import noticed
+from benchmarks.stage import GCLOUD, Stage, served
+from tpuctl.names import NodeName
+from tpuctl.sandbox import request_log
+from tpuctl.sandbox.world import World
+
+if TYPE_CHECKING:
+    from benchmarks.measurement import Program
+
+_DRAWS = 1000
+_SPEC = ("--accelerator-type", TYPE, "--version", VERSION, "--zone", ZONE)
+
+
+def main(folder: Path, length: float) -> dict[str, list[float]]:
+    """Return when each looked; `model` has the earliest, the median and the latest moment at which gcloud should notice."""
+    quiet = Stage(folder)
+    quiet.world.parent.mkdir(parents=True)
+    with World.open(quiet.world, speed=1) as world, served(quiet) as stage:
+        seen = {"tpuctl": _watched(world, stage.tpuctl("up", "ours", *_SPEC, "--for", "ready"), "ours", length)}
+        if GCLOUD:
+            create = stage.gcloud("compute", "tpus", "tpu-vm", "create", "theirs", *_SPEC)
+            seen["gcloud"] = _watched(world, create, "theirs", length)
+    chance = Random(1)  # noqa: S311  # a simulation
+    modelled = sorted(noticed(length, chance)[0] for _ in range(_DRAWS))
+    return {**seen, "model": [modelled[0], modelled[_DRAWS // 2], modelled[-1]]}
+
+
+def _watched(world: World, program: Program, node_id: str, length: float) -> list[float]:
+    """Run a program that creates a node, give the node its length, and return when the program looked."""
+    name = NodeName(PROJECT, ZONE, node_id)
+    with subprocess.Popen(
+        program.command,
+        env=dict(program.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        while not _is_there(world, name):
+            assert child.poll() is None, f"{program.command[0]} ended early"
+            time.sleep(0.05)
+        make_last(world, name, length)
+        assert child.wait() == 0, f"{program.command[0]} ended with {child.returncode}"
+    entries = request_log.entries(world.path)
+    created = next(entry.at for entry in entries if entry.method == "POST" and f"nodeId={node_id}" in entry.path)
+    return [(entry.at - created).total_seconds() for entry in entries if entry.method == "GET" and entry.at > created]
+
+
+def _is_there(world: World, name: NodeName) -> bool:
+    with world.read() as session:
+        return session.node(name.project, name.zone, name.node_id) is not None
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), float(sys.argv[2]))))

@@ -1,0 +1,46 @@
+"""Lead very many lives of nodes and judge them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
+
+`make test` leads the first two thousand of them. Prints each fault with the command that leads its world again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+
+_LIVES_IN_A_WORLD = 10
+
+
+def main() -> int:
+    """Lead the worlds side by side; 1 where something was done wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulation", description=__doc__)
+    parser.add_argument("--lives", type=int, default=50_000)
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first world")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    seeds = range(asked.first, asked.first + -(-asked.lives // _LIVES_IN_A_WORLD))
+    started, faults = time.perf_counter(), 0
+    with multiprocessing.Pool(asked.jobs) as pool:
+        for seed, wrong in pool.imap_unordered(_judged, seeds, chunksize=4):
+            for fault in wrong:
+                print(f"{fault}\n    python -m tests.simulation --seed {seed} -v", flush=True)
+            faults += len(wrong)
+    took = time.perf_counter() - started
+    lives = len(seeds) * _LIVES_IN_A_WORLD
+    print(f"{lives} lives in {len(seeds)} worlds: {faults} faults, {took:.0f} s with {asked.jobs} processes")
+    return 1 if faults else 0
+
+
+def _judged(seed: int) -> tuple[int, list[str]]:
+    from tests.simulation.oracle import judge  # noqa: PLC0415  # in the process that leads the world
+    from tests.simulation.run import live  # noqa: PLC0415  # as above
+    from tests.simulation.schedule import draw  # noqa: PLC0415  # as above
+
+    return seed, judge(live(draw(seed, lives=_LIVES_IN_A_WORLD)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""`tpuctl up` when things go wrong on the way to the API: no failure of a call is taken for a state."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+
+CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
+
+
+def timeless(err: str) -> list[str]:
+    """Return what was told, without for how long: the client's own pauses are drawn by chance."""
+    return [re.sub(r"(?<= for )\d+[hms0-9]*", "…", line) for line in told(err)]
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.mark.parametrize(
+    ("call", "found", "changes"),
+    [
+        ("create", {}, ["create"]),
+        ("delete", {"state": "PREEMPTED"}, ["delete", "create"]),
+        ("start", {"state": "STOPPED"}, ["start"]),
+        ("stop", {"health": "UNHEALTHY_TENSORFLOW"}, ["stop", "start"]),
+    ],
+)
+def test_a_lost_answer_changes_nothing(
+    tpuctl: Console, sandbox: Sandbox, call: str, found: dict[str, str], changes: list[str]
+) -> None:
+    for lost in ("drop-before", "drop-after"):
+        before = sandbox.changes()
+        if found:
+            put(sandbox, lost, **found)
+        sandbox.fault(lost, method=f"*.nodes.{call}")
+
+        out, _, code = tpuctl("up", lost, "--type", "v4-8", "--zone", ZONE, "--yes")
+
+        assert (out, code, sandbox.changes()) == (f"{lost}\tREADY\n", 0, before + changes)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_api_that_does_not_answer_is_waited_out(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, status: int
+) -> None:
+    def fail() -> None:
+        sandbox.fault("http-error", method="*.nodes.get", status=status, count=12)
+
+    fail()
+    clock.after(timedelta(minutes=2), fail)
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
+    silent = ["API not answering for …", "the API answers again"]
+    assert timeless(err)[:-2] == [*silent, *CREATE, *silent]
+
+
+def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    clock.after(timedelta(minutes=1), lambda: sandbox.fault("http-error", method="*.nodes.get", count=0))
+
+    _, err, code = tpuctl(*UP, "--timeout", "5m")
+
+    assert (code, sandbox.changes()) == (5, ["create"])
+    assert timeless(err) == [
+        *CREATE,
+        *["API not answering for …"] * 4,  # once a minute
+        (
+            "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.), so whether `demo` is "
+            "usable by ssh is not known; when it last did, it was CREATING"
+        ),
+        "  hint: nothing was undone; look again with `tpuctl status demo`",
+    ]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_what_is_not_allowed_ends_the_wait_at_once(tpuctl: Console, sandbox: Sandbox, status: int) -> None:
+    put(sandbox, state="STARTING")
+    sandbox.fault("http-error", method="*.nodes.get", status=status, count=0)
+
+    out, err, code = tpuctl("wait", "demo", "--zone", ZONE)
+
+    assert (out, code) == ("", 4)
+    assert err.startswith("error: ")
+
+
+def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("unreachable", zone=ZONE, count=0)
+
+    assert tpuctl("up", "demo") == (
+        "",
+        said(
+            "error: `demo` was not found, but us-central2-b could not be asked: it may be there",
+            "  hint: try again later, or name the zone with `--zone`",
+        ),
+        1,
+    )
+    _, err, code = tpuctl(*UP, "--timeout", "2m")
+    assert (timeless(err), code) == (
+        [
+            *["API not answering for …"] * 2,
+            (
+                "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.), so whether "
+                "`demo` is usable by ssh is not known; what is there is not known"
+            ),
+            "  hint: nothing was undone; look again with `tpuctl status demo`",
+        ],
+        5,
+    )
+    at_once = said(
+        "error: UNAVAILABLE: The location us-central2-b is unreachable.",
+        "  hint: the service has a fault of its own; try again in a few minutes",
+    )
+    assert [tpuctl(*UP, flag) for flag in ("--no-wait", "--dry-run")] == [("", at_once, 1)] * 2
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_where_nothing_listens_it_is_said_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl(*UP, TPUCTL_SANDBOX="", TPUCTL_ENDPOINT="http://127.0.0.1:1", TPUCTL_PROJECT="p") == (
+        "",
+        said(
+            "error: 127.0.0.1 cannot be reached: Connection refused",
+            "  hint: nothing listens at `http://127.0.0.1:1`, the endpoint that TPUCTL_ENDPOINT names",
+            "  hint: check the network, the proxy and the endpoint",
+        ),
+        1,
+    )

@@ -1,0 +1,377 @@
+"""`tpuctl watch`: what happens to a node while it is kept usable, and what is done about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Result, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.others import another_machine, changes, errors, events, somebody, story
+from tpuctl.cli.main import TerminatedError
+from tpuctl.sandbox import provision
+
+# What `--events -` tells of a node that is well from the beginning.
+WELL = ("reached", "usable, ssh answers")
+MADE = [("state", "CREATING"), ("recovered", "usable, ssh answers")]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+class KilledError(BaseException):
+    """What ends the program where it stands, as SIGKILL does: nothing of it is caught."""
+
+
+def kill() -> None:
+    raise KilledError
+
+
+@pytest.fixture
+def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
+    """Run `tpuctl watch demo` for ten minutes, and let something happen after two."""
+
+    def run(*options: str, happens: Callable[[], object] | None = None, until: str = "10m", **environ: Any) -> Result:
+        if happens:
+            clock.after(2 * MINUTE, happens)
+        return tpuctl("watch", "demo", "--until", until, "--events", "-", *options, **environ)
+
+    return run
+
+
+def test_a_preempted_node_is_made_anew_as_it_was(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
+
+    out, _, code = watch(happens=lambda: sandbox.fault("preempt"))
+
+    assert story(out) == [
+        WELL,
+        ("preempted", "PREEMPTED: the service took it back"),
+        ("action", "deleting it: it was preempted: only its record is left"),
+        ("state", "DELETING"),
+        ("state", "gone"),
+        ("action", "creating v4-8 with tpu-ubuntu2204-base, spot: the old one is gone"),
+        *MADE,
+    ]
+    assert (code, sandbox.changes()) == (0, ["delete", "create"])
+
+
+@one_face
+def test_the_others_are_kept_while_one_is_given_up(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    for name in "abc":
+        put(sandbox, name)
+    clock.after(1 * MINUTE, lambda: somebody(sandbox, "delete", "a"))
+    clock.after(2 * MINUTE, lambda: sandbox.fault("preempt", node="b"))
+
+    out, _, code = tpuctl("watch", "a", "b", "c", "--until", "8m", "--events", "-")
+
+    told = events(out, "node", "event")
+    assert [(node, event) for node, event in told if event in {"gave-up", "preempted", "recovered"}] == [
+        ("a", "gave-up"),
+        ("b", "preempted"),
+        ("b", "recovered"),
+    ]
+    assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete", "delete", "create"], 8 * MINUTE)
+
+
+@one_face
+def test_a_preempted_queued_resource_is_told_and_given_up(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path
+) -> None:
+    put(sandbox, queued_resource="research", schedulingConfig={"spot": True})
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+
+    out, err, code = watch("--on-preempt", f"touch {tmp_path}/hook", happens=lambda: sandbox.fault("preempt"))
+
+    assert story(out)[1:] == [
+        ("state", "DELETING"),
+        ("preempted", "DELETING: the service took it back"),
+        (
+            "gave-up",
+            "`demo` was preempted: its queued resource `research` is SUSPENDING, and it cannot be made anew on its own",
+        ),
+    ]
+    assert (errors(err), code, sandbox.changes(), (tmp_path / "hook").exists()) == ([], 8, [], True)
+
+
+@one_face
+def test_an_unhealthy_node_that_is_in_use_is_given_up_unless_told(
+    sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
+    put(sandbox)
+
+    quick = ("--unhealthy-after", "1m", "--recheck-after", "30s")
+
+    given_up, _, code = watch(*quick, happens=lambda: sandbox.fault("unhealthy"))
+    assert (story(given_up)[-1], code, sandbox.changes()) == (
+        ("gave-up", "`demo`: it is READY but UNHEALTHY_TENSORFLOW"),
+        10,
+        [],
+    )
+    repaired, _, code = watch(*quick, "--yes")
+    assert (story(repaired)[-1][0], code, sandbox.changes()) == ("recovered", 0, ["stop", "start"])
+
+
+@one_face
+def test_maintenance_is_told_and_waited_out(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
+    put(sandbox)
+    hook = f'echo "$TPUCTL_EVENT $TPUCTL_NODE" >> {tmp_path}/hook; cat >> {tmp_path}/json'
+
+    out, _, code = watch(
+        "--yes",
+        "--on-maintenance",
+        hook,
+        happens=lambda: sandbox.fault("maintenance", after=2 * MINUTE, duration=3 * MINUTE),
+    )
+
+    window = "from 2026-01-01T00:04:00Z to 2026-01-01T00:07:00Z"
+    assert story(out) == [
+        WELL,
+        ("maintenance", f"maintenance is PENDING {window}"),
+        ("state", "READY UNHEALTHY_MAINTENANCE"),
+        ("maintenance", f"maintenance is ONGOING {window}"),
+        ("recovered", "usable, ssh answers"),
+    ]
+    assert (code, sandbox.changes(), (tmp_path / "hook").read_text()) == (0, [], "maintenance demo\n" * 2)
+    statuses = [
+        json.loads(line)["status"] for line in (tmp_path / "json").read_text().replace("}{", "}\n{").splitlines()
+    ]
+    assert statuses == ["PENDING", "ONGOING"]
+
+
+@one_face
+def test_a_node_that_somebody_deleted_is_not_made_anew(
+    sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
+) -> None:
+    """And the watch ends with it, although `--until` is far."""
+    put(sandbox)
+
+    def deleted() -> None:
+        somebody(sandbox, "delete")
+        sandbox.advance(minutes=5)
+
+    out, _, code = watch(happens=deleted, until="8h")
+
+    assert story(out)[1:] == [
+        ("state", "gone"),
+        ("gave-up", f"`demo` in {ZONE} was deleted (by someone else) at 2026-01-01T00:01:45Z"),
+    ]
+    assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete"], 7 * MINUTE)
+
+
+@one_face
+def test_a_node_that_somebody_deleted_is_made_anew_if_wanted(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox)
+
+    out, _, code = watch("--recreate-deleted", happens=lambda: somebody(sandbox, "delete"))
+
+    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: somebody else deleted it"
+    assert story(out)[1:] == [("state", "DELETING"), ("state", "gone"), ("action", made), *MADE]
+    assert (code, sandbox.changes()) == (0, ["delete", "create"])
+
+
+@one_face
+def test_a_node_that_somebody_made_anew_is_followed_and_never_deleted(
+    sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
+    put(sandbox)
+
+    out, _, code = watch("--repair", "recreate", happens=lambda: put(sandbox, health="UNHEALTHY_TENSORFLOW"))
+
+    assert story(out)[1:] == [
+        ("note", "somebody has made it anew; following the new one"),
+        ("state", "READY UNHEALTHY_TENSORFLOW"),
+        ("gave-up", "`demo`: it is READY but UNHEALTHY_TENSORFLOW"),
+    ]
+    assert (code, sandbox.changes()) == (10, [])
+
+
+@one_face
+def test_a_node_that_somebody_stopped_is_left_so(
+    sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
+) -> None:
+    put(sandbox)
+    clock.after(5 * MINUTE, lambda: somebody(sandbox, "start"))
+
+    out, _, code = watch(happens=lambda: somebody(sandbox, "stop"))
+
+    assert [text for _, text in story(out)[1:5]] == [
+        "STOPPING",
+        "STOPPED",
+        "STARTING",
+        "usable, ssh answers",
+    ]
+    assert (code, sandbox.changes()) == (0, ["stop", "start"])
+
+
+@one_face
+def test_capacity_is_asked_for_again_with_growing_pauses(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox)
+    sandbox.fault("operation-error", method="*.create", count=3)
+
+    out, _, code = watch(happens=lambda: sandbox.fault("preempt"), until="18m")
+
+    found = [json.loads(line) for line in out.splitlines()]
+    failed = [
+        event["next_in"] for event in found if event["event"] == "wait" and event["text"].startswith("create failed")
+    ]
+    firsts = [left for before, left in zip([0.0, *failed], failed, strict=False) if left > before]
+    assert [round(left / 60) for left in firsts] == [1, 2, 4]
+    assert (story(out)[-1], code, sandbox.changes().count("create")) == (MADE[-1], 0, 4)
+
+
+@one_face
+def test_each_hook_gets_its_event(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
+    put(sandbox)
+    log = tmp_path / "log"
+    names = ("preempt", "recover", "give-up")
+    hooks = [part for name in names for part in (f"--on-{name}", f"echo {name} $TPUCTL_EVENT $TPUCTL_STATE >> {log}")]
+
+    made_anew = watch(*hooks, happens=lambda: sandbox.fault("preempt"))[2]
+    sandbox.fault("unhealthy", count=0)
+    given_up = watch(*hooks, "--repair", "none")[2]
+
+    assert (made_anew, given_up) == (0, 10)
+    assert log.read_text().splitlines() == [
+        "preempt preempted PREEMPTED",
+        "recover recovered READY",
+        "give-up gave-up READY",
+    ]
+
+
+@one_face
+@pytest.mark.parametrize("moment", [15, 30])
+def test_killed_between_delete_and_create_it_goes_on(
+    sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result], moment: int
+) -> None:
+    put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
+    clock.after(2 * MINUTE + timedelta(seconds=moment), kill)
+
+    with pytest.raises(KilledError):
+        watch(happens=lambda: sandbox.fault("preempt"))
+    assert sandbox.changes() == ["delete"]
+    sandbox.advance(minutes=10)
+    out, _, code = watch()
+
+    assert story(out)[-3:] == [
+        ("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"),
+        *MADE,
+    ]
+    assert (code, sandbox.changes()) == (0, ["delete", "create"])
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+def test_another_machine_goes_on_by_the_journal_in_a_bucket(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
+    provision.add_bucket(sandbox.world, "data")
+    clock.after(2 * MINUTE, lambda: sandbox.fault("preempt"))
+    clock.after(2 * MINUTE + timedelta(seconds=30), kill)
+    command = ("watch", "demo", "--zone", ZONE, "--until", "8m", "--events", "-")
+    places: Any = {"TPUCTL_JOURNAL": "gs://data/journal", "TPUCTL_LEASE": "gs://data/leases"}
+
+    with pytest.raises(KilledError):
+        tpuctl(*command, **places)
+    sandbox.advance(minutes=10)
+    out, _, code = another_machine(tpuctl)(*command, **places)
+
+    assert story(out) == [("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"), *MADE]
+    assert (code, changes(sandbox)) == (0, ["delete", "create"])
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])["labels"]["team"] == "vision"
+
+
+@one_face
+def test_what_is_made_anew_is_set_up_anew(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], fake_ssh: Callable[[str], None], tmp_path: Path
+) -> None:
+    """What its workers ran once, the API does not know: the journal does."""
+    fake_ssh('for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac')
+    tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", f"echo ran >> {tmp_path}/log")
+
+    _, _, code = watch(happens=lambda: sandbox.fault("preempt"))
+
+    assert (code, sandbox.changes(), (tmp_path / "log").read_text()) == (0, ["create", "delete", "create"], "ran\n" * 2)
+
+
+@one_face
+def test_an_api_that_does_not_answer_is_no_news(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox)
+
+    out, _, code = watch(happens=lambda: sandbox.fault("http-error", method="*.nodes.get", count=30))
+
+    assert (story(out), code, sandbox.changes()) == ([WELL], 0, [])
+
+
+@one_face
+@pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
+def test_a_budget_outlives_a_watch_until_it_is_refilled(
+    sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
+) -> None:
+    put(sandbox)
+    once = ("--yes", "--max-reboots", "0", "--max-restarts", "1", "--unhealthy-after", "30s")
+
+    first = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+    sandbox.world.clock.sleep(usable_for)
+    second = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+
+    assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
+
+
+@one_face
+def test_a_node_that_is_not_there_is_not_made(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl("watch", "demo", "--zone", ZONE, "--until", "1h")
+
+    assert (code, sandbox.changes()) == (3, [])
+    assert f"no node `demo` in {ZONE}" in err
+
+
+@one_face
+def test_it_ends_when_told_and_not_in_the_past(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    put(sandbox)
+
+    assert tpuctl("watch", "demo", "--until", "2026-01-01T00:10:00Z")[::2] == ("", 0)
+    assert clock.monotonic() == 10 * MINUTE
+    assert tpuctl("watch", "demo", "--until", "2026-01-01T00:10:00Z")[2] == 2
+    assert tpuctl("watch", "demo", "--until", "soon") == (
+        "",
+        said(
+            "error: invalid value for `--until`: `soon` is no time; write 8h, 18:30 or 2026-01-31T18:30:00Z",
+            "  hint: see `tpuctl watch --help`",
+        ),
+        2,
+    )
+
+
+@one_face
+def test_sigterm_ends_it_well(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    def terminate() -> None:
+        raise TerminatedError
+
+    put(sandbox)
+    clock.after(5 * MINUTE, terminate)
+
+    _, err, code = tpuctl("watch", "demo")
+
+    assert (errors(err), code, err.splitlines()[-1]) == ([], 0, "terminated: the watch ends, the nodes go on")
+
+
+@one_face
+def test_a_journal_that_does_not_last_needs_another_or_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    provision.add_bucket(sandbox.world, "data")
+    once = ("watch", "demo", "--until", "1m")
+
+    _, err, code = tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1")
+
+    assert (code, errors(err)[0].partition(",")[0]) == (2, "error: the journal does not outlast this machine")
+    assert tpuctl(*once, "--type", "v4-8", KUBERNETES_SERVICE_HOST="10.0.0.1")[2] == 0
+    assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0
