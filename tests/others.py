@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def changes(sandbox: Sandbox) -> list[str]:
     """Return the calls that asked for a change of a node, by their verbs: nothing of what is in buckets."""
     methods = [request.method for request in admin.requests(sandbox.world)]
     return [method.rpartition(".")[2] for method in methods if ".nodes." in method]
+
+
+def written(path: Path, lines: int) -> list[str]:
+    """Return the lines that hooks write to a file, once there are as many: they may outlive the watch."""
+    end = time.monotonic() + 10
+    while not path.exists() or len(path.read_text().splitlines()) < lines:
+        assert time.monotonic() < end, path
+        time.sleep(0.01)
+    return path.read_text().splitlines()
 
 
 def errors(err: str) -> list[str]:

@@ -93,19 +93,17 @@ def test_the_variables_of_hooks_are_all_named() -> None:
 @one_face
 def test_events_and_lines_of_the_journal_have_the_fields_that_are_named(tpuctl: Console, sandbox: Sandbox) -> None:
     """A life with everything in it: what `--events` and the journal hold is in the tables, and nothing is missing."""
-    for after, kind, more in (
-        (20, "maintenance", {}),
-        (60, "http-error", {"method": "*.nodes.get", "count": 9}),
-        (90, "preempt", {}),
-        (150, "unhealthy", {"count": 0}),
-    ):
-        sandbox.fault(kind, node="demo", after=timedelta(minutes=after), **more)
     put(sandbox, schedulingConfig={"spot": True})
-    up = ("up", "extra", "--type", "v4-8", "--zone", "us-central2-b", "--setup", "true", "--events", "-", "-q")
+    put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
+    sandbox.fault("http-error", method="*.nodes.get", count=9)
+    sandbox.fault("maintenance", node="demo", after=timedelta(minutes=5))
+    sandbox.fault("preempt", node="demo", after=timedelta(minutes=20))
+    up = ("up", "--zone", "us-central2-b", "--events", "-", "-q")
 
     written = [
-        *tpuctl("watch", "demo", "--setup", "true", "--repair", "restart", "--until", "5h", "--events", "-")[0].splitlines(),
-        *tpuctl(*up)[0].splitlines(),
+        *tpuctl("watch", "demo", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
+        *tpuctl(*up, "sick", "--repair", "none")[0].splitlines(),
+        *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),
     ]
 
     documented, found = fields("wait.md", "events"), {}
@@ -122,6 +120,8 @@ def test_events_and_lines_of_the_journal_have_the_fields_that_are_named(tpuctl: 
         for path in (Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal").rglob("*.jsonl")
         for line in path.read_text("utf-8").splitlines()
     ]
-    unknown = {line["event"]: line.keys() - {"at", "by", "event"} - in_journal.get(line["event"], set()) for line in lines}
+    unknown = {
+        line["event"]: line.keys() - {"at", "by", "event"} - in_journal.get(line["event"], set()) for line in lines
+    }
     assert unknown == {event: set() for event in unknown}
     assert {"create", "setup", "usable", "preempted", "recovered", "gave-up"} <= unknown.keys()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, EventfulClock, one_face, put, said, told
-from tests.others import errors, somebody
+from tests.others import errors, events, somebody
 
 FakeSsh = Callable[[str], None]
 # Each worker's address is in the arguments of ssh: worker 0 has 198.18.0.1.
@@ -183,8 +183,18 @@ def test_a_condition_is_waited_for_until_it_cannot_come(
 
 
 @one_face
-def test_a_preempted_queued_resource_is_a_preemption_of_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, queued_resource="research", schedulingConfig={"spot": True})
-    sandbox.add_queued_resource("research", node_ids=("demo",), state="SUSPENDED", initiator="SERVICE")
+@pytest.mark.parametrize("goal", ["preempted", "ssh"])
+def test_a_preempted_queued_resource_is_a_preemption_of_its_node(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, goal: str
+) -> None:
+    """The node is only seen to go: that it was the service's doing is known from its queued resource."""
+    put(sandbox, queued_resource="research", schedulingConfig={"spot": True}, health="UNHEALTHY_MAINTENANCE")
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+    clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt"))
 
-    assert tpuctl("wait", "demo", "--for", "preempted")[2] == 0
+    out, err, code = tpuctl("wait", "demo", "--for", goal, "--events", "-")
+
+    assert events(out, "event")[-2:] == (
+        [("preempted",), ("reached",)] if goal == "preempted" else [("preempted",), ("gave-up",)]
+    )
+    assert (code, "was preempted" in err) == (0 if goal == "preempted" else 8, goal != "preempted")

@@ -109,7 +109,9 @@ class Observation:
         went = self._went_by_itself(before, node)
         if failed and not (went and isinstance(failed[1], ConflictError)):
             # A creation that a deletion cut short: there the end of the node says more than that of the operation.
-            self.fail(*failed, node_id=node.id if node else "")
+            # One of another id than at the look before was made by somebody else: the failure is none of its.
+            is_left = node is not None and before is not None and before.id == node.id
+            self.fail(*failed, node_id=node.id if node and is_left else "")
             went = False
         if node:
             self._recognise(node)

@@ -93,6 +93,10 @@ def command(
             _check_journal(app, tasks)
             context = app.context(to_all(progress, hooks))
             errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks))
+            if len(errors) == len(tasks):
+                # Nothing is left to watch. A container ends with this process, so what hooks do about it comes first.
+                for failure in hooks.wait():
+                    app.terminal.warn(str(failure))
     except TerminatedError:
         # How a service is stopped: nothing went wrong.
         app.terminal.note("terminated: the watch ends, the nodes go on")
