@@ -106,7 +106,8 @@ def test_events_and_lines_of_the_journal_have_the_fields_that_are_named(tpuctl: 
         *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),
     ]
 
-    documented, found = fields("wait.md", "events"), {}
+    documented = fields("wait.md", "events")
+    found: dict[str, set[str]] = {}
     for line in map(json.loads, filter(lambda text: text.startswith("{"), written)):
         found.setdefault(line["event"], set()).update(line.keys() - _COMMON)
     assert documented.keys() == {str(kind) for kind in EventKind}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, told
-from tests.others import errors, events, reads, somebody
+from tests.others import KilledError, errors, events, kill, reads, somebody
 
 MINUTE = timedelta(minutes=1)
 WAIT = ("wait", "demo", "--zone", ZONE, "--for", "healthy", "--events", "-")
@@ -184,19 +184,12 @@ def test_a_deadline_is_nothing_or_never_or_to_come(tpuctl: Console, sandbox: San
 MOMENTS = (1, 2, 3, 5, 60)
 
 
-class KilledError(BaseException):
-    """What ends the program where it stands, as SIGKILL does: nothing of it is caught."""
-
-
 @one_face
 @pytest.mark.parametrize("found", [{}, {"state": "PREEMPTED"}, {"state": "DELETING"}])
 def test_killed_anywhere_the_next_run_makes_one_node_as_wanted(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, found: dict[str, str]
 ) -> None:
     """Every call takes a second, so that it ends within calls as well as between them."""
-
-    def kill() -> None:
-        raise KilledError
 
     def up(name: str) -> int:
         return tpuctl("up", name, "--type", "v4-8", "--spot", "--zone", ZONE)[2]

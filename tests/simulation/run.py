@@ -149,7 +149,7 @@ def _last(life: Life, context: Context, kinds: set[EventKind]) -> Event | None:
 
 
 def _ended(life: Life, result: Outcome | TpuctlError, context: Context) -> Ending:
-    last = _last(life, context, {EventKind.REACHED, EventKind.GAVE_UP})
+    last = _last(life, context, {EventKind.REACHED, EventKind.RECOVERED, EventKind.GAVE_UP})
     assert last is not None
     if isinstance(result, TpuctlError):
         return _error(result, last.at)

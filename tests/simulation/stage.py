@@ -24,6 +24,8 @@ from tpuctl.sandbox.lifecycle import Phase, phase_at
 from tpuctl.sandbox.world import NodeRecord, World
 
 _READS = ("tpu.projects.locations.nodes.get", "tpu.projects.locations.nodes.list")
+# Ten nodes, each of which may be looked at, asked about and changed.
+_MOST_AT_ONCE = 200
 
 
 class Stage:
@@ -41,6 +43,7 @@ class Stage:
         self._lists: dict[str, tuple[datetime, bytes]] = {}
         self._looks: dict[str, Look] = {}
         self._failed: dict[str, datetime] = {}
+        self._calls, self._moment = 0, clock.now()
         self._served, self.is_calm, self.is_alive = 0, True, True
 
     def close(self) -> None:
@@ -94,6 +97,7 @@ class Stage:
         self, uri: str, method: str = "GET", body: Any = None, headers: Mapping[str, str] | None = None, **_: object
     ) -> Any:
         """Pass a request on to the sandbox, and keep a record of it; what httplib2 offers."""
+        self._watch_pace()
         parts = urlsplit(uri)
         resource = parts.path.partition("/v2/")[2]
         if method == "GET":
@@ -119,6 +123,13 @@ class Stage:
             self._trouble(status)
         self._die("after")
         return response, content
+
+    def _watch_pace(self) -> None:
+        """Fail where calls follow each other without a pause: that would go on for ever, and ask for what is refused."""
+        now = self.clock.now()
+        self._calls = self._calls + 1 if now == self._moment else 0
+        self._moment = now
+        assert self._calls < _MOST_AT_ONCE, f"{self._calls} calls at one moment, {now}"
 
     def _read(self, resource: str, uri: str, headers: Any) -> Any:
         about, status = resource.partition("/operations/")[0].removesuffix("/nodes"), 0

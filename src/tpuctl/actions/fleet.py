@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Nodes whose workers are asked at the same time.
 _SURVEYS = 16
-# Nodes that are due within this time are looked at together: it saves a list call for each.
+# Nodes that are due within this time, or within their slack, are looked at together: it saves a list call for each.
 _TOGETHER = timedelta(seconds=1)
 
 
@@ -49,9 +49,9 @@ class Fleet:
         Without `ask` the workers are not asked.
         """
         now = self._context.clock.monotonic()
-        due = [pursuit for pursuit in self if pursuit.due <= now + _TOGETHER]
-        if not due:
+        if not any(pursuit.due <= now + _TOGETHER for pursuit in self):
             return
+        due = [pursuit for pursuit in self if pursuit.due <= now + max(_TOGETHER, pursuit.slack)]
         requested = [pursuit for pursuit in due if pursuit.wants_request]
         failed = self._look(due, requested)
         # One that is found to go may have been preempted: its queued resource tells, before anything is concluded.

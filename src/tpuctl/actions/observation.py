@@ -19,8 +19,6 @@ from tpuctl.model import Node, NodeSpec, NodeState
 from tpuctl.readiness import Answer, Failure, Goal, Pace, Policy, Seen, Silence, Tried, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.sighting import Sight
     from tpuctl.actions.steps import Pending
@@ -61,9 +59,9 @@ class Observation:
         self._repaired: timedelta | None = None  # when the last reboot or restart had its effect
         self._picture: object = ()
         self._was_alive = self._awaits_effect = False
+        self._made: str | None = None  # the node that came of our creation, while that goes on
         self._owner: str | None = None
         self._throttled = 0
-        self._usual: tuple[str | None, Mapping[str, tuple[timedelta, ...]]] = (None, {})
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = Seen(name=task.name, node=None, is_ours=is_ours, tried=task.tried)
 
@@ -106,12 +104,13 @@ class Observation:
         if before and node and before.id != node.id and self.requested.verb is None:
             self._tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
             self.note(is_ours=False, tried=Tried(), refused_stop=None)
+        if node and self.requested.verb is Verb.CREATE and self._made is None:
+            self._made = node.id
         went = self._went_by_itself(before, node)
         if failed and not (went and isinstance(failed[1], ConflictError)):
             # A creation that a deletion cut short: there the end of the node says more than that of the operation.
-            # One of another id than at the look before was made by somebody else: the failure is none of its.
-            is_left = node is not None and before is not None and before.id == node.id
-            self.fail(*failed, node_id=node.id if node and is_left else "")
+            # A node of another id was made by somebody else meanwhile: the failure is none of its.
+            self.fail(*failed, node_id=node.id if node and node.id == self._made else "")
             went = False
         if node:
             self._recognise(node)
@@ -182,6 +181,7 @@ class Observation:
     def created(self) -> None:
         """Take note that the node was asked for; what was there before is none of it."""
         self._was_alive = self._awaits_effect = False
+        self._made = None
         self.history.created(self._context.server_now(), self.spec.setup if self.spec else None)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
@@ -263,10 +263,9 @@ class Observation:
         accelerator_type = node.accelerator_type if node else self.spec.accelerator_type if self.spec else None
         if accelerator_type is None:
             return ()
-        if self._usual[0] != accelerator_type:
-            name = self._task.name
-            self._usual = (accelerator_type, self._context.journal.usual(name.project, accelerator_type, name.zone))
-        return self._usual[1].get(str(node.state) if node else "CREATING", ())
+        name = self._task.name
+        usual = self._context.journal.usual(name.project, accelerator_type, name.zone)
+        return usual.get(str(node.state) if node else "CREATING", ())
 
     def _tell_news(self, before: Node | None, node: Node | None, sight: Sight) -> None:
         known = self.seen.request

@@ -39,6 +39,8 @@ from tpuctl.readiness.words import matrix
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
 
+_SLACK = 0.4
+
 
 class Pursuit:
     """What is known of one node, and what can be done to it. `due` is when it is to be decided about again."""
@@ -54,6 +56,8 @@ class Pursuit:
         self._has_sent_key = False
         self.was_repaired = self.has_faltered = False
         self.due = context.clock.monotonic()
+        # A look that is taken for others serves it too, this much before it is due.
+        self.slack = timedelta()
 
     @property
     def seen(self) -> Seen:
@@ -129,13 +133,14 @@ class Pursuit:
             # A reboot from inside that did not work: the next rung of the ladder may.
             self.tell(EventKind.NOTE, error.message)
         self._acted = self.due = self._context.clock.monotonic()
+        self.slack = timedelta()
         if isinstance(decision, Reboot):
             timeout = self.policy.timeout
             self.due += REBOOT_PAUSE if timeout is None else max(timedelta(), min(REBOOT_PAUSE, timeout - self.took))
 
     def wait(self, decision: Wait) -> None:
         """Be due again after the wait, and say why."""
-        self.due = self._context.clock.monotonic() + decision.delay
+        self.due, self.slack = self._context.clock.monotonic() + decision.delay, decision.delay * _SLACK
         seen, timeout = self.seen, self.policy.timeout
         usual, node, follows = seen.pace.usual, seen.node, decision.next
         self.tell(
@@ -194,7 +199,8 @@ class Pursuit:
 
     def rest(self, duration: timedelta) -> None:
         """Be due again after that time, give or take a fifth."""
-        self.due = self._context.clock.monotonic() + duration * (0.8 + 0.4 * self._context.random.random())
+        pause = duration * (0.8 + 0.4 * self._context.random.random())
+        self.due, self.slack = self._context.clock.monotonic() + pause, pause * _SLACK
 
     def falter(self) -> None:
         """Remember that a node that was usable is not any more, or needs a step to become so."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.ensure_ready import Outcome, ensure_all
+from tpuctl.actions.history import History
 from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
@@ -165,9 +166,13 @@ def check_whole(target: Target, *, all_nodes: bool) -> None:
 
 def _record(context: Context, target: Target) -> None:
     """Write what is about to be deleted to the journal."""
-    data: dict[str, Any] = (
-        {"spec": NodeSpec.from_node(target.node).to_json(), "id": target.node.id} if target.node else {}
-    )
+    data: dict[str, Any] = {}
+    if target.node:
+        history = History(context.journal, target.name)
+        history.read(context.clock.now())
+        # What its workers ran once, the API does not know.
+        spec = replace(NodeSpec.from_node(target.node), setup=history.setup)
+        data = {"spec": spec.to_json(), "id": target.node.id}
     context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from tpuctl.model import NodeSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from tpuctl.journal.store import Store
     from tpuctl.names import NodeName
 
 # What is read at most to learn how long states last: enough for years of one node, quick also for thousands of nodes.
+# What this run brings up is learned from as well, but not read again for each node.
+_LEARN_AGAIN = timedelta(minutes=1)
 _MOST_BYTES = 2 << 20
 _MOST_READ = 300
 _MOST_FAR = 10
@@ -51,6 +54,7 @@ class Journal:
         self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
         self._warned: set[NodeName] = set()
         self._usual: dict[tuple[str, str, str], Mapping[str, tuple[timedelta, ...]]] = {}
+        self._learned_at: datetime | None = None
 
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
         """Write one line; a durable one is on the disk, or in the bucket, when this returns.
@@ -58,6 +62,9 @@ class Journal:
         Raises `JournalError` where that is not possible: then nothing may be destroyed.
         """
         self._store.append(name, encode(event, at, by=self._writer, data=data), durable=durable)
+        if event == "usable" and (self._learned_at is None or at - self._learned_at > _LEARN_AGAIN):
+            self._usual.clear()
+            self._learned_at = at
 
     def entries(self, name: NodeName, *, rotated: bool = True) -> list[Entry]:
         """Return what was written about a node, oldest first; without `rotated` only the newer lines where there are many.
@@ -89,7 +96,7 @@ class Journal:
         """Return how long each state of nodes of that type lasted, sorted: the most recent `limit` times.
 
         Those of the same zone where there are any, else those of all zones. A guess: what cannot be read is done without.
-        It is read once: a thousand nodes of a type ask the same.
+        It is read seldom: a thousand nodes of a type ask the same at each look.
         """
         asked = (project, accelerator_type, zone)
         if asked not in self._usual:

@@ -74,12 +74,12 @@ class Node:
         """The service's number for this node, new with each creation."""
         return str(self.raw.get("id") or "")
 
-    @property
+    @cached_property
     def state(self) -> NodeState:
         """The state; STATE_UNSPECIFIED where the API gives none."""
         return NodeState(self.raw.get("state") or "STATE_UNSPECIFIED")
 
-    @property
+    @cached_property
     def health(self) -> Health:
         """The health; HEALTH_UNSPECIFIED where the API gives none, which says nothing about the node."""
         return Health(self.raw.get("health") or "HEALTH_UNSPECIFIED")

@@ -128,11 +128,11 @@ class Policy:
     """What is wanted and what may be done for it.
 
     `timeout` nothing means no deadline. `is_keeper` tells that the node was entrusted to this run: it is repaired unless a
-    process holds its TPU, or that cannot be told. `forced` lets a repair touch a node that may be in use. `is_patient` goes on asking
-    where there is no capacity or no quota, with pauses that double from `backoff` to `longest_backoff`. `recreate_deleted`
-    makes a node again that somebody deleted. `has_probe`: a probe of the user's decides about devices, not the count of chips.
-    The budgets `max_…` are refilled after `refill` of being usable. `internal_retries` is for a creation that failed by a
-    fault of the service itself.
+    process holds its TPU, or that cannot be told. `forced` lets a repair touch a node that may be in use. `is_patient` goes
+    on asking where there is no capacity or no quota, with pauses that double from `backoff` to `longest_backoff`.
+    `recreate_deleted` makes a node again that somebody deleted. `has_probe`: a probe of the user's decides about devices, not
+    the count of chips. The budgets `max_…` are refilled after `refill` of being usable. `internal_retries` is for a creation
+    that failed by a fault of the service itself.
     """
 
     goal: Goal = Goal.SSH

@@ -1,0 +1,93 @@
+"""What follows when a node was made, or repaired: its set-up, and `--on-recover`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
+from tests.others import errors, somebody
+
+FakeSsh = Callable[[str], None]
+# Runs here what the workers are to run.
+RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac'
+QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@one_face
+def test_the_set_up_runs_once_on_every_worker_of_a_node_that_was_made(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    wanted = ("--type", "v4-16", "--zone", ZONE, "--setup", f"echo $TPUCTL_NODE $TPUCTL_WORKER >> {log}")
+    put(sandbox, "there", acceleratorType="v4-16")
+
+    assert tpuctl("up", "new", "there", *wanted)[2] == 0
+    assert tpuctl("up", "new", *wanted)[2] == 0
+    assert sorted(log.read_text().splitlines()) == ["new 0", "new 1"]
+    assert tpuctl("reset", "new", "--mode", "recreate", "--yes")[2] == 0
+    assert sorted(log.read_text().splitlines()) == ["new 0"] * 2 + ["new 1"] * 2
+
+
+@one_face
+def test_a_set_up_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    wanted = (
+        "--type",
+        "v4-16",
+        "--zone",
+        ZONE,
+        "--setup",
+        f"echo worker $TPUCTL_WORKER | tee -a {log}; test -e {tmp_path}/ok",
+    )
+
+    _, err, code = tpuctl("up", "demo", *wanted)
+    (tmp_path / "ok").touch()
+    again = [tpuctl("up", "demo", *wanted)[2] for _ in range(2)]
+
+    assert (code, again, sandbox.changes()) == (11, [0, 0], ["create"])
+    assert errors(err) == ["error: the set-up of `demo` failed on worker 0 (exit 1), 1 (exit 1)"]
+    assert len(log.read_text().splitlines()) == 4
+
+
+@one_face
+def test_on_recover_follows_a_repair_and_nothing_else(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
+    sandbox.fault("unhealthy", node="sick")
+
+    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, *hook, *QUICK)[2] == 0
+    assert not (tmp_path / "told").exists()
+    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hook, *QUICK)[2] == 0
+    assert (tmp_path / "told").read_text() == "sick recovered\n"
+    assert json.loads((tmp_path / "hook").read_text())["event"] == "recovered"
+
+
+@one_face
+def test_a_node_that_others_made_anew_is_followed_and_not_repaired_as_ours(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=10))
+
+    def replace() -> None:
+        somebody(sandbox, "delete")
+        sandbox.advance(minutes=3)
+        put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    clock.after(timedelta(minutes=4), replace)
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 10, ["create", "delete"])
+    assert "somebody has made it anew; following the new one" in told(err)
