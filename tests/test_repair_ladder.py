@@ -136,6 +136,22 @@ def test_a_refused_stop_leads_to_the_next_rung(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
+@pytest.mark.parametrize(
+    ("repair", "code", "changes"), [("recreate", 0, ["start", "delete", "create"]), ("restart", 5, ["start"])]
+)
+def test_a_state_that_hangs_where_a_stop_is_refused(
+    tpuctl: Console, sandbox: Sandbox, repair: str, code: int, changes: list[str]
+) -> None:
+    """The service stops no node that is STARTING: only a new one helps, where that is allowed."""
+    put(sandbox, state="STOPPED")
+    sandbox.fault("hang", state="STARTING")
+
+    _, _, ended = tpuctl(*UP, "--repair", repair, "--starting-after", "5m", "--timeout", "15m")
+
+    assert (ended, sandbox.changes()) == (code, changes)
+
+
+@one_face
 def test_devices_that_come_back_end_the_repair(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
 ) -> None:

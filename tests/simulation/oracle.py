@@ -105,7 +105,7 @@ def _was_seen_alive(truth: Truth, at: datetime, begin: datetime) -> bool:
     phase = phase_at(record.timeline, at - timedelta(milliseconds=1)) if record else None
     if record is None or phase is None or phase.state in DEAD | {"DELETING"}:
         return False
-    if truth.creation_failed(record, at) or any(op.error for op in truth.operations if op.verb == "create"):
+    if any(op.error and op.error["code"] != 10 for op in truth.operations if op.verb == "create"):
         return False
     about = {truth.life.name, truth.life.name.partition("/nodes/")[0]}
     first = max(begin, record.timeline[0].at)
@@ -218,6 +218,8 @@ def _untouchable(truth: Truth, record: NodeRecord, at: datetime, *, is_deaf: boo
     )
     was_young = any(phase.state == "CREATING" for phase in record.timeline)
     is_silent = is_deaf and life.workers == 1 and truth.history.plan.can_ask
+    if wish.command == "watch" and truth.history.plan.can_ask:
+        return None  # it keeps what nobody uses
     if not is_ours and not was_young and not is_silent:
         return "it was there before, and a worker answers"
     return None

@@ -58,7 +58,7 @@ class Found:
 class Blow:
     """Something that the world, or somebody else, does to one node. The meaning of the words depends on `kind`.
 
-    `interlope` makes the node anew just before the next call that reads it by name, such as the one before a delete.
+    `interlope` makes a dead node anew just before the next call that reads it by name, such as the one before a delete.
     """
 
     at: timedelta

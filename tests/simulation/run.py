@@ -182,6 +182,7 @@ def _policy(life: Life) -> Policy:
         replace=wish.replace,
         forced=wish.forced,
         is_patient=wish.patient,
+        is_keeper=wish.command == "watch",
         recreate_deleted=wish.recreate_deleted,
         repair=Repair(wish.repair),
         max_reboots=wish.max_reboots,

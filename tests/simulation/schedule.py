@@ -163,7 +163,10 @@ def _blows(random: Random, *, spot: bool) -> tuple[Blow, ...]:
     if random.random() < 0.35:
         return ()
     drawn = (_blow(random, spot=spot) for _ in range(random.choice((1, 1, 1, 2, 3))))
-    return tuple(sorted(drawn, key=lambda blow: blow.at))
+    struck = sorted(drawn, key=lambda blow: blow.at)
+    if any(blow.kind == "preempt" for blow in struck) and random.random() < 0.3:
+        struck.insert(0, Blow(at=timedelta(), kind="interlope", word=random.choice(("READY", "CREATING"))))
+    return tuple(struck)
 
 
 def _blow(random: Random, *, spot: bool) -> Blow:

@@ -134,8 +134,8 @@ class Stage:
     def _read(self, resource: str, uri: str, headers: Any) -> Any:
         about, status = resource.partition("/operations/")[0].removesuffix("/nodes"), 0
         is_look = "/operations/" not in resource
-        if meddle := self.interlopers.pop(resource, None):
-            meddle()
+        if resource in self.interlopers and _is_dead(self.phase(resource)):
+            self.interlopers.pop(resource)()
         try:
             response, content = self._shown(resource) or self._http.request(uri, "GET", None, headers)
             status = int(response.status)
@@ -226,6 +226,10 @@ class Stage:
 def _answer(body: dict[str, Any], now: datetime) -> tuple[httplib2.Response, bytes]:
     response = httplib2.Response({"status": "200", "date": format_datetime(now, usegmt=True)})
     return response, json.dumps(body).encode()
+
+
+def _is_dead(phase: Phase | None) -> bool:
+    return phase is not None and phase.state in {"PREEMPTED", "TERMINATED"}
 
 
 def _hangs(life: Life) -> bool:

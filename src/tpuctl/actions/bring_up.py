@@ -39,12 +39,12 @@ def bring_up(context: Context, tasks: Sequence[Task], *, once: bool = False) -> 
     ]
 
 
-def create(context: Context, name: NodeName, spec: NodeSpec) -> Operation:
+def create(context: Context, name: NodeName, spec: NodeSpec, *, steal: bool = False) -> Operation:
     """Ask for a node, once; the spec goes to the journal first.
 
     Raises `ConflictError` where somebody else repairs a node of that name.
     """
-    with changing(context, name, "create"):
+    with changing(context, name, "create", steal=steal):
         context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
         return context.cloud.create_node(name, with_key(context, spec))
 

@@ -135,5 +135,7 @@ def given_up(pursuit: Pursuit, error: TpuctlError) -> TpuctlError:
     if isinstance(error, AccessError) and node is not None:
         left = f"`{pursuit.name.node_id}` was left as it is, {node.state}: it goes on, and bills as soon as it runs"
         error.hint = f"{error.hint}\n{left}" if error.hint else left
-    pursuit.note_down(EventKind.GAVE_UP, error.message, error=error.kind, hint=error.hint)
+    # The event names the node itself.
+    text = error.message.removeprefix(f"`{pursuit.name.node_id}`: ")
+    pursuit.note_down(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
     return error

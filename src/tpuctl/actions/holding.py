@@ -50,6 +50,16 @@ class Holding:
         self._holds, self.held_by = other is None, other.who if other else None
         return self._holds
 
+    def find_out(self) -> bool:
+        """Look who else has the node, where it is not ours; tell whether somebody was found that was not known of."""
+        if self._holds or self._purpose is None or self.held_by is not None:
+            return False
+        other = self._context.leases.holder(self._name)
+        if other is None or other.ended is not None:
+            return False
+        self._looked, self.held_by = self._context.clock.monotonic(), other.who
+        return True
+
     def keep(self) -> None:
         """Renew the lease where it is ours; else look, from time to time, whether whoever had it still has it.
 

@@ -23,6 +23,7 @@ from tpuctl.readiness import (
     Create,
     Decision,
     Delete,
+    GiveUp,
     Goal,
     Reached,
     Reboot,
@@ -108,6 +109,10 @@ class Pursuit:
         since_action = None if self._acted is None else now - self._acted
         seen = self._observation.present(held_by=self._holding.held_by, since_action=since_action)
         decision = decide(self.policy, seen, self._context.server_now())
+        if isinstance(decision, GiveUp) and self._holding.find_out():
+            # Somebody else repairs it: what this run may not do, they may.
+            seen = self._observation.present(held_by=self._holding.held_by, since_action=since_action)
+            decision = decide(self.policy, seen, self._context.server_now())
         if not isinstance(decision, Reached) and not seen.silence:
             self._usable = None
         return decision

@@ -60,14 +60,14 @@ def needs_start(node: Node, *, anyway: bool = False) -> bool:
     return True
 
 
-def start(context: Context, node: Node, *, anyway: bool = False) -> Pending | None:
+def start(context: Context, node: Node, *, anyway: bool = False, steal: bool = False) -> Pending | None:
     """Start a stopped node; nothing is done to one that runs already.
 
     Raises `ConflictError` where the service would refuse it, before any call, unless `anyway`.
     """
     if not needs_start(node, anyway=anyway):
         return None
-    with changing(context, node.name, "start"):
+    with changing(context, node.name, "start", steal=steal):
         _tell(context, node, "starting it", verb="start")
         _note_down(context, node, "start")
         return Pending(Verb.START, context.cloud.start_node(node.name), node.id)

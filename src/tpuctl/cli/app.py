@@ -55,6 +55,8 @@ class App:
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
         self._named: set[str] = set()
+        # Then stdout holds events, one JSON object on each line, and nothing else.
+        self.shows_events = False
         self._at_the_end: list[Callable[[], None]] = []
 
     def take(self, options: dict[str, Any]) -> None:
@@ -210,6 +212,7 @@ class App:
         """Show events while something goes on; with `endings` also that a node was given up, where no error will say so."""
         from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
 
+        self.shows_events = events == "-"
         if events is None or events == "-":
             with Progress(
                 self.terminal, self.clock, events=sys.stdout if events else None, endings=endings

@@ -15,6 +15,7 @@ from tpuctl.cli.options import (
     events_option,
     no_wait_option,
     node_argument,
+    steal_option,
     timeout_option,
 )
 from tpuctl.cli.policy import deadline
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @timeout_option
 @no_wait_option
 @anyway_option
+@steal_option
 @events_option
 @dry_run_option
 def command(  # click's options
@@ -46,6 +48,7 @@ def command(  # click's options
     timeout: timedelta | str | None,
     no_wait: bool,
     anyway: bool,
+    steal: bool,
     events: str | None,
     dry_run: bool,
     **options: Any,  # click's options
@@ -70,7 +73,7 @@ def command(  # click's options
     going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
         context = app.context(progress)
-        pending = Pending(Verb.CREATE, create(context, name, spec))
+        pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
         policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
         outcome = ensure(context, name, policy, pending=pending, once=no_wait)
     if spec.setup:

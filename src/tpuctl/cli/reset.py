@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.cli.dry_run import show_plan
-from tpuctl.cli.options import cli_command, dry_run_option, events_option, node_argument, timeout_option, yes_option
-from tpuctl.cli.policy import deadline, reachable_goal
+from tpuctl.cli.options import (
+    cli_command,
+    dry_run_option,
+    events_option,
+    node_argument,
+    steal_option,
+    timeout_option,
+    yes_option,
+)
+from tpuctl.cli.policy import deadline, level_option, reachable_goal
 from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
@@ -38,8 +46,9 @@ _QUESTIONS = {
     show_default=True,
     help="How to do it.",
 )
-@click.option("--for", "goal", type=click.Choice(["ready", "healthy", "ssh"]), help="What to wait for. [default: ssh]")
+@level_option
 @timeout_option
+@steal_option
 @events_option
 @dry_run_option
 @yes_option
@@ -52,6 +61,7 @@ def command(
     timeout: timedelta | str | None,
     events: str | None,
     dry_run: bool,
+    steal: bool,
     yes: bool,
 ) -> None:
     """Make a node fresh, and wait until it is usable again.
@@ -80,6 +90,6 @@ def command(
     where = f"{found.name.zone}/{found.name.node_id}"
     going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):
-        outcome = reset(app.context(progress), found, chosen, policy)
+        outcome = reset(app.context(progress), found, chosen, policy, steal=steal)
     if outcome.node is not None:
         show_node(app, outcome.node)

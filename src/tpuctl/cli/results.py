@@ -24,6 +24,8 @@ def show_node(app: App, node: Node) -> None:
 
 def show_states(app: App, nodes: Sequence[Node], *, several: bool = False) -> None:
     """Show the nodes that a command changed; one node as an object, an array where it was asked for several."""
+    if app.shows_events:
+        return
     if app.format in {Format.JSON, Format.YAML}:
         values = [shown.to_json(node, sandbox=app.is_sandbox) for node in nodes]
         app.terminal.data(values[0] if len(values) == 1 and not several else values, app.format)
@@ -53,6 +55,8 @@ def show_endings(app: App, endings: Sequence[Outcome | TpuctlError]) -> int:
 
 def show_ended(app: App, node_ids: Sequence[str]) -> None:
     """Show which names now stand for nothing. A person has been told by the progress already."""
+    if app.shows_events:
+        return
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data([{"nodeId": node_id, "state": None} for node_id in node_ids], app.format)
     elif app.format is Format.NAME or not app.terminal.is_interactive:

@@ -12,6 +12,7 @@ from tpuctl.cli.options import (
     events_option,
     no_wait_option,
     nodes_argument,
+    steal_option,
     timeout_option,
 )
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @timeout_option
 @no_wait_option
 @anyway_option
+@steal_option
 @events_option
 @dry_run_option
 def command(
@@ -35,6 +37,7 @@ def command(
     timeout: timedelta | str | None,
     no_wait: bool,
     anyway: bool,
+    steal: bool,
     events: str | None,
     dry_run: bool,
 ) -> int:
@@ -52,7 +55,7 @@ def command(
     return change_nodes(
         app,
         nodes,
-        partial(start, anyway=anyway),
+        partial(start, anyway=anyway, steal=steal),
         is_needed=partial(needs_start, anyway=anyway),
         verb=Verb.START,
         goal=Goal.READY,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tpuctl.journal.lines import halves, joined
 from tpuctl.journal.store import LIMIT, JournalError
 from tpuctl.names import NodeName
+from tpuctl.private import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ class LocalStore:
         """Write a line; wait until a durable one is on the disk."""
         path = self._path(name)
         try:
-            _make_private(path.parent)
+            make_private(path.parent)
             with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as (handle, is_locked):
                 size = _write(path, handle, line, may_take_back=is_locked)
                 if durable:
@@ -171,15 +172,6 @@ def _sync(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, all for the owner only."""
-    if folder.is_dir():
-        return
-    # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
-    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def _rotated(path: Path) -> Path:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import parse_timestamp
 from tpuctl.errors import PreconditionFailedError
 from tpuctl.lease import LeaseError, Record, Stored
+from tpuctl.private import make_private
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -154,7 +155,7 @@ def _is_locked(file: Path) -> bool:
 
 
 def _open(file: Path) -> int:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(file.parent)
     return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import format_duration
 from tpuctl.errors import BrokenNodeError
 from tpuctl.model import Node, NodeState
+from tpuctl.names import short
 from tpuctl.readiness.decisions import Delete, GiveUp, Next, Reboot, Restart, Wait
 from tpuctl.readiness.levels import all_answer, can_be_entered, is_alive, is_idle
 from tpuctl.readiness.pacing import delay
@@ -54,6 +55,8 @@ def mend(policy: Policy, seen: Seen, node: Node, defect: Defect) -> Reboot | Res
     if rung is not None:
         return rung
     hint = f"`tpuctl reset {name} --mode recreate` deletes it and makes it anew (its boot disk is lost)"
+    if node.queued_resource:
+        hint = f"`tpuctl down {name}` deletes it with its queued resource `{short(node.queued_resource)}`"
     return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {_tried(seen, skipped)}", hint=hint))
 
 
