@@ -106,7 +106,7 @@ def test_an_unhealthy_node_that_is_in_use_is_given_up_unless_told(
 
     given_up, _, code = watch(*quick, happens=lambda: sandbox.fault("unhealthy"))
     assert (story(given_up)[-1], code, sandbox.changes()) == (
-        ("gave-up", "`demo`: it is READY but UNHEALTHY_TENSORFLOW"),
+        ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
         10,
         [],
     )
@@ -184,7 +184,7 @@ def test_a_node_that_somebody_made_anew_is_followed_and_never_deleted(
     assert story(out)[1:] == [
         ("note", "somebody has made it anew; following the new one"),
         ("state", "READY UNHEALTHY_TENSORFLOW"),
-        ("gave-up", "`demo`: it is READY but UNHEALTHY_TENSORFLOW"),
+        ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
     ]
     assert (code, sandbox.changes()) == (10, [])
 
