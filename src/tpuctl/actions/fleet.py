@@ -96,13 +96,14 @@ class Fleet:
             except TpuctlError as error:
                 failed[pursuit] = error
 
-        several = [pursuit for pursuit in pursuits if pursuit.is_to_be_asked]
-        if len(several) > 1:
+        slow = [pursuit for pursuit in pursuits if pursuit.is_to_be_asked]
+        if len(slow) > 1:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several nodes
 
-            with ThreadPoolExecutor(min(_SURVEYS, len(several))) as pool:
-                list(pool.map(ask, several))
+            with ThreadPoolExecutor(min(_SURVEYS, len(slow))) as pool:
+                list(pool.map(ask, slow))
+        asked = set(slow) if len(slow) > 1 else set()
         for pursuit in pursuits:
-            if len(several) <= 1 or pursuit not in several:
+            if pursuit not in asked:
                 ask(pursuit)
         return failed

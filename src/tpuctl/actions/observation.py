@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.actions.sighting import Sight
     from tpuctl.actions.steps import Pending
+    from tpuctl.model import Difference
     from tpuctl.names import NodeName
 
 
@@ -58,6 +59,8 @@ class Observation:
         self._failed: timedelta | None = None
         self._repaired: timedelta | None = None  # when the last reboot or restart had its effect
         self._picture: object = ()
+        self._reported: object = ()
+        self._reported_since = self._since
         self._was_alive = self._awaits_effect = False
         self._made: str | None = None  # the node that came of our creation, while that goes on
         self._owner: str | None = None
@@ -115,18 +118,25 @@ class Observation:
         if node:
             self._recognise(node)
         self._tell_news(before, node, sight)
-        if node is None or before is None or node.raw != before.raw:
+        is_same = node is not None and before is not None and node.raw == before.raw
+        if not is_same:
             self._survey.forget()
         is_back = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
             request=sight.request or self.seen.request,
-            differences=self.spec.differences(node) if self.spec and node else (),
+            differences=self._differences(node, is_same=is_same),
             was_there=self.seen.was_there or node is not None,
             has_vanished=went or (self.seen.has_vanished and not is_back),
             last_alive=self._context.server_now() if is_back and self._was_alive else self.seen.last_alive,
             silence=None,
         )
+
+    def is_to_be_asked(self, *, at_rest: bool) -> bool:
+        """Tell whether the workers are to be asked now, which takes a while."""
+        node = self.seen.node
+        is_clear = node is not None and not self.seen.silence and not self.requested.pending
+        return is_clear and node is not None and self._survey.is_due(node, at_rest=at_rest)
 
     def survey(self, *, at_rest: bool) -> None:
         """Ask the workers, where their answers can change the decision; less often where all is well."""
@@ -147,6 +157,7 @@ class Observation:
         self.note(
             workers=self._survey.workers,
             in_state=now - self._since,
+            in_health=now - self._reported_since,
             waited=now - self._started,
             since_repair=None if self._repaired is None else now - self._repaired,
             pending=self.requested.unseen(self.seen.node),
@@ -195,7 +206,7 @@ class Observation:
 
     def rebooted(self) -> None:
         """Take note that every worker comes up afresh."""
-        self._picture, self._repaired = (), self._context.clock.monotonic()
+        self._picture, self._reported, self._repaired = (), (), self._context.clock.monotonic()
         self._survey.forget()
 
     def recovered(self) -> None:
@@ -221,6 +232,11 @@ class Observation:
         times = before.times + 1 if before and before.verb is verb else 1
         self.history.write("note", self._context.clock.now(), text=f"{verb} failed: {error.message}", error=error.kind)
         self.note(failure=Failure(verb, error, times=times, node_id=node_id))
+
+    def _differences(self, node: Node | None, *, is_same: bool) -> tuple[Difference, ...]:
+        if is_same:
+            return self.seen.differences
+        return self.spec.differences(node) if self.spec and node else ()
 
     def _recognise(self, node: Node) -> None:
         """See whether the node is on its way up by our doing, or by an earlier run's that did not see the end of it."""
@@ -249,7 +265,10 @@ class Observation:
         answers = tuple(
             (worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in self._survey.workers
         )
-        picture = node and (node.id, node.state, node.health, answers, len(node.endpoints))
+        reported = node and (node.id, node.state, node.health)
+        if reported != self._reported:
+            self._reported, self._reported_since = reported, now
+        picture = node and (reported, answers, len(node.endpoints))
         if picture == self._picture:
             return
         is_first, self._picture, self._since = self._picture == (), picture, now

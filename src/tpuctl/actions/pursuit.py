@@ -77,8 +77,8 @@ class Pursuit:
 
     @property
     def is_to_be_asked(self) -> bool:
-        """Tell whether its workers may have something to say."""
-        return self.seen.node is not None and self.seen.node.state is NodeState.READY and not self.seen.silence
+        """Tell whether its workers are to be asked now, which takes a while."""
+        return self._observation.is_to_be_asked(at_rest=self.is_usable)
 
     @property
     def is_usable(self) -> bool:

@@ -35,10 +35,7 @@ class Survey:
         """Ask the workers, within the time that is left of the deadline. Raises what the cloud raises."""
         if not self._matters(node):
             self.forget()
-            return
-        now = self._context.clock.monotonic()
-        all_answered = bool(self.workers) and all(worker.answer is Answer.YES for worker in self.workers)
-        if at_rest and all_answered and self._asked is not None and now - self._asked < _AT_REST:
+        if not self.is_due(node, at_rest=at_rest):
             return
         inspect = self._policy.goal.includes(Goal.STARTUP) or (
             node.health in _DEFECTIVE and self._policy.repair is not Repair.NONE
@@ -47,6 +44,14 @@ class Survey:
         limit = patience if left is None else max(timedelta(seconds=1), min(patience, left))
         self.workers = self._context.workers.survey(node, inspect=inspect, probe=self._probe, timeout=limit)
         self._asked = self._context.clock.monotonic()
+
+    def is_due(self, node: Node, *, at_rest: bool) -> bool:
+        """Tell whether the workers are to be asked again; seldom where all is well."""
+        if not self._matters(node):
+            return False
+        all_answered = bool(self.workers) and all(worker.answer is Answer.YES for worker in self.workers)
+        is_recent = self._asked is not None and self._context.clock.monotonic() - self._asked < _AT_REST
+        return not (at_rest and all_answered and is_recent)
 
     def _matters(self, node: Node) -> bool:
         goal = self._policy.goal

@@ -43,8 +43,13 @@ def defect(policy: Policy, seen: Seen, node: Node, now: datetime) -> Defect | No
 
 
 def lasted(seen: Seen) -> timedelta:
-    """Return how long a defect has been there, as far as it counts against its threshold."""
-    return seen.in_state if seen.since_repair is None else min(seen.in_state, seen.since_repair)
+    """Return how long a defect has been there, as far as it counts against its threshold.
+
+    What the service reports does not begin anew because a worker answered in between.
+    """
+    is_reported = seen.node is not None and seen.node.health in _DEFECTIVE
+    lasts = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
+    return lasts if seen.since_repair is None else min(lasts, seen.since_repair)
 
 
 def _is_short(policy: Policy, seen: Seen, node: Node) -> bool:

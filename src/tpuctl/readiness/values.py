@@ -208,13 +208,13 @@ class Seen:
     """What was observed, and what was done so far.
 
     `node` is nothing only where the API said that it is absent. `request` is the queued resource that owns it, or owned it.
-    `in_state` is how long state, health and the workers' answers have been as they are; `waited` is how long this run has
-    been at it; `workers` has one entry for each worker, or none where ssh was not asked. `is_ours` tells that this run, or one
-    that did not end, created or started the node; `pending` is a change that was requested and that has not ended; `failure`
-    one that was not carried out; `refused_stop` the service's words. `was_there` tells that this run saw a node, `last_alive`
-    the last time that one was seen that was not on its way out by our doing, and `has_vanished` that it went without our doing.
-    `since_repair` is the time since the last repair had its effect. `held_by` is whoever else repairs this node now. `silence`
-    is set while the API does not answer: then all else is old.
+    `in_state` is how long state, health and the workers' answers have been as they are, `in_health` the first two; `waited`
+    is how long this run has been at it; `workers` has one entry for each worker, or none where ssh was not asked. `is_ours`
+    tells that this run, or one that did not end, created or started the node; `pending` is a change that was requested and
+    that has not ended; `failure` one that was not carried out; `refused_stop` the service's words. `was_there` tells that
+    this run saw a node, `last_alive` the last time that one was seen that was not on its way out by our doing, and
+    `has_vanished` that it went without our doing. `since_repair` is the time since the last repair had its effect. `held_by`
+    is whoever else repairs this node now. `silence` is set while the API does not answer: then all else is old.
     """
 
     name: NodeName
@@ -222,6 +222,7 @@ class Seen:
     request: QueuedResource | None = None
     differences: tuple[Difference, ...] = ()
     in_state: timedelta = timedelta()
+    in_health: timedelta = timedelta()
     waited: timedelta = timedelta()
     workers: tuple[WorkerSeen, ...] = ()
     is_ours: bool = False
