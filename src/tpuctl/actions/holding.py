@@ -51,10 +51,15 @@ class Holding:
         return self._holds
 
     def find_out(self) -> bool:
-        """Look who else has the node, where it is not ours; tell whether somebody was found that was not known of."""
-        if self._holds or self._purpose is None or self.held_by is not None:
+        """Look who else has the node before it is given up; tell whether somebody was found that was not known of.
+
+        Raises `EndedError` where it was ours and is not any more: that says more than what was seen of the node.
+        """
+        if self._purpose is None or self.held_by is not None:
             return False
         other = self._context.leases.holder(self._name)
+        if other is not None and self._holds:
+            self.lose()
         if other is None or other.ended is not None:
             return False
         self._looked, self.held_by = self._context.clock.monotonic(), other.who
