@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+from tests.others import somebody
 from tpuctl.sandbox import admin
 
 SICK = "READY UNHEALTHY_TENSORFLOW"
@@ -272,7 +273,7 @@ def test_a_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandb
 def test_a_node_that_somebody_deletes_is_not_made_again(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    clock.after(timedelta(minutes=1), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
+    clock.after(timedelta(minutes=1), lambda: somebody(sandbox, "delete"))
 
     out, err, code = tpuctl(*UP)
 
@@ -282,6 +283,19 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
         "error: `demo` in us-central2-b is being deleted (by someone else)",
         "  hint: nothing was created in its place; run `tpuctl up demo` again if you still want it",
     ]
+
+
+@one_face
+def test_a_node_that_tpuctl_deletes_elsewhere_is_not_made_again_and_it_is_said_who_did(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    clock.after(timedelta(minutes=1), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
+
+    out, err, code = tpuctl(*UP)
+
+    assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
+    assert told(err)[2] == "DELETING"
+    assert told(err)[3].startswith("error: `demo` was ended by `delete` (delete on ")
 
 
 @one_face

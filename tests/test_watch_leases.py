@@ -112,7 +112,7 @@ def test_what_another_machine_does_to_a_watched_node(
         "up": (5, 0, []),
         "reset": (8, 0, []),
         "stop": (0, 8, ["stop"]),
-        "down": (0, 8, ["delete"]),
+        "down": (0, 3, ["delete"]),
     }
     assert (second[0][2], code, changes(sandbox)) == expected[verb]
     assert bool(out)
@@ -148,7 +148,7 @@ def test_after_a_down_nothing_is_created(
 
     out, _, code = tpuctl(*WATCH, "--recreate-deleted")
 
-    assert (second[0][::2], code, "create" in sandbox.changes()) == (("demo\n", 0), 8, False)
+    assert (second[0][::2], code, "create" in sandbox.changes()) == (("demo\n", 0), 3, False)
     assert story(out)[-1][1].startswith("`demo` was ended by `down` (down on ")
 
 
@@ -165,7 +165,7 @@ def test_a_down_while_the_watch_is_making_it_anew(tpuctl: Console, sandbox: Sand
     made = sandbox.changes().count("create")
     sandbox.advance(hours=1)
 
-    assert (code, results[0][2], sandbox.changes().count("create")) == (8, 0, made)
+    assert (code, results[0][2], sandbox.changes().count("create")) == (3, 0, made)
     assert tpuctl("list")[0] == ""
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import format_timestamp
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.events import Event, EventKind
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ _LOOK = timedelta(seconds=20)
 
 
 class EndedError(ConflictError):
-    """Somebody ended the node, or took it over, while this run looked after it."""
+    """Somebody stopped the node, or took it over, while this run looked after it."""
+
+
+class DeletedError(NotFoundError):
+    """Somebody had tpuctl delete the node while this run looked after it."""
 
 
 class Holding:
@@ -37,7 +41,7 @@ class Holding:
     def take(self) -> bool:
         """Take the lease if it is not taken; returns whether it is ours now.
 
-        Raises `EndedError` where somebody ended the node, and this run is not one that may begin anew.
+        Raises `EndedError` or `DeletedError` where somebody ended the node, and this run is not one that may begin anew.
         """
         if self._purpose is None:
             raise AssertionError("a run without a purpose changes nothing")
@@ -53,7 +57,7 @@ class Holding:
     def find_out(self) -> bool:
         """Look who else has the node before it is given up; tell whether somebody was found that was not known of.
 
-        Raises `EndedError` where it was ours and is not any more: that says more than what was seen of the node.
+        Raises `EndedError` or `DeletedError` where it was ours and is not any more: that says more than what was seen of the node.
         """
         if self._purpose is None or self.held_by is not None:
             return False
@@ -68,7 +72,7 @@ class Holding:
     def keep(self) -> None:
         """Renew the lease where it is ours; else look, from time to time, whether whoever had it still has it.
 
-        Raises `EndedError` where it was ours and is not any more.
+        Raises `EndedError` or `DeletedError` where it was ours and is not any more.
         """
         now = self._context.clock.monotonic()
         if self._holds:
@@ -80,7 +84,7 @@ class Holding:
             self._looked, self.held_by = now, other.who if other else None
 
     def lose(self) -> None:
-        """Raise `EndedError` that says who has it now."""
+        """Raise an error that says who has it now."""
         self._holds = False
         raise _ended(self._name, self._context.leases.holder(self._name))
 
@@ -126,11 +130,12 @@ def end_watch(context: Context, name: NodeName, by: str) -> None:
     context.leases.end(name, by, tell=tell)
 
 
-def _ended(name: NodeName, lease: Lease | None) -> EndedError:
+def _ended(name: NodeName, lease: Lease | None) -> EndedError | DeletedError:
     node_id = name.node_id
     if lease is not None and lease.ended is not None:
         by, who, at = lease.ended.by, lease.ended.who, lease.ended.at
-        return EndedError(
+        kind = EndedError if by == "stop" else DeletedError
+        return kind(
             f"`{node_id}` was ended by `{by}` ({who}, {format_timestamp(at)}), so nothing more is done for it",
             hint=f"`tpuctl up {node_id}` brings it up again; a watch of what is there all the same: `--steal`",
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.actions.ages import Ages
 from tpuctl.actions.changes import news
 from tpuctl.actions.history import History
 from tpuctl.actions.requested import Requested
@@ -55,13 +56,10 @@ class Observation:
         self.history = History(context.journal, task.name)
         if task.purpose:
             self.history.read(context.clock.now())
-        self._started = self._since = self._answered = context.clock.monotonic()
+        self._started = self._answered = context.clock.monotonic()
+        self._ages = Ages(self._started)
         self._failed: timedelta | None = None
-        self._repaired: timedelta | None = None  # when the last reboot or restart had its effect
-        self._picture: object = ()
-        self._reported: object = ()
-        self._reported_since = self._since
-        self._was_alive = self._awaits_effect = False
+        self._was_alive = False
         self._made: str | None = None  # the node that came of our creation, while that goes on
         self._owner: str | None = None
         self._throttled = 0
@@ -103,6 +101,8 @@ class Observation:
         except (ServiceUnavailableError, QuotaError) as error:
             self.miss(error)
             return
+        if self.seen.silence:
+            self._ages.leave_out(now - self._answered)
         self._answered, self._throttled = now, max(0, self._throttled - 1)
         if before and node and before.id != node.id and self.requested.verb is None:
             self._tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
@@ -152,14 +152,14 @@ class Observation:
     def present(self, *, held_by: str | None, since_action: timedelta | None) -> Seen:
         """Return all that is known now."""
         now = self._context.clock.monotonic()
-        self._note_picture(now)
+        self._ages.note(self.seen.node, self._survey.workers, now, self._context.server_now())
         failure = self.seen.failure
         self.note(
             workers=self._survey.workers,
-            in_state=now - self._since,
-            in_health=now - self._reported_since,
+            in_state=self._ages.in_state(now),
+            in_health=self._ages.in_health(now),
             waited=now - self._started,
-            since_repair=None if self._repaired is None else now - self._repaired,
+            since_repair=self._ages.since_repair(now),
             pending=self.requested.unseen(self.seen.node),
             failure=replace(failure, ago=now - self._failed) if failure and self._failed is not None else failure,
             held_by=held_by,
@@ -191,27 +191,30 @@ class Observation:
 
     def created(self) -> None:
         """Take note that the node was asked for; what was there before is none of it."""
-        self._was_alive = self._awaits_effect = False
+        self._was_alive = False
+        self._ages.replaced()
         self._made = None
         self.history.created(self._context.server_now(), self.spec.setup if self.spec else None)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def deleted(self) -> None:
         """Take note that the node was asked to go: its going is no wonder."""
-        self._was_alive = self._awaits_effect = False
+        self._was_alive = False
+        self._ages.replaced()
 
     def stopping(self) -> None:
         """Take note of a restart, whose effect is awaited once the node is READY again."""
-        self._awaits_effect = True
+        self._ages.stopping()
 
     def rebooted(self) -> None:
         """Take note that every worker comes up afresh."""
-        self._picture, self._reported, self._repaired = (), (), self._context.clock.monotonic()
+        self._ages.rebooted(self._context.clock.monotonic())
         self._survey.forget()
 
     def recovered(self) -> None:
         """Take note that all is well: what failed before does not count any more."""
-        self._repaired = self._failed = None
+        self._failed = None
+        self._ages.recovered()
         self.note(is_ours=False, failure=None, refused_stop=None)
 
     def _not_another(self, node: Node | None) -> Node | None:
@@ -258,24 +261,6 @@ class Observation:
         if before is None or before.state.is_dead or self.requested.verb is Verb.DELETE:
             return False
         return is_going and self._was_alive
-
-    def _note_picture(self, now: timedelta) -> None:
-        """Note since when all is as it is."""
-        node = self.seen.node
-        answers = tuple(
-            (worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in self._survey.workers
-        )
-        reported = node and (node.id, node.state, node.health)
-        if reported != self._reported:
-            self._reported, self._reported_since = reported, now
-        picture = node and (reported, answers, len(node.endpoints))
-        if picture == self._picture:
-            return
-        is_first, self._picture, self._since = self._picture == (), picture, now
-        if node and is_first and node.state is NodeState.CREATING and node.created:
-            self._since = now - max(timedelta(), self._context.server_now() - node.created)
-        if node and node.state is NodeState.READY and self._awaits_effect:
-            self._repaired, self._awaits_effect = now, False
 
     def _usual_durations(self, node: Node | None) -> tuple[timedelta, ...]:
         """Return how long nodes like it have been in its state."""
