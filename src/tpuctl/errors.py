@@ -56,6 +56,8 @@ class TpuctlError(Exception):
         self.message = message
         self.hint = hint
         self.error_id = error_id
+        # The node that it is about, where several were asked for.
+        self.node: str | None = None
 
 
 class InvalidInputError(TpuctlError):

@@ -73,7 +73,14 @@ def test_a_node_hangs_for_ever_or_for_a_while_and_its_operation_with_it(
 
 @pytest.mark.parametrize(
     ("code", "text"),
-    [(8, 'There is no more capacity in the zone "us-central2-b"'), (13, "an internal error has occurred")],
+    [
+        (3, 'Cloud TPU received an invalid argument. The field "Network" cannot be "default".'),
+        (5, f"Resource '{ZONE}/nodes/node' was not found"),
+        (7, f"Permission 'tpu.nodes.create' denied on '{ZONE}/nodes/node'"),
+        (8, 'There is no more capacity in the zone "us-central2-b"'),
+        (9, "Insufficient reserved capacity. Contact customer support to increase your reservation. [EID: 0x"),
+        (13, "an internal error has occurred"),
+    ],
 )
 def test_a_create_fails_in_its_operation_and_leaves_no_record(
     world: World, api: Any, clock: ManualClock, code: int, text: str

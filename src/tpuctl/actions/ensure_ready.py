@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 
-ARRIVED = {
+_ARRIVED = {
     Goal.READY: "ready",
     Goal.HEALTHY: "healthy",
     Goal.SSH: "usable, ssh answers,",
@@ -87,6 +87,10 @@ def ensure_all(context: Context, tasks: Sequence[Task], *, once: bool = False) -
             fleet.rest()
     finally:
         fleet.close()
+    if len(tasks) > 1:
+        for name, ending in endings.items():
+            if isinstance(ending, TpuctlError):
+                ending.node = name.node_id
     return [endings[task.name] for task in tasks]
 
 
@@ -121,12 +125,17 @@ def _reached(pursuit: Pursuit, level: Goal, note: str | None) -> Outcome:
     took = pursuit.took
     pursuit.set_up()
     pursuit.arrive(level)
-    text = f"{ARRIVED[level]} after {format_duration(took)}" + (f"; {note}" if note else "")
+    text = f"{arrived(pursuit.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
     if pursuit.was_repaired:
         pursuit.note_down(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         pursuit.tell(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
     return Outcome(pursuit.seen.node, took, pursuit.seen.tried.restarts, note)
+
+
+def arrived(policy: Policy, level: Goal) -> str:
+    """Return in words what was reached."""
+    return "usable, the probe passed," if level is Goal.DEVICES and policy.has_probe else _ARRIVED[level]
 
 
 def given_up(pursuit: Pursuit, error: TpuctlError) -> TpuctlError:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.clock import parse_timestamp
 from tpuctl.errors import BrokenNodeError
 from tpuctl.journal import JournalError
+from tpuctl.model import REQUEST_LABEL
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -51,6 +52,8 @@ class History:
             elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
                 # Any other end, such as a deadline, leaves a node on its way that the next run goes on with.
                 self._unfinished = self._asked = None
+            elif event == "note" and entry.get("refused") == "stop":
+                self._stopped = None
             elif event == "create" and at is not None:
                 self.created(at, (entry.get("spec") or {}).get("setup"))
                 # `tpuctl create` gives no reason: it hands its node over as it comes.
@@ -88,11 +91,22 @@ class History:
 
     def was_asked_for(self, node: Node) -> bool:
         """Tell whether an earlier run asked for this node and ended before it saw it."""
-        return self._asked is not None and node.created is not None and node.created >= self._asked - _SKEW
+        is_of_tpuctl = REQUEST_LABEL in node.labels
+        return (
+            is_of_tpuctl
+            and self._asked is not None
+            and node.created is not None
+            and node.created >= self._asked - _SKEW
+        )
 
     def stopping(self, node_id: str) -> None:
         """Remember that tpuctl stops this node, to start it again."""
         self._stopped = node_id
+
+    def refused(self, text: str, now: datetime) -> None:
+        """Write down that the service refused to stop the node: it is not to be started again then."""
+        self._stopped = None
+        self.write("note", now, text=text, refused="stop")
 
     def was_stopped(self, node_id: str) -> bool:
         """Tell whether tpuctl stopped this node, and has not seen it usable since: it is to start it again."""
@@ -115,3 +129,14 @@ class History:
         """Write down what was seen."""
         with suppress(JournalError):
             self._journal.append(self._name, event, now, durable=False, **data)
+
+
+def is_being_made_anew(journal: Journal, name: NodeName) -> bool:
+    """Tell whether an earlier run deleted the node to create it again, and did not live to do so."""
+    is_between = False
+    for entry in journal.entries(name):
+        if entry.get("event") == "delete":
+            is_between = entry.get("reason") != "asked for"
+        elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
+            is_between = False
+    return is_between

@@ -57,7 +57,7 @@ class Holding:
     def find_out(self) -> bool:
         """Look who else has the node before it is given up; tell whether somebody was found that was not known of.
 
-        Raises `EndedError` or `DeletedError` where it was ours and is not any more: that says more than what was seen of the node.
+        Raises `EndedError` or `DeletedError` where it was ours and is not any more: that says more than what was seen.
         """
         if self._purpose is None or self.held_by is not None:
             return False

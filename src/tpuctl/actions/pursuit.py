@@ -274,6 +274,7 @@ class Pursuit:
             raise
         except ConflictError as error:
             self._observation.note(refused_stop=error.message)
+            self._observation.history.refused(f"the stop was refused: {error.message}", self._context.clock.now())
 
     def _delete(self, reason: str, *, is_repair: bool) -> None:
         node = self._observation.node

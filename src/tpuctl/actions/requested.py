@@ -47,7 +47,8 @@ class Requested:
         if pending is None:
             return None
         is_final = node is not None and node.state is _FINAL.get(pending.verb)
-        if pending.operation.name is None or is_final:
+        is_another = pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}
+        if pending.operation.name is None or is_final or is_another:
             self.request(None)
             return None
         if _shows(pending, node) and self._asked is not None and now - self._asked < _ASK_AGAIN:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -101,9 +100,13 @@ def stop(context: Context, node: Node, *, anyway: bool = False) -> Pending | Non
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
         context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, text))
+    if not node.tier.can_start_again:
+        # For such a node a stop is the end: it is written down first, or not done.
+        context.journal.append(node.name, "stop", context.clock.now(), reason="asked for", id=node.id, repair=False)
     end_watch(context, node.name, "stop")
     _tell(context, node, "stopping it", verb="stop")
-    _note_down(context, node, "stop")
+    if node.tier.can_start_again:
+        _note_down(context, node, "stop")
     return Pending(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
@@ -158,8 +161,10 @@ def _recreate(context: Context, node: Node, policy: Policy, *, steal: bool) -> O
 
 
 def _note_down(context: Context, node: Node, event: str) -> None:
-    with suppress(JournalError):  # nothing is destroyed
+    try:
         context.journal.append(node.name, event, context.clock.now(), reason="asked for", id=node.id, repair=False)
+    except JournalError as error:  # nothing is destroyed
+        context.tell(Event(EventKind.NOTE, context.clock.now(), node.name, error.message))
 
 
 def _tell(context: Context, node: Node, text: str, **data: object) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # How long one round of ssh may take, and how often the workers of a node that is usable are asked again.
 _ROUND = timedelta(seconds=15)
 _AT_REST = timedelta(minutes=1)
+# Less than this is no time for a handshake: silence would prove nothing.
+_LEAST = timedelta(seconds=5)
 # What a user runs on the workers may load a framework.
 _PROBE = timedelta(minutes=2)
 _DEFECTIVE = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
@@ -41,7 +43,8 @@ class Survey:
             node.health in _DEFECTIVE and self._policy.repair is not Repair.NONE
         )
         patience = _PROBE if inspect and self._probe else _ROUND
-        limit = patience if left is None else max(timedelta(seconds=1), min(patience, left))
+        # A deadline that is over was one of nothing: its one look has the time that a look takes.
+        limit = patience if left is None or left <= timedelta() else max(_LEAST, min(patience, left))
         self.workers = self._context.workers.survey(node, inspect=inspect, probe=self._probe, timeout=limit)
         self._asked = self._context.clock.monotonic()
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from tpuctl.actions.ensure_ready import ARRIVED, given_up
+from tpuctl.actions.ensure_ready import arrived, given_up
 from tpuctl.actions.fleet import Fleet
+from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.holding import EndedError
 from tpuctl.errors import AccessError, ConflictError, NodeNotFoundError, NotFoundError, TpuctlError
 from tpuctl.events import EventKind
@@ -77,20 +78,11 @@ def _continued(context: Context, task: Task) -> Task:
     """Return the task with what earlier runs have used up of its budgets, and with the spec of a node they were making anew."""
     entries = context.journal.entries(task.name)
     spec = task.spec
-    if spec is None and is_being_made_anew(context, task.name):
+    if spec is None and is_being_made_anew(context.journal, task.name):
         remembered = context.journal.last_spec(task.name)
         spec = remembered.spec if remembered else None
     tried = budget(entries, refill=task.policy.refill, now=context.clock.now())
     return replace(task, tried=tried, spec=spec)
-
-
-def is_being_made_anew(context: Context, name: NodeName) -> bool:
-    """Tell whether an earlier run deleted the node to create it again, and did not live to do so."""
-    last = None
-    for entry in context.journal.entries(name):
-        if entry.get("event") in {"create", "delete", "bringing-up", "usable"}:
-            last = entry
-    return last is not None and last["event"] in {"create", "delete"} and last.get("reason") != "asked for"
 
 
 def _begin(pursuit: Pursuit) -> None:
@@ -135,7 +127,7 @@ def _step(context: Context, pursuit: Pursuit) -> TpuctlError | None:
 
 def _may_make(context: Context, pursuit: Pursuit) -> bool:
     """Tell whether a node that this run has never seen may be made: only where an earlier run was about to."""
-    return pursuit.policy.recreate_deleted or is_being_made_anew(context, pursuit.name)
+    return pursuit.policy.recreate_deleted or is_being_made_anew(context.journal, pursuit.name)
 
 
 def _absent(pursuit: Pursuit) -> NodeNotFoundError:
@@ -153,7 +145,7 @@ def _rest(pursuit: Pursuit, level: Goal, note: str | None, *, was_usable: bool) 
         pursuit.set_up()
     pursuit.arrive(level)
     if not was_usable:
-        text = ARRIVED[level].rstrip(",") + (f"; {note}" if note else "")
+        text = arrived(pursuit.policy, level).rstrip(",") + (f"; {note}" if note else "")
         if pursuit.has_faltered:
             pursuit.note_down(EventKind.RECOVERED, text)
         else:

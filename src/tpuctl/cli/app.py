@@ -270,7 +270,9 @@ class App:
             # The settings are what is wrong: the flag alone tells.
             is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
             form, sandbox = Format.JSON if is_json else Format.TABLE, False
-        if error.hint and len(self._named) == 1:
+        if error.hint and error.node:
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", error.node, error.hint)
+        elif error.hint and len(self._named) == 1:
             # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
             error.hint = re.sub(r"(?<=[ `])NODE(?=`)", next(iter(self._named)), error.hint)
         self.terminal.error(error, form=form, sandbox=sandbox)

@@ -42,6 +42,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
       tpuctl history trainer -o json | jq -r '.[] | select(.event == "preempted").at'
     """
     name = _named(app, app.reference(node))
+    app.journal.check(name)
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
@@ -86,6 +87,7 @@ def _named(app: App, reference: NodeReference) -> NodeName:
             hint="name the zone: `--zone ZONE` or `ZONE/NODE`; where the projects differ `--project ID`",
         )
     if not found:
+        app.journal.check()
         raise _unknown(reference, zone, [name.node_id for name in there])
     return found[0]
 

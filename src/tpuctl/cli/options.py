@@ -72,9 +72,8 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         help="Make all calls as this service account.",
     ),
     partial(click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used.", hidden=True),
-    partial(
-        click.Option, ["--journal"], metavar="URL", help="Place of the journal, like gs://bucket/prefix.", hidden=True
-    ),
+    partial(click.Option, ["--journal"], metavar="URL", help="Place of the journal, like gs://bucket/prefix."),
+    partial(click.Option, ["--lease"], metavar="URL", help="Place where machines note who may change a node."),
     partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
     partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
@@ -85,6 +84,7 @@ _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
 OF_THE_CLOUD = (
     "project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox", "journal",
+    "lease",
 )  # fmt: skip
 
 

@@ -85,6 +85,8 @@ def reachable_goal(app: App, goal: str | None, *, probe: str | None = None) -> G
 
     Raises `InvalidInputError` for a probe that would never run.
     """
+    if probe is not None and not probe.strip():
+        raise InvalidInputError("`--probe` is empty", hint="name what must succeed on every worker, or leave it out")
     if probe is not None and goal not in {None, str(Goal.DEVICES)}:
         raise InvalidInputError(
             "`--probe` decides about devices", hint="use it with `--for devices`, or without `--for`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find, zones_of
+from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.locate import incomplete, search
 from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.remedies import nothing_listens
@@ -61,6 +62,10 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
             hint=f"name one: `tpuctl up {name.node_id} --type v4-8`; see `tpuctl types --zone {name.zone}`",
         )
     spec = remembered.spec
+    if is_being_made_anew(app.journal, name):
+        # An earlier run was cut off between its deletion and its creation, to which somebody had agreed.
+        app.terminal.note(f"{name.node_id}: going on where an earlier run was cut off")
+        return spec
     age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} as it was ({what})?", yes=yes):

@@ -23,6 +23,7 @@ from tpuctl.cli.policy import level_option, probe_option, repair_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.errors import ExitCode
 from tpuctl.events import EventKind, to_all
+from tpuctl.model import NodeSpec, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +117,9 @@ def _settle(
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
     name, found = where_to_create(app, text, spec, is_patient=spec is not None and not (dry_run or no_wait))
+    if spec is None and found is not None and found.state is NodeState.DELETING:
+        # It may be gone at the next look, and then nobody could tell what it was.
+        spec = NodeSpec.from_node(found)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
     if found is None and spec is not None and not options["anyway"]:
@@ -165,4 +169,6 @@ def _going_on(tasks: Sequence[Task], progress: Progress) -> str:
         return f"{named} bill as soon as they run"
     name, last = tasks[0].name, progress.last
     known = f"the last that is known of it: {last.text.removeprefix('it is ')}" if last else "nothing was asked for yet"
-    return f"`{name.node_id}` in {name.zone} bills as soon as it runs ({known})"
+    is_there = last is not None and last.data.get("state") == str(NodeState.READY)
+    bills = "bills" if is_there else "bills as soon as it runs"
+    return f"`{name.node_id}` in {name.zone} {bills} ({known})"

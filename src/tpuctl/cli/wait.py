@@ -51,7 +51,7 @@ def command(
     from tpuctl.cli.target import name_to_watch, select  # noqa: PLC0415  # as above
 
     wanted = reachable_goal(app, goal, probe=probe)
-    policy = Policy(goal=wanted, has_probe=probe is not None, timeout=deadline(app, timeout))
+    policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))
     names = select(app, nodes, all_nodes=all_nodes, labels=selector)
     if names is None:
         found = (name_to_watch(app, text, goal=wanted) for text in nodes)

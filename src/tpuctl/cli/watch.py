@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,16 @@ from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.options import cli_command, events_option, selecting_options, steal_option
 from tpuctl.cli.policy import level_option, probe_option, repair_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
-from tpuctl.clock import parse_duration, parse_timestamp
-from tpuctl.errors import ExitCode, InvalidInputError, worst
+from tpuctl.clock import SystemClock, format_duration, parse_duration, parse_timestamp
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst
 from tpuctl.events import to_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tpuctl.actions.observation import Task
     from tpuctl.cli.app import App
-    from tpuctl.hooks import Hooks
+    from tpuctl.hooks import HookFailure, Hooks
     from tpuctl.model import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.readiness import Policy
@@ -92,16 +93,21 @@ def command(
         ):
             _check_journal(app, tasks)
             context = app.context(to_all(progress, hooks))
-            errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks))
-            if len(errors) == len(tasks):
-                # Nothing is left to watch. A container ends with this process, so what hooks do about it comes first.
-                for failure in hooks.wait():
-                    app.terminal.warn(str(failure))
+            with _hooks_finished(app, hooks):
+                errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks))
+                if len(errors) == len(tasks):
+                    # Nothing is left to watch. A container ends with this process, so what hooks do about it comes first.
+                    _warn(app, hooks.wait())
     except TerminatedError:
-        # How a service is stopped: nothing went wrong.
-        app.terminal.note("terminated: the watch ends, the nodes go on")
-        return ExitCode.OK
+        return _terminated(app)
     return worst(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _terminated(app: App) -> ExitCode:
+    """Return that nothing went wrong: so a service is stopped."""
+    with suppress(OSError):  # a log that cannot be written makes it no failure either
+        app.terminal.note("terminated: the watch ends, the nodes go on")
+    return ExitCode.OK
 
 
 def _policy(app: App, options: dict[str, Any]) -> Policy:
@@ -158,8 +164,32 @@ def _left(app: App, until: timedelta | datetime | None) -> timedelta | None:
 
 def _each_round(app: App, hooks: Hooks) -> Callable[[], None]:
     def each_round() -> None:
-        for failure in hooks.poll():
-            app.terminal.warn(str(failure))
+        _warn(app, hooks.poll())
         app.journal.flush(only_due=True)
 
     return each_round
+
+
+@contextmanager
+def _hooks_finished(app: App, hooks: Hooks) -> Iterator[None]:
+    """Start the hooks that wait, also where an error ends the watch, and tell of those for which there is no time.
+
+    Not after a signal: whoever sent it does not wait.
+    """
+    failure: TpuctlError | None = None
+    try:
+        yield
+    except TpuctlError as error:
+        failure = error
+    from tpuctl.hooks import PATIENCE  # noqa: PLC0415  # completion and --help need not wait for it
+
+    if hooks.are_waiting:
+        app.terminal.note(f"the watch ends; hooks that wait for others have up to {format_duration(PATIENCE)} to begin")
+    _warn(app, hooks.finish(SystemClock()))  # hooks run in real time, whatever time it is in the sandbox
+    if failure:
+        raise failure
+
+
+def _warn(app: App, failures: Sequence[HookFailure]) -> None:
+    for failure in failures:
+        app.terminal.warn(str(failure))

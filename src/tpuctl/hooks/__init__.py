@@ -1,6 +1,6 @@
 """Hooks: shell commands of the user that run on this machine when something happened to a node.
 
-They come from the command line only, never from a file. Nothing here waits for a hook, but for `wait`.
+They come from the command line only, never from a file. Nothing here waits for a hook, but `wait` and `finish`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.clock import format_timestamp
@@ -21,6 +22,7 @@ from tpuctl.hooks.output import HookOutput
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from tpuctl.clock import Clock
     from tpuctl.events import Event, EventKind
     from tpuctl.names import NodeName
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 MAX_WAITING = 16
 # Hooks that run at once. A zone that takes all nodes back must not take this machine down too.
 MAX_RUNNING = 64
+# How long, when a run ends, hooks may wait for those before them, and how often it is looked whether these have ended.
+PATIENCE = timedelta(minutes=1)
+_LOOK = timedelta(milliseconds=50)
 # One variable may hold 128 KiB [execve(2), MAX_ARG_STRLEN]; a person reads less. The JSON has it all.
 _MAX_TEXT = 4000
 _NOT_FOUND = 127
@@ -104,6 +109,28 @@ class Hooks:
             self._reap(node, running, 0)
             self._go_on()
         return self.poll()
+
+    def finish(self, clock: Clock, *, patience: timedelta = PATIENCE) -> tuple[HookFailure, ...]:
+        """Give the hooks that wait that long to be started, and return the failures not told yet.
+
+        Those that were not started are failures, and are forgotten. Those that run are left to themselves. Hooks run in
+        real time: so must the clock.
+        """
+        end = clock.monotonic() + patience
+        self._go_on()
+        while self._waiting and (left := end - clock.monotonic()) > timedelta():
+            clock.sleep(min(_LOOK, left))
+            self._go_on()
+        for queue in self._waiting.values():
+            for event in queue:
+                self._fail(event, None, "was left out, because others had not ended when the run did")
+        self._waiting.clear()
+        return self.poll()
+
+    @property
+    def are_waiting(self) -> bool:
+        """Tell whether a hook waits for another to end."""
+        return bool(self._waiting)
 
     @property
     def are_running(self) -> bool:

@@ -9,7 +9,7 @@ from tpuctl.journal.lasting import is_lasting
 from tpuctl.journal.lines import Entry
 from tpuctl.journal.local import LocalStore
 from tpuctl.journal.record import Journal, Remembered
-from tpuctl.journal.store import JournalError, Store
+from tpuctl.journal.store import JournalError, Store, UnreadableJournalError
 
 __all__ = [
     "BucketStore",
@@ -20,5 +20,6 @@ __all__ = [
     "Objects",
     "Remembered",
     "Store",
+    "UnreadableJournalError",
     "is_lasting",
 ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.journal.lines import halves, joined
-from tpuctl.journal.store import LIMIT, JournalError
+from tpuctl.journal.store import LIMIT, JournalError, UnreadableJournalError
 from tpuctl.names import NodeName
 from tpuctl.private import make_private
 
@@ -58,6 +58,20 @@ class LocalStore:
             self._warn(f"the journal cannot be read: {path}: {error.strerror or error}")
             return b""
         return joined(older, newer)
+
+    def check(self, name: NodeName | None) -> None:
+        """Raise `UnreadableJournalError` where a node's file, or with no name one of the folders, cannot be read."""
+        place = self._path(name) if name else self._folder
+        try:
+            if name:
+                place.read_bytes()
+                return
+            for place in (self._folder, *self._folder.glob("*/"), *self._folder.glob("*/*/")):
+                list(place.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UnreadableJournalError(place, error.strerror or str(error)) from error
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a file, sorted."""

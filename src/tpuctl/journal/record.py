@@ -77,6 +77,14 @@ class Journal:
             self._warn(f"the last line of the journal is incomplete and is left out: {self._store.where(name)}")
         return entries
 
+    def check(self, name: NodeName | None = None) -> None:
+        """Raise `UnreadableJournalError` where what a node left here, or with no name any of them, cannot be read.
+
+        A bucket raises what the service answers when it is read.
+        """
+        if isinstance(self._store, LocalStore):
+            self._store.check(name)
+
     def last_spec(self, name: NodeName) -> Remembered | None:
         """Return the spec that the node was last created from, or was seen to have before it was deleted."""
         for entry in reversed(self.entries(name)):

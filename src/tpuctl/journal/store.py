@@ -25,6 +25,18 @@ class JournalError(TpuctlError):
         )
 
 
+class UnreadableJournalError(TpuctlError):
+    """The journal is there and cannot be read: that nothing is found in it means nothing."""
+
+    kind = "journal"
+
+    def __init__(self, where: object, reason: str) -> None:
+        super().__init__(
+            f"the journal cannot be read: {where}: {reason}",
+            hint="make it readable, or name the folder that holds it: `TPUCTL_STATE_DIR`",
+        )
+
+
 class Store(Protocol):
     """Where the lines lie: one sequence of lines for each node, which several processes may write at once."""
 

@@ -38,6 +38,7 @@ def timed_out(policy: Policy, seen: Seen, left: Wait | Create | Start | Restart 
     owner = seen.node.queued_resource
     queued = f" (it belongs to the queued resource `{short(owner)}`)" if owner else ""
     again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Wait) else f"`tpuctl up {name}`"
+    again = "the same command" if policy.has_probe else again
     hint = f"nothing was undone; go on waiting with {again}, or end it with `tpuctl down {name}`"
     if policy.goal.is_usable and (more := advice(seen)):
         hint = f"{more}\n{hint}"

@@ -127,7 +127,7 @@ def _restart(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: li
 def _recreate(policy: Policy, seen: Seen, node: Node, defect: Defect, skipped: list[str]) -> Delete | None:
     if not _may_recreate(policy, seen, node):
         return None
-    if can_be_entered(seen) and not policy.forced:
+    if can_be_entered(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
         skipped.append("it is not made anew unasked while a worker can be entered")
         return None
     return Delete(_with(defect.reason, skipped), node.id, is_repair=True)

@@ -98,6 +98,8 @@ def _winding_down(policy: Policy, seen: Seen) -> Decision:
         return GiveUp(vanished(seen) if seen.has_vanished else NodeNotFoundError(seen.name.node_id, seen.name.zone))
     if goal is Goal.STOPPED and node.state is NodeState.STOPPED:
         return Reached(goal)
+    if goal is Goal.STOPPED and seen.has_vanished:
+        return GiveUp(vanished(seen))
     if goal is Goal.PREEMPTED and (node.is_preempted or _was_taken_back(seen)):
         return Reached(goal)
     cannot = {
@@ -207,7 +209,7 @@ def _stopped(policy: Policy, seen: Seen, node: Node) -> Decision:
 def _ready(policy: Policy, seen: Seen, node: Node, now: datetime) -> Decision:
     if missing_level(policy, seen, node) is None:
         return Reached(policy.goal, usable_note(policy, seen, node))
-    found = None if policy.goal is Goal.READY else defect(policy, seen, node, now)
+    found = None if policy.goal is Goal.READY or policy.only_looks else defect(policy, seen, node, now)
     why = why_not_usable(policy, seen, node)
     if found is None:
         return _wait(seen, why)

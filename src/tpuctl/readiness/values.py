@@ -131,8 +131,8 @@ class Policy:
     process holds its TPU, or that cannot be told. `forced` lets a repair touch a node that may be in use. `is_patient` goes
     on asking where there is no capacity or no quota, with pauses that double from `backoff` to `longest_backoff`.
     `recreate_deleted` makes a node again that somebody deleted. `has_probe`: a probe of the user's decides about devices, not
-    the count of chips. The budgets `max_…` are refilled after `refill` of being usable. `internal_retries` is for a creation
-    that failed by a fault of the service itself.
+    the count of chips. `only_looks` is for one who waits for what others do: no defect ends that wait. The budgets `max_…`
+    are refilled after `refill` of being usable. `internal_retries` is for a creation that failed by a fault of the service.
     """
 
     goal: Goal = Goal.SSH
@@ -144,6 +144,7 @@ class Policy:
     is_patient: bool = False
     recreate_deleted: bool = False
     has_probe: bool = False
+    only_looks: bool = False
     repair: Repair = Repair.NONE
     max_reboots: int = 1
     max_restarts: int = 2

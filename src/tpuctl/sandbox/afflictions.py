@@ -48,7 +48,8 @@ class Fault:
     - unhealthy: `health` (and `description`) when the node is or comes up READY.
     - hang: the node stays in `state` for `duration` longer, for ever when that is not given.
     - preempt: at `at`, or `after` from now (from READY for a node that is still to be made).
-    - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message`.
+    - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message` (else the
+      service's words for that code).
     - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
     - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
     - startup-slow: startup scripts run `duration` longer from when the node came or next comes up, for ever when that is not

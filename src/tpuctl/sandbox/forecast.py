@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.sandbox.afflictions import Fault, FaultKind
+from tpuctl.sandbox.failures import MEANINGS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,7 +49,8 @@ def _what(fault: Fault) -> str:
             return f"the startup scripts of {node} fail"
         case FaultKind.OPERATION_ERROR:
             verb = "the next create or start" if fault.method == "*" else f"`{fault.method}`"
-            said = f": {fault.message}" if fault.message else " (no capacity)" if fault.code == 8 else ""
+            meaning = f" ({MEANINGS[fault.code]})" if fault.code in MEANINGS else ""
+            said = f": {fault.message}" if fault.message else meaning
             return f"{verb} of {node} fails in its operation with code {fault.code}{said}"
         case FaultKind.SSH_KEY_LATE:
             late = format_duration(fault.duration or timedelta(minutes=1))

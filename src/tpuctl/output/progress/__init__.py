@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Self, TextIO
 
 from tpuctl.clock import format_duration
+from tpuctl.errors import NotFoundError
 from tpuctl.events import Event, EventKind
 from tpuctl.output.progress.changes import Changes
+from tpuctl.output.progress.export import Export, Shrugging
 from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
@@ -28,36 +29,43 @@ _STYLES = {
     EventKind.GAVE_UP: "red",
 }
 _WAITS = frozenset({EventKind.WAIT, EventKind.SILENT})
-_ENDS = frozenset({EventKind.REACHED, EventKind.GAVE_UP})
+_ENDS = frozenset({EventKind.REACHED, EventKind.RECOVERED})
 
 
 class Progress:
     """A listener for events, and a context: on leaving it the live area is taken away.
 
     `events` gets each event as one JSON object on a line, at once. The event that a node was given up is left to the error
-    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes.
+    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes. Such work
+    outlasts a full disk too: what cannot be written is left out, and a warning says so once, where that can be written. Only
+    a pipe that nobody reads any more ends it.
     """
 
     def __init__(
         self, terminal: Terminal, clock: Clock, *, events: TextIO | None = None, endings: bool = False
     ) -> None:
-        self._terminal, self._clock, self._events, self._endings = terminal, clock, events, endings
+        self._terminal, self._clock, self._endings = terminal, clock, endings
+        self._export = Export(events, terminal, lasting=endings) if events else None
         self._started = clock.monotonic()
         self._changes = Changes(clock)
         self._live: Live | None = None
         self.last: Event | None = None
 
     def __enter__(self) -> Self:
+        if self._endings:
+            self._terminal.aside = Shrugging()
         if self._terminal.is_redrawn and not self._terminal.quiet:
             from tpuctl.output.progress.live import Live  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
 
-            self._live = self._terminal.aside = Live(self._terminal, self._clock)
+            self._live = self._terminal.aside = Live(self._terminal, self._clock, lasting=self._endings)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._export:
+            self._export.end()
+        self._terminal.aside = nullcontext()
         if self._live:
             live, self._live = self._live, None
-            self._terminal.aside = nullcontext()
             # What ends the run matters more than a screen that cannot be drawn.
             with contextlib.suppress(OSError) if kind else nullcontext():
                 live.stop()
@@ -66,10 +74,12 @@ class Progress:
                     self._terminal.streams.stderr.write("^C")  # the terminal's own went away with the area
 
     def __call__(self, event: Event) -> None:
-        """Show an event. Raises `OSError` where it cannot be written."""
+        """Show an event. Raises `OSError` where it cannot be written, with `endings` only `BrokenPipeError`."""
         self.last = event
-        if self._events:
-            self._export(event, self._events)
+        if self._export:
+            # What is exported to the screen that is drawn on must not be drawn over.
+            with self._live if self._live and self._export.is_screen else nullcontext():
+                self._export.write(event)
         if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._endings:
             self._terminal.warn(f"{event.node.node_id}: {event.text}")
         if self._terminal.quiet:
@@ -79,22 +89,6 @@ class Progress:
         elif event.kind is not EventKind.GAVE_UP or self._endings:
             for line in self._changes.lines(event):
                 self._terminal.note(line)
-
-    def _export(self, event: Event, stream: TextIO) -> None:
-        line = json.dumps(event.to_json(), ensure_ascii=False) + "\n"
-        try:
-            with self._live if self._live and stream.isatty() else nullcontext():
-                stream.write(line)
-                stream.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            if stream is not self._terminal.streams.stdout:
-                # What could not be written would be tried again, and fail without a name.
-                with contextlib.suppress(OSError):
-                    stream.close()
-                error.filename = stream.name
-            raise
 
     def _show(self, event: Event, live: Live) -> None:
         if event.kind in _WAITS:
@@ -106,8 +100,13 @@ class Progress:
             live.change(event)
         elif event.kind in _ENDS:
             live.leave(event.node)
-        if event.kind is EventKind.GAVE_UP and not self._endings:
+        elif event.kind is EventKind.GAVE_UP and not self._endings:
+            live.leave(event.node)
             return
+        elif event.kind is EventKind.GAVE_UP and event.data.get("error") != NotFoundError.kind:
+            live.give_up(event)  # it is looked at, for it may be mended by hand; one that is gone is not
+        elif event.kind is EventKind.GAVE_UP:
+            live.leave(event.node)
         elapsed = format_duration(self._clock.monotonic() - self._started)
         style, words = _STYLES.get(event.kind, ""), flat(event.text)
         live.say(

@@ -42,6 +42,11 @@ class Waiting:
     given: float | None = None
     doing: str | None = None
 
+    @property
+    def is_given_up(self) -> bool:
+        """Tell whether nothing is done for it but to look: that takes one line, however long."""
+        return self.event.kind is EventKind.GAVE_UP
+
 
 def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]:
     """Return a line for each node, below it what else there is room for; nodes that do not fit are counted.
@@ -62,7 +67,8 @@ def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]
     lines: list[Text] = []
     for node, cells in zip(shown, heads, strict=True):
         rest = [*filter(None, cells[kept:]), *_rest(node, now)]
-        block = _block(_aligned(cells[:kept], widths), _joined(rest, screen), screen.columns, spare)
+        room = 0 if node.is_given_up else spare
+        block = _block(_aligned(cells[:kept], widths), _joined(rest, screen), screen.columns, room)
         block += _workers(node, screen, spare + 1 - len(block))
         spare -= len(block) - 1
         lines += block
@@ -82,7 +88,7 @@ def _block(head: Text, rest: Text, columns: int, spare: int) -> list[Text]:
 def _workers(node: Waiting, screen: Screen, spare: int) -> list[Text]:
     """Return the workers of a slice, or those that are missing, or nothing, as there is room."""
     workers = node.event.data.get("workers") or ()
-    if len(workers) < 2 or spare < 1:
+    if len(workers) < 2 or spare < 1 or node.is_given_up:
         return []
     named = missing(workers)
     lacking = _folded(named, screen.columns, spare, first="  ") if named else []
@@ -110,10 +116,11 @@ def _cells(node: Waiting, now: timedelta, screen: Screen) -> list[Text]:
     what = Text(flat(str(state)) if state else "", "bold")
     if state and health and health != "HEALTH_UNSPECIFIED":
         what = Text.assemble(what, (f" {flat(str(health))}", "green" if health == "HEALTHY" else "red"))
+    sign, style = (screen.marks.bad, "red") if node.is_given_up else (spinner[screen.frame % len(spinner)], "cyan")
     lasted = data.get("in_state")
     so_far = None if lasted is None or not state else timedelta(seconds=lasted) + now - node.at
     return [
-        Text.assemble((spinner[screen.frame % len(spinner)], "cyan"), (f" {flat(node.event.node.node_id)}", "bold")),
+        Text.assemble((sign, style), (f" {flat(node.event.node.node_id)}", "bold")),
         what,
         Text(format_duration(so_far) if so_far is not None else ""),
         _expected(so_far, data.get("usual"), screen),
@@ -139,6 +146,9 @@ def _rest(node: Waiting, now: timedelta) -> Iterable[Text]:
     """Yield why we wait, what comes next, and the deadline when it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
     reason = node.doing or untold(node.event)
+    if node.is_given_up:
+        yield Text(f"given up: {flat(node.event.text)}", "red")
+        return
     if node.event.kind is EventKind.SILENT:
         yield Text(flat(node.event.text), "red")
     elif reason and (node.doing or not missing(data.get("workers") or ()) or len(data["workers"]) == 1):

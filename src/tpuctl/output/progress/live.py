@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -9,15 +10,15 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.text import Text
 
+from tpuctl.events import Event, EventKind
 from tpuctl.output.marks import ASCII, Marks
 from tpuctl.output.progress.area import Screen, Waiting, area
 from tpuctl.output.progress.drawing import Drawing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.events import Event
     from tpuctl.names import NodeName
     from tpuctl.output.terminal import Terminal
 
@@ -27,10 +28,11 @@ _ROWS = 24  # of a stream that is no device
 class Live:
     """The lines and the area. As a context it holds the area back, so that something else can be written.
 
-    A stream that is no device (text in memory) is drawn at each change only. Any thread may call.
+    A stream that is no device (text in memory) is drawn at each change only. Any thread may call. With `lasting` a screen
+    that cannot be written, other than a closed pipe, is given up and no error is raised.
     """
 
-    def __init__(self, terminal: Terminal, clock: Clock) -> None:
+    def __init__(self, terminal: Terminal, clock: Clock, *, lasting: bool = False) -> None:
         streams = terminal.streams
         try:
             self._is_device = streams.stderr.fileno() >= 0
@@ -48,6 +50,7 @@ class Live:
         )
         self.marks = ASCII if self._console.options.ascii_only else Marks()
         self._clock, self._stdin = clock, streams.stdin if streams.stdin_is_terminal else None
+        self._lasting, self._is_lost = lasting, False
         self._waiting: dict[NodeName, Waiting] = {}
         self._lines: list[Text] = []
         self._frame = 0
@@ -57,14 +60,19 @@ class Live:
 
     def __enter__(self) -> Self:
         self._steering.acquire()
-        self._take_away()
+        try:
+            self._take_away()
+        except BaseException:
+            self._steering.release()
+            raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> bool:
         try:
             self._show()
         finally:
             self._steering.release()
+        return error is not None and self._may_pass_over(error)
 
     def say(self, *parts: tuple[str, str]) -> None:
         """Show a line that stays, of texts with their styles."""
@@ -87,14 +95,24 @@ class Live:
         """Show in the area what is done to a node, if it is there, until it is heard of again."""
         with self._holding:
             if before := self._waiting.get(event.node):
-                self._waiting[event.node] = replace(before, doing=event.text)
+                # What was given up is not any more.
+                heard = replace(before.event, kind=EventKind.WAIT, text="") if before.is_given_up else before.event
+                self._waiting[event.node] = replace(before, event=heard, doing=event.text)
+
+    def give_up(self, event: Event) -> None:
+        """Show in the area that nothing more is done for a node, and why, until it is heard of again."""
+        self.wait(replace(event, data={"state": event.data.get("state"), "health": event.data.get("health")}))
 
     def change(self, event: Event) -> None:
         """Show in the area the state that a node has come to, if it is there, until it is heard of again."""
         with self._holding:
             if before := self._waiting.get(event.node):
                 known = {**event.data, "in_state": 0, "deadline_in": before.event.data.get("deadline_in")}
-                heard = replace(before.event, text="" if known.get("state") else event.text, data=known)
+                if known.get("state") == before.event.data.get("state"):
+                    # Its health is another. What its workers said stays true until they are asked again.
+                    known["workers"] = before.event.data.get("workers")
+                text = before.event.text if before.is_given_up else "" if known.get("state") else event.text
+                heard = replace(before.event, text=text, data=known)
                 self._waiting[event.node] = Waiting(heard, self._clock.monotonic(), before.given)
 
     def leave(self, name: NodeName) -> None:
@@ -113,7 +131,13 @@ class Live:
 
     def _show(self) -> None:
         """Have the area on the screen while there is one; raises what went wrong while drawing."""
-        if not self._waiting:
+        with self._as_far_as_can_be():
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._is_lost:
+            self._above()
+        elif not self._waiting:
             self._take_away()
         elif self._drawing is None:
             self._drawing = Drawing(
@@ -125,11 +149,29 @@ class Live:
             self._drawing.draw()
 
     def _take_away(self) -> None:
-        drawing, self._drawing = self._drawing, None
-        if drawing:
-            drawing.end()
-        elif lines := self._above():
-            self._console.print(*lines, sep="\n", soft_wrap=True)
+        with self._as_far_as_can_be():
+            drawing, self._drawing = self._drawing, None
+            if drawing:
+                drawing.end()
+            elif (lines := self._above()) and not self._is_lost:
+                self._console.print(*lines, sep="\n", soft_wrap=True)
+
+    @contextlib.contextmanager
+    def _as_far_as_can_be(self) -> Iterator[None]:
+        """Give up the screen where it cannot be written and that may be passed over."""
+        try:
+            yield
+        except OSError as error:
+            if not self._may_pass_over(error):
+                raise
+            self._is_lost = True
+            drawing, self._drawing = self._drawing, None
+            if drawing:
+                with contextlib.suppress(OSError):
+                    drawing.end()
+
+    def _may_pass_over(self, error: BaseException) -> bool:
+        return self._lasting and isinstance(error, OSError) and not isinstance(error, BrokenPipeError)
 
     def _above(self) -> Sequence[Text]:
         with self._holding:

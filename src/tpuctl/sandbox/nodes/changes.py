@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import capacity, catalog, consequences, faults, lifecycle, operations
 from tpuctl.sandbox.capacity import Tier
+from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.lifecycle import GONE, Verb
-from tpuctl.sandbox.nodes.creation import demand, failure
+from tpuctl.sandbox.nodes.creation import demand
 from tpuctl.sandbox.nodes.legacy import API_VERSIONS
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import bad_request, failed_precondition, invalid
@@ -154,7 +155,7 @@ def _refusal(verb: Verb, state: str) -> Exception:
 def _failing(session: Session, call: Call, node: NodeRecord) -> Json | None:
     target = Target(call.method, node.project, node.zone, node.node_id)
     fault = faults.take(session, FaultKind.OPERATION_ERROR, target)
-    return failure(fault, node.zone, Tier.of(node.document["schedulingConfig"])) if fault else None
+    return failure(fault, target, Tier.of(node.document["schedulingConfig"])) if fault else None
 
 
 def _failed(session: Session, node: NodeRecord, call: Call, error: Json) -> Json:

@@ -23,6 +23,7 @@ from tpuctl.sandbox import (
 )
 from tpuctl.sandbox.capacity import Demand, Tier
 from tpuctl.sandbox.compute import networks
+from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.nodes import legacy
 from tpuctl.sandbox.refusals import already_exists, invalid, invalid_field
@@ -31,7 +32,6 @@ from tpuctl.sandbox.world import NodeRecord
 if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.sandbox.calls import Call, Json
-    from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.lifecycle import Timeline
     from tpuctl.sandbox.world import Session
 
@@ -64,7 +64,7 @@ def create(session: Session, call: Call) -> Json:
     quotas.check(session, [wanted])
     node = prepare(session, where.project, where.zone, node_id, body=body)
     fault = faults.take(session, FaultKind.OPERATION_ERROR, target)
-    if error := failure(fault, where.zone, wanted.tier) if fault else capacity.shortage(session, wanted):
+    if error := failure(fault, target, wanted.tier) if fault else capacity.shortage(session, wanted):
         return fail_create(session, node, call, error)
     node = replace(node, timeline=faults.plan(session, node, node.timeline, consequences.pace(session, node)))
     session.put_node(node)
@@ -197,17 +197,6 @@ def _network(config: Json, project: str, zone: str) -> Json:
         # Absent is false, as for every field of proto3; every client that wants addresses asks for them.
         "enableExternalIps": bool(config.get("enableExternalIps", False)),
     }
-
-
-def failure(fault: Fault, zone: str, tier: Tier) -> Json:
-    """Return the google.rpc.Status that a fault stands for."""
-    if fault.message:
-        message = fault.message
-    elif fault.code == 8:
-        message = capacity.shortage_text(zone, tier)
-    else:
-        message = "an internal error has occurred"  # observed: terraform-provider-google#16147
-    return {"code": fault.code, "message": message}
 
 
 def fail_create(session: Session, node: NodeRecord, call: Call, error: Json) -> Json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.clock import parse_timestamp
 from tpuctl.sandbox import capacity, consequences, faults, lifecycle
+from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.lifecycle import GONE, Phase
 from tpuctl.sandbox.nodes import creation
 from tpuctl.sandbox.refusals import invalid, invalid_field
@@ -96,7 +97,9 @@ def plan(session: Session, record: QueuedRecord, *, failing: faults.Fault | None
         lost, end = turn + pace.failure(), turn + pace.failure() + pace.delete()
         ending = (Phase(lost, "SUSPENDING", initiator="SERVICE"), Phase(end, "FAILED", initiator="SERVICE"))
         tier = demands(record.project, record.zone, bodies(record.document).values())[0].tier
-        error = creation.failure(failing, record.zone, tier)
+        method = "tpu.projects.locations.queuedResources.create"
+        target = faults.Target(method, record.project, record.zone, record.queued_resource_id)
+        error = failure(failing, target, tier)
         return replace(record, timeline=(*record.timeline, *ending), error=error)
     return _provisioning(session, record, turn)
 

@@ -1,0 +1,84 @@
+"""What is shown of work that goes on with other nodes: what was given up stays in sight, a full disk ends nothing."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face, put
+from tests.screen import on_screen
+from tests.test_progress import creating, err, event, terminal, workers
+from tpuctl.clock import ManualClock
+from tpuctl.events import EventKind
+from tpuctl.output.progress import Progress
+from tpuctl.output.terminal import Streams, Terminal
+
+_needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+
+
+def test_a_node_that_was_given_up_is_in_sight_until_it_recovers() -> None:
+    written = terminal(is_terminal=True)
+    seen = []
+    with Progress(written, ManualClock(), endings=True) as progress:
+        for told in (
+            creating(),
+            event(EventKind.GAVE_UP, "it is broken", state="READY", health="TIMEOUT", error="broken"),
+            event(EventKind.STATE, "READY UNHEALTHY", state="READY", health="UNHEALTHY"),
+            event(EventKind.ACTION, "restarting it"),
+            event(EventKind.RECOVERED, "usable"),
+        ):
+            progress(told)
+            seen.append(on_screen(err(written))[-1])
+
+    assert ([line[2:] for line in seen[:3]], seen[4]) == (
+        [
+            "demo  CREATING  1m",
+            "demo  READY TIMEOUT  given up: it is broken",
+            "demo  READY UNHEALTHY  0s  given up: it is broken",
+        ],
+        "     0s ✓ demo usable",
+    )
+    assert [line[0] for line in seen[1:3]] == ["✗", "✗"]
+
+
+def test_what_workers_said_stays_while_only_the_health_changes() -> None:
+    written = terminal(is_terminal=True)
+    with Progress(written, ManualClock()) as progress:
+        progress(event(EventKind.WAIT, "x", state="READY", health="HEALTH_UNSPECIFIED", workers=workers(2, {1})))
+        progress(event(EventKind.STATE, "READY HEALTHY", state="READY", health="HEALTHY"))
+        during = on_screen(err(written))
+        progress(event(EventKind.STATE, "STOPPING", state="STOPPING", health="HEALTHY"))
+        after = on_screen(err(written))
+
+    assert during[-1] == "  1 of 2 workers missing: 1 (ssh: does not answer)"
+    assert after[-1][2:] == "demo  STOPPING HEALTHY  0s"
+
+
+@_needs_full
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_full_log_ends_nothing_where_others_are_looked_after(*, is_terminal: bool) -> None:
+    full = Path("/dev/full").open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  # closed by what fails
+    shown = Terminal(Streams(io.StringIO(), io.StringIO(), full, stderr_is_terminal=is_terminal), {})
+    events = io.StringIO()
+    with Progress(shown, ManualClock(), events=events, endings=True) as progress:
+        for told in (creating(), event(EventKind.NOTE, "by the way"), event(EventKind.REACHED, "usable")):
+            progress(told)
+            shown.warn("a hook failed")
+
+    assert len(events.getvalue().splitlines()) == 3
+    with pytest.raises(OSError, match="No space"):
+        full.close()
+
+
+@_needs_full
+@one_face
+def test_a_full_disk_for_events_is_told_once_and_the_watch_goes_on(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    out, err, code = tpuctl("watch", "demo", "--until", "10m", "--events", "/dev/full")
+
+    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)

@@ -1,0 +1,37 @@
+"""A failure of an operation can be rehearsed by its code alone: the client takes it for what it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+from tpuctl.errors import ExitCode
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("code", "forecast", "ending"),
+    [
+        (3, "bad request", (ExitCode.USAGE, 1)),
+        (5, "not found", (ExitCode.NOT_FOUND, 1)),
+        (7, "permission denied", (ExitCode.NOT_ALLOWED, 1)),
+        (8, "no capacity", (ExitCode.NO_CAPACITY, 1)),
+        (9, "failed precondition", (ExitCode.NO_CAPACITY, 1)),
+        (13, "internal error", (ExitCode.FAILURE, 3)),
+        (14, "unavailable", (ExitCode.FAILURE, 3)),
+    ],
+)
+def test_up_meets_the_kind_of_failure_that_the_code_stands_for(
+    tpuctl: Console, sandbox: Sandbox, code: int, forecast: str, ending: tuple[ExitCode, int]
+) -> None:
+    """The exit code says of what kind it was, the number of creates whether it was tried again."""
+    _, said, _ = tpuctl("sandbox", "fault", "operation-error", "--code", str(code), "--times", "0")
+
+    out, _, ended = tpuctl("up", "demo", "--type", "v4-8", "--zone", "us-central2-b")
+
+    assert said == (
+        "fault 1: the next create or start of any node fails in its operation "
+        f"with code {code} ({forecast}), until it is removed\n"
+    )
+    assert (out, (ended, sandbox.changes().count("create"))) == ("", ending)
