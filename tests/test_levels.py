@@ -157,7 +157,7 @@ def test_real_workers_tell_of_startup_and_chips(
         ({"state": "TERMINATED"}, "preempted", None, 8),
         ({}, "preempted", None, 5),
         ({}, "preempted", "delete", 3),
-        ({}, "stopped", "delete", 8),
+        ({}, "stopped", "delete", 3),
         ({}, "stopped", "stop", 0),
         ({"state": "PREEMPTED"}, "stopped", None, 8),
         ({}, "gone", "delete", 0),

@@ -26,7 +26,7 @@ def test_each_node_has_its_own_outcome(tpuctl: Console, sandbox: Sandbox) -> Non
     out, err, code = tpuctl(*THREE)
 
     assert (out, code, sandbox.changes()) == ("a\tREADY\nc\tREADY\n", 6, ["create"] * 3)
-    assert [error[:45] for error in errors(err)] == ["error: the zone has no such TPU free at the mo"[:45]]
+    assert [error[:45] for error in errors(err)] == ["error: b: the zone has no such TPU free at the mo"[:45]]
 
 
 @one_face

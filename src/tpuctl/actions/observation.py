@@ -14,7 +14,7 @@ from tpuctl.actions.changes import news
 from tpuctl.actions.history import History
 from tpuctl.actions.requested import Requested
 from tpuctl.actions.survey import Survey
-from tpuctl.errors import ConflictError, QuotaError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, NodeSpec, NodeState
 from tpuctl.readiness import Answer, Failure, Goal, Pace, Policy, Seen, Silence, Tried, Verb
@@ -110,10 +110,10 @@ class Observation:
         if node and self.requested.verb is Verb.CREATE and self._made is None:
             self._made = node.id
         went = self._went_by_itself(before, node)
-        if failed and not (went and isinstance(failed[1], ConflictError)):
+        if failed and not (went and failed.was_cut_short):
             # A creation that a deletion cut short: there the end of the node says more than that of the operation.
             # A node of another id was made by somebody else meanwhile: the failure is none of its.
-            self.fail(*failed, node_id=node.id if node and node.id == self._made else "")
+            self.fail(failed.verb, failed.error, node_id=node.id if node and node.id == self._made else "")
             went = False
         if node:
             self._recognise(node)

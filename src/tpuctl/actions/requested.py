@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 # A change is seen in the node itself; only whether it failed must be asked of its operation, and that less often.
 _ASK_AGAIN = timedelta(seconds=20)
 _FINAL = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb.STOP: NodeState.STOPPED}
+
+
+# CANCELLED and ABORTED: another change came in between.
+_CUT_SHORT = frozenset({1, 10})
+
+
+@dataclass(frozen=True, slots=True)
+class Unmade:
+    """A change that was not carried out; `was_cut_short` tells that another one ended it."""
+
+    verb: Verb
+    error: TpuctlError
+    was_cut_short: bool
 
 
 class Requested:
@@ -41,7 +55,7 @@ class Requested:
         """Return what was requested and cannot be seen in the node yet, so that its state must not be trusted."""
         return self.pending.verb if self.pending and not _shows(self.pending, node) else None
 
-    def settle(self, node: Node | None, now: timedelta) -> tuple[Verb, TpuctlError] | None:
+    def settle(self, node: Node | None, now: timedelta) -> Unmade | None:
         """Return what was requested and has failed, and why. Raises what the cloud raises."""
         pending = self.pending
         if pending is None:
@@ -62,7 +76,9 @@ class Requested:
         if not operation.done:
             return None
         self.request(None)
-        return (pending.verb, self._cloud.operation_error(operation.error)) if operation.error else None
+        if operation.error is None:
+            return None
+        return Unmade(pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _CUT_SHORT)
 
 
 def _shows(pending: Pending, node: Node | None) -> bool:
