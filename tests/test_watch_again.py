@@ -107,7 +107,7 @@ def test_a_budget_outlives_a_watch_until_it_is_refilled(
     assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
 
 
-@one_face
+@pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
 def test_a_journal_that_does_not_last_needs_another_or_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     provision.add_bucket(sandbox.world, "data")

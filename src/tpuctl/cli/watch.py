@@ -144,7 +144,12 @@ def _task(app: App, name: NodeName, spec: NodeSpec | None, policy: Policy, optio
 
 
 def _check_journal(app: App, tasks: Sequence[Task]) -> None:
-    """Raise `InvalidInputError` where a node would be deleted to be made anew, and its spec might be lost in between."""
+    """Raise `InvalidInputError` where a node would be deleted to be made anew, and its spec might be lost in between.
+
+    The embedded sandbox lies beside its journal: neither outlasts the other.
+    """
+    if app.is_sandbox:
+        return
     if any(task.spec is None for task in tasks) and not app.journal.is_lasting(app.invocation.environ):
         raise InvalidInputError(
             "the journal does not outlast this machine, so that the spec of a node could be lost while it is made anew",
