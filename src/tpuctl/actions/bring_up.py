@@ -10,7 +10,7 @@ from tpuctl.actions.ensure_ready import Outcome, ensure_all
 from tpuctl.actions.holding import changing
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.events import Event, EventKind
-from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, NodeState, Tier
+from tpuctl.model import Node, NodeSpec, NodeState
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
@@ -128,10 +128,3 @@ def changes_to(node: Node, spec: NodeSpec) -> dict[str, Any]:
     if spec.description is not None and spec.description != (node.raw.get("description") or ""):
         changes["description"] = spec.description
     return changes
-
-
-def spec_of(node: Node) -> NodeSpec:
-    """Return what would make a node again, without the label of the request that made it."""
-    spec = NodeSpec.from_node(node)
-    tier = None if spec.tier is Tier.ON_DEMAND else spec.tier
-    return replace(spec, tier=tier, labels={k: v for k, v in spec.labels.items() if k != REQUEST_LABEL})

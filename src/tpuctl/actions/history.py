@@ -7,13 +7,14 @@ may be in use. A set-up that has not ended well on a node that tpuctl made is st
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import parse_timestamp
 from tpuctl.errors import BrokenNodeError
 from tpuctl.journal import JournalError
-from tpuctl.model import REQUEST_LABEL
+from tpuctl.model import REQUEST_LABEL, NodeSpec
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -71,6 +72,10 @@ class History:
     def setup(self) -> str | None:
         """What the workers of the node that tpuctl made last were to run."""
         return self._created[1] if self._created else None
+
+    def spec_as_it_is(self, node: Node) -> NodeSpec:
+        """Return what would make a node again; what its workers ran once, the API does not know."""
+        return replace(NodeSpec.from_node(node), setup=self.setup)
 
     def setup_to_do(self, node: Node) -> str | None:
         """Return what the workers of a node that tpuctl made have still to run; nothing for any other node."""
@@ -140,3 +145,10 @@ def is_being_made_anew(journal: Journal, name: NodeName) -> bool:
         elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
             is_between = False
     return is_between
+
+
+def spec_as_it_is(journal: Journal, node: Node, now: datetime) -> NodeSpec:
+    """Return what would make a node again; what its workers ran once only the journal knows."""
+    history = History(journal, node.name)
+    history.read(now)
+    return history.spec_as_it_is(node)

@@ -181,10 +181,6 @@ class Observation:
         times = self.seen.silence.times + 1 if self.seen.silence else 1
         self.note(silence=Silence(self._context.clock.monotonic() - self._answered, times, error))
 
-    def as_it_is(self, node: Node) -> NodeSpec:
-        """Return what would make a node again; what its workers ran once, the API does not know."""
-        return replace(NodeSpec.from_node(node), setup=self.history.setup)
-
     def is_refused(self) -> bool:
         """Tell whether a worker does not know our key."""
         return any(worker.answer is Answer.KEY_REFUSED for worker in self._survey.workers)
@@ -253,7 +249,7 @@ class Observation:
             if self._task.purpose:
                 self.history.begin(node.id, self._context.clock.now())
         if node.state is NodeState.DELETING and self._task.policy.may_create and self.spec is None:
-            self.spec = self.as_it_is(node)  # `up` goes on where the deletion ends
+            self.spec = self.history.spec_as_it_is(node)  # `up` goes on where the deletion ends
 
     def _went_by_itself(self, before: Node | None, node: Node | None) -> bool:
         """Tell whether a node that this run has seen alive goes, or is gone, without our doing: somebody deleted it."""

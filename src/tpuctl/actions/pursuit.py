@@ -278,7 +278,7 @@ class Pursuit:
 
     def _delete(self, reason: str, *, is_repair: bool) -> None:
         node = self._observation.node
-        spec = self._observation.spec = self._observation.spec or self._observation.as_it_is(node)
+        spec = self._observation.spec = self._observation.spec or self._observation.history.spec_as_it_is(node)
         pending = self._steps.delete(node, spec, reason, is_repair=is_repair)
         if pending is None:
             return  # Not the node that the decision was about: look again.

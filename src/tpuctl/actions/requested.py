@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from tpuctl.errors import NotFoundError
 from tpuctl.model import NodeState, Operation
-from tpuctl.readiness import Verb
+from tpuctl.readiness import Verb, shows
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Cloud
@@ -61,8 +61,7 @@ class Requested:
         if pending is None:
             return None
         is_final = node is not None and node.state is _FINAL.get(pending.verb)
-        is_another = pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}
-        if pending.operation.name is None or is_final or is_another:
+        if pending.operation.name is None or is_final or _is_another(pending, node):
             self.request(None)
             return None
         if _shows(pending, node) and self._asked is not None and now - self._asked < _ASK_AGAIN:
@@ -82,16 +81,9 @@ class Requested:
 
 
 def _shows(pending: Pending, node: Node | None) -> bool:
-    match pending.verb:
-        case Verb.CREATE:
-            return node is not None
-        case Verb.DELETE:
-            return node is None or pending.node_id not in {None, node.id}
-        case Verb.STOP:
-            return node is None or node.state is NodeState.STOPPED
-        case Verb.START:
-            return node is None or node.state is not NodeState.STOPPED
-        case Verb.REBOOT | Verb.UPDATE | Verb.WAIT:
-            return True
-        case _:
-            assert_never(pending.verb)
+    return shows(pending.verb, node) or _is_another(pending, node)
+
+
+def _is_another(pending: Pending, node: Node | None) -> bool:
+    """Tell whether the node that was to be deleted is gone, and another has its name."""
+    return pending.verb is Verb.DELETE and node is not None and pending.node_id not in {None, node.id}

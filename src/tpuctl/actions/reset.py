@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.bring_up import with_key
 from tpuctl.actions.ensure_ready import Outcome, ensure
-from tpuctl.actions.history import History
+from tpuctl.actions.history import spec_as_it_is
 from tpuctl.actions.holding import changing, end_watch
-from tpuctl.actions.steps import REBOOT_PAUSE, Pending
+from tpuctl.actions.steps import REBOOT_PAUSE, Pending, check_same
 from tpuctl.errors import ConflictError
 from tpuctl.events import Event, EventKind
 from tpuctl.journal import JournalError
-from tpuctl.model import Node, NodeSpec, NodeState
+from tpuctl.model import Node, NodeState
 from tpuctl.plan import ResetMode
 from tpuctl.readiness import Answer, Policy, Verb
 from tpuctl.readiness.words import describe_answers
@@ -143,18 +143,11 @@ def _restart(context: Context, node: Node, policy: Policy, *, steal: bool) -> Ou
 
 
 def _recreate(context: Context, node: Node, policy: Policy, *, steal: bool) -> Outcome:
-    history = History(context.journal, node.name)
-    history.read(context.clock.now())
-    spec = with_key(context, replace(NodeSpec.from_node(node), setup=history.setup))
+    spec = with_key(context, spec_as_it_is(context.journal, node, context.clock.now()))
     with changing(context, node.name, "reset", steal=steal, keep=True):
         now = context.clock.now()
         context.journal.append(node.name, "delete", now, reason="reset", id=node.id, spec=spec.to_json())
-        there = context.cloud.find_node(node.name)
-        if there is not None and there.id != node.id:
-            raise ConflictError(
-                f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
-                hint=f"look at it again: `tpuctl status {node.name.node_id}`",
-            )
+        check_same(context, node)
         _tell(context, node, "deleting it, to create it again", verb="delete", id=node.id)
         pending = Pending(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
     return ensure(context, node.name, policy, spec=spec, pending=pending, purpose="reset")

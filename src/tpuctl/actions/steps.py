@@ -151,6 +151,16 @@ class Steps:
             self._context.leases.done(self._name)
 
 
+def check_same(context: Context, node: Node) -> None:
+    """Look right before a deletion. Raises `ConflictError` where another node has the name of the one that was looked at."""
+    there = context.cloud.find_node(node.name)
+    if there is not None and there.id != node.id:
+        raise ConflictError(
+            f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
+            hint=f"look at it again: `tpuctl status {node.name.node_id}`",
+        )
+
+
 def describe(spec: NodeSpec) -> str:
     """Return a spec in a few words: `v4-8 with tpu-ubuntu2204-base, spot`."""
     shape = f" ({spec.topology})" if spec.topology else ""

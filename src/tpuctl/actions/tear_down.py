@@ -8,15 +8,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.ensure_ready import Outcome, ensure_all
-from tpuctl.actions.history import History
+from tpuctl.actions.history import spec_as_it_is
 from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
-from tpuctl.actions.steps import Pending
+from tpuctl.actions.steps import Pending, check_same
 from tpuctl.clock import format_duration
 from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.events import Event, EventKind
-from tpuctl.model import Node, NodeSpec, Operation, QueuedResource
+from tpuctl.model import Node, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.readiness import Goal, Policy, Verb
 
@@ -106,12 +106,7 @@ def _request(context: Context, target: Target, *, by: str) -> Pending:
         end_watch(context, NodeName(target.name.project, target.name.zone, node_id), by)
     _record(context, target)
     if target.node is not None:
-        there = context.cloud.find_node(target.name)
-        if there is not None and there.id != target.node.id:
-            raise ConflictError(
-                f"`{target.name.node_id}` is not the node that was looked at: somebody has made it anew",
-                hint=f"look at it again: `tpuctl status {target.name.node_id}`",
-            )
+        check_same(context, target.node)
     seen_id = target.node.id if target.node else None
     if request:
         _tell(context, target.name, f"deleting its queued resource `{request.queued_resource_id}`")
@@ -168,10 +163,7 @@ def _record(context: Context, target: Target) -> None:
     """Write what is about to be deleted to the journal."""
     data: dict[str, Any] = {}
     if target.node:
-        history = History(context.journal, target.name)
-        history.read(context.clock.now())
-        # What its workers ran once, the API does not know.
-        spec = replace(NodeSpec.from_node(target.node), setup=history.setup)
+        spec = spec_as_it_is(context.journal, target.node, context.clock.now())
         data = {"spec": spec.to_json(), "id": target.node.id}
     context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
 

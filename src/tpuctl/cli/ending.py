@@ -15,6 +15,7 @@ from tpuctl.readiness import Goal, Policy, Verb
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from tpuctl.actions.cloud import Context
     from tpuctl.cli.app import App
     from tpuctl.names import NodeReference
 
@@ -62,12 +63,8 @@ def end_nodes(
     with app.progress(events=events) as progress:
         context = app.context(progress)
         found = {text: find_target(context, app.place, app.reference(text)) for text in texts}
-        for text in [] if dry_run else [text for text, target in found.items() if target is None]:
-            # Whoever looks after it may be about to make it again: they lose it, then it is looked for once more.
-            if end_absent(context, app.place, app.reference(text), by=by):
-                found[text] = find_target(context, app.place, app.reference(text))
-        targets = [target for target in found.values() if target]
-        missing = [app.reference(text) for text, target in found.items() if target is None]
+    targets = [target for target in found.values() if target]
+    missing = [app.reference(text) for text, target in found.items() if target is None]
     if missing and strict:
         raise absent(missing[0], app.place)
     for target in targets:
@@ -75,11 +72,12 @@ def end_nodes(
     if dry_run:
         show_plan(app, tuple(map(_step, targets)), spec=None, node=None)
         return Ended(targets, missing, [])
-    question = "delete " + ", ".join(
-        f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets
-    )
-    if targets and not app.terminal.confirm(f"{question}, with its boot disk?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+    _confirm(app, targets, yes=yes)
+    with app.progress(events=events) as progress:
+        context = app.context(progress)
+        late = list(filter(None, (_made_meanwhile(app, context, entry, by=by) for entry in missing)))
+    _confirm(app, late, yes=yes)
+    targets, missing = [*targets, *late], [entry for entry in missing if entry.node_id not in _ids(late)]
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
     named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in targets)
     going_on = f"the deletion of `{named}` goes on"
@@ -87,6 +85,22 @@ def end_nodes(
         endings = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
     ended = [target for target, ending in zip(targets, endings, strict=True) if not isinstance(ending, TpuctlError)]
     return Ended(ended, missing, [ending for ending in endings if isinstance(ending, TpuctlError)])
+
+
+def _confirm(app: App, targets: list[Target], *, yes: bool) -> None:
+    """Ask whether these may be deleted. Raises `NotConfirmedError` for a no."""
+    what = ", ".join(f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets)
+    if targets and not app.terminal.confirm(f"delete {what}, with its boot disk?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def _made_meanwhile(app: App, context: Context, reference: NodeReference, *, by: str) -> Target | None:
+    """Take what is not there from whoever may be about to make it again, and return what they have made of it."""
+    return find_target(context, app.place, reference) if end_absent(context, app.place, reference, by=by) else None
+
+
+def _ids(targets: list[Target]) -> set[str]:
+    return {target.name.node_id for target in targets}
 
 
 def _step(target: Target) -> Step:

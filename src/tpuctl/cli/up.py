@@ -23,7 +23,7 @@ from tpuctl.cli.policy import level_option, probe_option, repair_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.errors import ExitCode
 from tpuctl.events import EventKind, to_all
-from tpuctl.model import NodeSpec, NodeState
+from tpuctl.model import NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,12 +114,13 @@ def _settle(
     Where there is a spec to wait for, an API that does not answer is waited out, as it is later on.
     """
     from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.history import spec_as_it_is  # noqa: PLC0415  # as above
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
     name, found = where_to_create(app, text, spec, is_patient=spec is not None and not (dry_run or no_wait))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # It may be gone at the next look, and then nobody could tell what it was.
-        spec = NodeSpec.from_node(found)
+        spec = spec_as_it_is(app.journal, found, app.clock.now())
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
     if found is None and spec is not None and not options["anyway"]:

@@ -2,7 +2,7 @@
 
 from tpuctl.readiness.decisions import Create, Decision, Delete, GiveUp, Next, Reached, Reboot, Restart, Start, Wait
 from tpuctl.readiness.pacing import interval
-from tpuctl.readiness.rules import decide
+from tpuctl.readiness.rules import decide, shows
 from tpuctl.readiness.values import (
     LEVELS,
     Answer,
@@ -50,4 +50,5 @@ __all__ = [
     "describe_answers",
     "interval",
     "matrix",
+    "shows",
 ]

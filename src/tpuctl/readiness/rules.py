@@ -65,14 +65,14 @@ def _silent(policy: Policy, seen: Seen, silence: Silence, left: timedelta | None
 def _decide(policy: Policy, seen: Seen, now: datetime) -> Decision:
     if seen.failure and (decision := after_failure(policy, seen, seen.failure)):
         return decision
-    if seen.pending and not _shows(seen.pending, seen.node):
+    if seen.pending and not shows(seen.pending, seen.node):
         return _wait(seen, f"{seen.pending} requested")
     if not policy.goal.is_usable:
         return _winding_down(policy, seen)
     return _absent(policy, seen) if seen.node is None else _present(policy, seen, seen.node, now)
 
 
-def _shows(verb: Verb, node: Node | None) -> bool:
+def shows(verb: Verb, node: Node | None) -> bool:
     """Tell whether a change that was requested can be seen in the node, so that its state may be trusted again."""
     match verb:
         case Verb.CREATE:
