@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE
+from tests.conftest import Console, Result, Sandbox
+from tests.lifecycle import ZONE, EventfulClock
 from tpuctl.sandbox import admin, request_log
 from tpuctl.sandbox.in_process import SandboxHttp
 
@@ -81,3 +83,14 @@ def written(path: Path, lines: int) -> list[str]:
 def errors(err: str) -> list[str]:
     """Return the lines of stderr that say why something failed."""
     return [line for line in err.splitlines() if line.startswith("error: ")]
+
+
+def watching(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
+    """Return what runs `tpuctl watch demo` for ten minutes, and lets something happen after two."""
+
+    def run(*options: str, happens: Callable[[], object] | None = None, until: str = "10m", **environ: Any) -> Result:
+        if happens:
+            clock.after(timedelta(minutes=2), happens)
+        return tpuctl("watch", "demo", "--until", until, "--events", "-", *options, **environ)
+
+    return run

@@ -6,13 +6,12 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
-from tests.others import errors, events, somebody, story, written
+from tests.others import errors, events, somebody, story, watching, written
 from tpuctl.cli.main import TerminatedError
 
 # What `--events -` tells of a node that is well from the beginning.
@@ -28,14 +27,7 @@ def clock() -> EventfulClock:
 
 @pytest.fixture
 def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
-    """Run `tpuctl watch demo` for ten minutes, and let something happen after two."""
-
-    def run(*options: str, happens: Callable[[], object] | None = None, until: str = "10m", **environ: Any) -> Result:
-        if happens:
-            clock.after(2 * MINUTE, happens)
-        return tpuctl("watch", "demo", "--until", until, "--events", "-", *options, **environ)
-
-    return run
+    return watching(tpuctl, clock)
 
 
 def test_a_preempted_node_is_made_anew_as_it_was(sandbox: Sandbox, watch: Callable[..., Result]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put
-from tests.others import KilledError, another_machine, changes, errors, kill, story
+from tests.others import KilledError, another_machine, changes, errors, kill, story, watching
 from tpuctl.sandbox import provision
 
 # What `--events -` tells of a node that is made.
@@ -27,14 +27,7 @@ def clock() -> EventfulClock:
 
 @pytest.fixture
 def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
-    """Run `tpuctl watch demo` for ten minutes, and let something happen after two."""
-
-    def run(*options: str, happens: Callable[[], object] | None = None, until: str = "10m", **environ: Any) -> Result:
-        if happens:
-            clock.after(2 * MINUTE, happens)
-        return tpuctl("watch", "demo", "--until", until, "--events", "-", *options, **environ)
-
-    return run
+    return watching(tpuctl, clock)
 
 
 @one_face

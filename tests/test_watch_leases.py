@@ -169,6 +169,23 @@ def test_a_down_while_the_watch_is_making_it_anew(tpuctl: Console, sandbox: Sand
     assert tpuctl("list")[0] == ""
 
 
+@one_face
+def test_a_no_to_down_leaves_the_watch_of_another_name_alone(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """`demo` is not there at that moment; nothing was done, so its watch goes on trying."""
+    put(sandbox, schedulingConfig={"spot": True})
+    put(sandbox, "other")
+    results: list[Result] = []
+    clock.after(MINUTE, lambda: sandbox.fault("preempt", node="demo"))
+    sandbox.fault("operation-error", method="*.create", count=0)
+    clock.after(4 * MINUTE, lambda: results.append(tpuctl("down", "other", "demo", "--zone", ZONE, stdin="n\n")))
+
+    _, _, code = tpuctl(*WATCH)
+
+    assert (code, results[0][2], "nothing was done" in results[0][1]) == (0, 1, True)
+
+
 @two_machines
 def test_without_a_lease_two_machines_still_make_one_node(
     tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile

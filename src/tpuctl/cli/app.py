@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.cli.invocation import InFlight
 from tpuctl.cli.places import sandbox_world, state_folder
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
@@ -36,15 +36,6 @@ if TYPE_CHECKING:
     from tpuctl.remote.workers import SshWorkers
     from tpuctl.sandbox.world import World
     from tpuctl.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """What goes on in the cloud if this process ends now, and what to type then."""
-
-    what: str | Callable[[], str]
-    resume: str
-    undo: str | None = None
 
 
 class App:
@@ -125,13 +116,9 @@ class App:
     @cached_property
     def world(self) -> World:
         """The sandbox's world, made when there is none."""
-        from tpuctl.sandbox.world import World  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.cli.worlds import open_world  # noqa: PLC0415  # only for the sandbox
 
-        path = self.sandbox_path
-        self._say_that_nothing_is_real(is_new=not path.exists())
-        world = World.open(path, clock=self.invocation.clock, speed=self._sandbox_speed())
-        self.at_the_end(world.close)
-        return world
+        return open_world(self)
 
     @cached_property
     def client(self) -> TpuClient:
@@ -270,11 +257,10 @@ class App:
             # The settings are what is wrong: the flag alone tells.
             is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
             form, sandbox = Format.JSON if is_json else Format.TABLE, False
-        if error.hint and error.node:
-            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", error.node, error.hint)
-        elif error.hint and len(self._named) == 1:
+        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
+        if error.hint and node:
             # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
-            error.hint = re.sub(r"(?<=[ `])NODE(?=`)", next(iter(self._named)), error.hint)
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", node, error.hint)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def close(self) -> None:
@@ -293,9 +279,7 @@ class App:
 
     def command_line(self) -> str:
         """Return the command as it was typed, to be typed again."""
-        import shlex  # noqa: PLC0415  # only for messages
-
-        return shlex.join(("tpuctl", *self.invocation.arguments))
+        return self.invocation.command_line()
 
     @property
     def is_verbose(self) -> bool:
@@ -311,24 +295,3 @@ class App:
     def _zone_flags(self) -> tuple[str, ...]:
         given: tuple[str, ...] = self._flags.get("zone", ())
         return tuple(zone for text in given for zone in text.split(",") if zone)
-
-    def _sandbox_speed(self) -> float | None:
-        text = self.invocation.environ.get("TPUCTL_SANDBOX_SPEED")
-        if not text:
-            return None
-        try:
-            speed = float(text)
-        except ValueError:
-            speed = 0.0
-        if not 0 < speed <= 1e6:
-            raise SettingError(
-                f"`TPUCTL_SANDBOX_SPEED` is `{text}`", hint="it is a number such as 60: a cloud minute takes a second"
-            )
-        return speed
-
-    def _say_that_nothing_is_real(self, *, is_new: bool) -> None:
-        # A project file may be somebody else's: whoever relies on it is told every time.
-        setting = self.settings["sandbox"]
-        is_from_file = setting is not None and setting.source.kind == "project file" and self.is_sandbox
-        if self.terminal.streams.stderr_is_terminal or is_new or is_from_file:
-            self.terminal.note("sandbox: nothing here is real, and nothing is billed")

@@ -1,4 +1,4 @@
-"""What a run of the program gets from outside: all that a test replaces."""
+"""What a run of the program gets from outside, and what it leaves behind when it is cut off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from random import Random
 
@@ -24,3 +24,18 @@ class Invocation:
     folder: Path
     clock: Clock | None = None
     random: Random | None = None
+
+    def command_line(self) -> str:
+        """Return the command as it was typed, to be typed again."""
+        import shlex  # noqa: PLC0415  # only for messages
+
+        return shlex.join(("tpuctl", *self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """What goes on in the cloud if this process ends now, and what to type then."""
+
+    what: str | Callable[[], str]
+    resume: str
+    undo: str | None = None

@@ -65,7 +65,10 @@ def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy:  # click's options; fields of Policy
-    """Take the options that say when and how far to repair out of a command's options, and return the policy they make."""
+    """Take the options that say when and how far to repair out of a command's options, and return the policy they make.
+
+    The goal is that of `--for` and `--probe`; `--yes` lets it touch what may be in use.
+    """
     given = {key: options.pop(key, None) for key in ("repair", *_BUDGETS, *_THRESHOLDS)}
     flags = {key: _as_text(value) for key, value in given.items() if value is not None}
     settings = app.settings_with(flags)
@@ -76,6 +79,11 @@ def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy: 
         max_restarts=settings.number("max_restarts"),
         max_recreates=settings.number("max_recreates"),
         thresholds=thresholds,
+        goal=reachable_goal(app, options["goal"], probe=options["probe"]),
+        has_probe=options["probe"] is not None,
+        may_create=True,
+        may_start=True,
+        forced=options["yes"],
         **further,
     )
 

@@ -91,17 +91,12 @@ def command(
 
 
 def _policy(app: App, options: dict[str, Any]) -> Policy:
-    from tpuctl.cli.policy import deadline, reachable_goal, repair_policy  # noqa: PLC0415  # as above
+    from tpuctl.cli.policy import deadline, repair_policy  # noqa: PLC0415  # as above
 
     return repair_policy(
         app,
         options,
-        goal=reachable_goal(app, options["goal"], probe=options["probe"]),
-        has_probe=options["probe"] is not None,
-        may_create=True,
-        may_start=True,
         replace=options["replace"],
-        forced=options["yes"],
         timeout=deadline(app, options["timeout"]),
     )
 

@@ -111,18 +111,13 @@ def _terminated(app: App) -> ExitCode:
 
 
 def _policy(app: App, options: dict[str, Any]) -> Policy:
-    from tpuctl.cli.policy import reachable_goal, repair_policy  # noqa: PLC0415  # as above
+    from tpuctl.cli.policy import repair_policy  # noqa: PLC0415  # as above
 
     return repair_policy(
         app,
         options,
-        goal=reachable_goal(app, options["goal"], probe=options["probe"]),
-        has_probe=options["probe"] is not None,
-        may_create=True,
-        may_start=True,
         is_keeper=True,
         is_patient=True,
-        forced=options["yes"],
         recreate_deleted=options["recreate_deleted"],
         timeout=None,
     )
