@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 from tpuctl.clock import format_duration
 from tpuctl.errors import NotFoundError
 from tpuctl.events import Event, EventKind
-from tpuctl.output.progress.changes import Changes
+from tpuctl.output.progress.changes import Changes, hints
 from tpuctl.output.progress.export import Export, Shrugging
 from tpuctl.output.tables import flat
 
@@ -115,6 +115,8 @@ class Progress:
             (f"{event.node.node_id} ", "bold"),
             (words, style),
         )
+        for line in hints(event):
+            live.say((f"{'':>7} {line}", "dim"))
 
 
 def _mark(kind: EventKind, marks: Marks) -> str:

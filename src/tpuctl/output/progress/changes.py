@@ -31,6 +31,12 @@ def untold(event: Event) -> str:
     return reason
 
 
+def hints(event: Event) -> Iterator[str]:
+    """Yield what to do about a node that was given up, as the hints of an error are shown."""
+    for line in str(event.data.get("hint") or "").splitlines():
+        yield f"  hint: {line}"
+
+
 class Changes:
     """Decides which events are worth a line, and words it."""
 
@@ -51,6 +57,7 @@ class Changes:
             return
         self._told[event.node] = "", None
         yield f"{event.node.node_id}: {event.text}"
+        yield from hints(event)
 
     def _wait(self, event: Event) -> Iterator[str]:
         reason, following, after = untold(event), event.data.get("next"), event.data.get("next_in")
