@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.cli.members import find_nodes, members
 from tpuctl.cli.options import cli_command, node_argument
-from tpuctl.errors import ConflictError, InvalidInputError
-from tpuctl.model import NodeState
-from tpuctl.remote.keys import with_key
-from tpuctl.remote.known_hosts import remember_host_keys
+from tpuctl.errors import InvalidInputError
+from tpuctl.model.worker_set import WorkerSet
 from tpuctl.remote.ssh import execute, run
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
-    from tpuctl.model import Node
-    from tpuctl.remote.ssh import Connection
-
-# The other states in which ssh may well work, and is worth the try [gcloud 528, tpu_vm/ssh.py].
-_WORTH_A_TRY = frozenset({NodeState.READY, NodeState.REPAIRING, NodeState.RESTARTING, NodeState.UNHIDING})
 
 
 @cli_command("ssh", without=("output",))
@@ -52,14 +46,9 @@ def command(
       tpuctl ssh trainer --worker 3 -- 'ls -l $HOME'
       tpuctl ssh ada@trainer -L 6006:localhost:6006
     """
-    login, _, name = node.rpartition("@")
-    if login:
-        app.log_in_as(login)
     words = _command(remote_command, line)
-    found = app.find(name)
-    _check(found, worker)
-    _let_in(app, found)
-    connection = _connection(app, found, worker)
+    member = members(app, find_nodes(app, [node]), WorkerSet.parse(str(worker)))[0]
+    connection = member.way
     options = (*(f"-o{option}" for option in ssh_options), *(f"-L{forward}" for forward in local))
     streams = app.terminal.streams
     if app.is_sandbox and (tty or (not words and streams.stdin_is_terminal)):
@@ -89,32 +78,3 @@ def _command(words: tuple[str, ...], line: str | None) -> tuple[str, ...]:
     if words:
         raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
     return (line,)
-
-
-def _check(node: Node, worker: int) -> None:
-    """Say what is wrong with the node instead of letting ssh time out."""
-    name = node.name.node_id
-    if node.state not in _WORTH_A_TRY and node.state.is_known:
-        remedy = f"`tpuctl up {name}` brings it up" if node.state is not NodeState.CREATING else f"`tpuctl wait {name}`"
-        raise ConflictError(f"`{name}` is {node.state}: ssh cannot reach it", hint=remedy)
-    if worker >= node.workers:
-        last = node.workers - 1
-        has = f"has workers 0 to {last}" if last else "has one worker, number 0"
-        raise InvalidInputError(f"`{name}` has no worker {worker}", hint=f"it {has}")
-
-
-def _let_in(app: App, node: Node) -> None:
-    """Put our key into the node's metadata where it is missing: the node was made elsewhere."""
-    entry = app.workers.key_entry()
-    if entry is not None and with_key(node.metadata.get("ssh-keys", ""), entry) != node.metadata.get("ssh-keys", ""):
-        app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
-        app.client.change_metadata(
-            node.name, lambda metadata: {**metadata, "ssh-keys": with_key(metadata.get("ssh-keys", ""), entry)}
-        )
-
-
-def _connection(app: App, node: Node, worker: int) -> Connection:
-    app.workers.learn_host_keys(node)
-    connection = app.workers.connection(node, worker)
-    remember_host_keys([connection])
-    return connection
