@@ -24,6 +24,7 @@ class Where(StrEnum):
     API = "api"
     OPERATION = "operation"
     QUEUED_RESOURCE = "queued-resource"
+    SSH = "ssh"
 
 
 class By(StrEnum):
@@ -49,6 +50,7 @@ class Action(StrEnum):
     HOST_MEMORY = "host-memory"
     FIX_TRAINING_CODE = "fix-training-code"
     KILL_STALE_PROCESS = "kill-stale-process"
+    FIX_SSH = "fix-ssh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +92,29 @@ _ORDER: Mapping[Where, tuple[Where, ...]] = MappingProxyType(
         Where.API: (Where.API, Where.OPERATION),
         Where.OPERATION: (Where.OPERATION, Where.API),
         Where.QUEUED_RESOURCE: (Where.QUEUED_RESOURCE, Where.OPERATION, Where.API),
+        Where.SSH: (Where.SSH,),
     }
 )
 
 
-def classify(text: str, *, where: Where, reason: str | None = None) -> Verdict | None:
+def classify(
+    text: str, *, where: Where, reason: str | None = None, known: Mapping[str, str] = MappingProxyType({})
+) -> Verdict | None:
     """Return what a message means, or nothing for one that is not known.
 
-    `text` is `STATUS: message`. `reason` is `google.rpc.ErrorInfo.reason`: where it is known it beats the text, which
-    then only chooses among the messages that share it.
+    `text` is `STATUS: message`; for ssh it is what ssh wrote to stderr. `reason` is `google.rpc.ErrorInfo.reason`: where it
+    is known it beats the text, which then only chooses among the messages that share it. `known` are facts that the message
+    need not name; its own words win.
     """
     collapsed = " ".join(text[:_LONGEST].split())
     by_reason = [message for message in messages() if reason is not None and reason in message.reasons]
     for candidates in (by_reason, _in_order(where)):
         for message in candidates:
             if found := re.search(message.match, collapsed):
-                return _verdict(message, {key: value for key, value in found.groupdict().items() if value})
+                return _verdict(message, {**known, **{key: value for key, value in found.groupdict().items() if value}})
         # Specific comes before generic: the last that shares the reason assumes least.
         if by_reason:
-            return _verdict(by_reason[-1], {})
+            return _verdict(by_reason[-1], known)
     return None
 
 
@@ -154,7 +160,7 @@ def _verdict(message: Message, facts: Mapping[str, str]) -> Verdict:
     return Verdict(
         message.id,
         message.kind,
-        message.meaning,
+        re.sub(r"\{(\w+)\}", fill, message.meaning),
         remedy,
         message.action,
         message.retriable,

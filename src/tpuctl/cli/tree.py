@@ -24,6 +24,8 @@ _COMMANDS = {
     "list": ("list_nodes", "List the nodes of all zones."),
     "status": ("status", "Show one node in full."),
     "ssh": ("ssh", "Open a shell on a worker, or run a command on it."),
+    "env": ("env", "Print, for a shell, the variables that training scripts look for."),
+    "run": ("run", "Run a command on all workers at once."),
     "reset": ("reset", "Make a node fresh without losing its disk."),
     "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
     "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),

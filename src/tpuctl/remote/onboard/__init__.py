@@ -1,16 +1,19 @@
 """Programs that run on workers, under the Python that is there (3.8 or later), and how they get there.
 
-A program is a file of this package that imports nothing but the standard library. Its text goes through ssh's stdin, so no
+A program is a file of this package that imports nothing but the standard library and other files of it, whose text then goes
+before its own. It all goes through ssh's stdin, so no
 login shell interprets it and nothing is installed. Every TPU VM image has `/usr/bin/python3`: cloud-init needs it.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import cache
 from importlib import resources
 
 _READ = "import sys;exec(compile(sys.stdin.buffer.read({size}),'tpuctl','exec'))"
+_OF_PACKAGE = re.compile(r"^from tpuctl\.remote\.onboard\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's own Python first: PATH may begin with a slow wrapper, or with an environment of the user's.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
 
@@ -28,4 +31,15 @@ def bootstrap(name: str, call: str) -> tuple[str, bytes]:
 
 @cache
 def _source(name: str) -> bytes:
-    return resources.files(__package__).joinpath(f"{name}.py").read_bytes() + b"\n"
+    """Return a program with all that it imports of this package, as one file."""
+    texts: dict[str, str] = {}
+    _collect(name, texts)
+    return ("from __future__ import annotations\n" + "\n".join(texts.values())).encode() + b"\n"
+
+
+def _collect(name: str, texts: dict[str, str]) -> None:
+    text = resources.files(__package__).joinpath(f"{name}.py").read_text("utf-8")
+    for other in _OF_PACKAGE.findall(text):
+        if other not in texts:
+            _collect(other, texts)
+    texts[name] = _OF_PACKAGE.sub("", text).replace("from __future__ import annotations\n", "")

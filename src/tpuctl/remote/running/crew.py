@@ -1,0 +1,243 @@
+"""The loop that serves all workers of a run: who connects next, when the command begins, what is done when a link breaks."""
+
+from __future__ import annotations
+
+import selectors
+from contextlib import suppress
+from datetime import timedelta
+from typing import IO, TYPE_CHECKING, Protocol
+
+from tpuctl.remote.running.failure import failure
+from tpuctl.remote.running.post import Phase, Post
+from tpuctl.remote.running.stopping import Stopping
+from tpuctl.remote.running.values import Ending, Limits, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.feeding import Source
+    from tpuctl.remote.running.values import Audience
+
+_PAUSES = (0.5, 1.0, 2.0, 4.0)
+_LONGEST_WAIT = timedelta(seconds=5)
+_INQUIRY_EVERY = timedelta(seconds=15)
+
+
+class Interrupts(Protocol):
+    """The signals that this process was sent."""
+
+    def fileno(self) -> int:
+        """Return what becomes readable when there is one."""
+
+    def take(self) -> list[int]:
+        """Return those that have come since the last call."""
+
+
+class Crew:
+    """All workers of one run. `inquire` tells why a node cannot be running any more, or nothing."""
+
+    def __init__(
+        self,
+        posts: Sequence[Post],
+        limits: Limits,
+        audience: Audience,
+        clock: Clock,
+        *,
+        interrupts: Interrupts,
+        inquire: Callable[[Member], str | None],
+        source: Source | None = None,
+    ) -> None:
+        self._posts, self._limits, self._audience, self._clock = posts, limits, audience, clock
+        self._interrupts, self._inquire, self._source = interrupts, inquire, source
+        self._selector = selectors.DefaultSelector()
+        self._stopping = Stopping(limits, clock.monotonic())
+        self._inquired: dict[str, timedelta] = {}
+        # Whether the command may begin: all that are to run it answer, or need not.
+        self._may_begin = all(post.order.must_exist for post in posts)
+
+    @property
+    def stopping(self) -> Stopping:
+        """Why the commands were told to end, if they were."""
+        return self._stopping
+
+    def work(self) -> tuple[Ending, ...]:
+        """Run it to its end on all workers. Raises `SshProgramMissingError`."""
+        self._selector.register(self._interrupts.fileno(), selectors.EVENT_READ, None)
+        try:
+            while any(post.phase is not Phase.ENDED for post in self._posts):
+                self._advance()
+                self._listen()
+        finally:
+            self._close()
+        return tuple(post.ending for post in self._posts if post.ending is not None)
+
+    def _advance(self) -> None:
+        """Do what is due."""
+        now = self._clock.monotonic()
+        self._stop(now)
+        self._connect(now)
+        self._begin()
+        for post in self._posts:
+            if post.phase is Phase.WAITING and post.tries and post.may_run and post.next_try > now:
+                self._doubt(post, now)
+        if self._source is not None:
+            self._feed(self._source)
+
+    def _feed(self, source: Source) -> None:
+        """Read what the one worker that has our stdin may take, and send it."""
+        known = source in self._selector.get_map()
+        if not source.may_wait:
+            while source.wants_more:
+                source.fill()
+        elif source.wants_more and not known:
+            self._selector.register(source, selectors.EVENT_READ, None)
+        elif known and not source.wants_more:
+            self._selector.unregister(source)
+        source.serve(self._posts[0])
+
+    def _stop(self, now: timedelta) -> None:
+        failed = self._limits.fail_fast and any(post.ending and not post.ending.is_good for post in self._posts)
+        order = self._stopping.due(now, self._interrupts.take(), has_failed=failed)
+        if order is None:
+            return
+        if order.text:
+            self._audience.note(None, order.text)
+        for post in self._posts:
+            if post.phase is Phase.ENDED:
+                continue
+            if not post.may_run:
+                post.end(Outcome.NOT_STARTED, order.why)
+            elif order.number is None:
+                post.end(Outcome.LOST, order.why)
+            else:
+                post.signal(order.number)
+
+    def _connect(self, now: timedelta) -> None:
+        """Let those whose turn it is connect: so many handshakes at once, however many commands run."""
+        free = self._limits.fanout - sum(post.phase is Phase.CONNECTING for post in self._posts)
+        for post in self._posts:
+            if free <= 0:
+                return
+            if post.phase is Phase.WAITING and post.next_try <= now:
+                if post.trying_since is None:
+                    post.trying_since = now
+                post.connect()
+                self._selector.register(post.stdout, selectors.EVENT_READ, post)
+                free -= 1
+
+    def _begin(self) -> None:
+        """Give the word when all are there that shall run the command."""
+        if not self._may_begin:
+            if any(self._is_awaited(post) for post in self._posts):
+                return
+            absent = [post for post in self._posts if post.ending and post.ending.outcome is Outcome.UNREACHABLE]
+            if absent and not self._limits.partial:
+                self._call_off(absent)
+                return
+            self._may_begin = True
+        running = sum(post.phase is Phase.RUNNING for post in self._posts)
+        for post in self._posts:
+            if post.phase is Phase.READY and (self._limits.batch is None or running < self._limits.batch):
+                post.go()
+                running += 1
+
+    def _is_awaited(self, post: Post) -> bool:
+        return post.phase in {Phase.WAITING, Phase.CONNECTING} and not post.may_run
+
+    def _call_off(self, absent: Sequence[Post]) -> None:
+        """Start the command nowhere: on a part of a slice it would wait for the rest for ever."""
+        names = ", ".join(post.member.label for post in absent)
+        for post in self._posts:
+            if post.phase is not Phase.ENDED:
+                post.end(Outcome.NOT_STARTED, f"worker {names} cannot be reached")
+
+    def _listen(self) -> None:
+        """Wait for whatever comes first, and serve it."""
+        for post in self._posts:
+            self._watch_writing(post)
+        if all(post.phase is Phase.ENDED for post in self._posts):
+            return
+        waits = [post.next_try for post in self._posts if post.phase is Phase.WAITING]
+        now = self._clock.monotonic()
+        until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
+        for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
+            post = key.data
+            if not isinstance(post, Post):
+                if self._source is not None and key.fileobj is self._source:
+                    self._source.fill()
+                continue
+            if mask & selectors.EVENT_WRITE:
+                post.write()
+            if mask & selectors.EVENT_READ:
+                self._read(post)
+
+    def _read(self, post: Post) -> None:
+        streams = (post.stdout, post.stdin)
+        try:
+            is_there = post.read()
+        except ValueError:
+            # Something else writes where only our program should.
+            post.end(Outcome.REFUSED, "its answer is not understood: something there prints into the session")
+            return
+        if not is_there:
+            for stream in streams:
+                self._forget(stream)
+            self._hung_up(post)
+
+    def _hung_up(self, post: Post) -> None:
+        """Decide what the end of a connection means."""
+        if post.phase is Phase.ENDED:
+            return
+        now = self._clock.monotonic()
+        found = failure(post)
+        since = post.trying_since if post.trying_since is not None else now
+        post.trying_since = since
+        within = self._limits.attach_within if post.may_run else self._limits.connect_within
+        if not found.is_retriable or now - since > within:
+            post.end(Outcome.LOST if post.may_run else Outcome.UNREACHABLE, found.why)
+            return
+        if post.has_started and post.tries == 0:
+            self._audience.note(post.member, f"connection lost ({found.why}); attaching again")
+        post.phase = Phase.WAITING
+        post.next_try = now + timedelta(seconds=_PAUSES[min(post.tries, len(_PAUSES) - 1)])
+
+    def _doubt(self, post: Post, now: timedelta) -> None:
+        """Ask whether a worker that cannot be reached can still be there."""
+        name = str(post.member.node.name)
+        if now - self._inquired.get(name, -_INQUIRY_EVERY) < _INQUIRY_EVERY:
+            return
+        self._inquired[name] = now
+        why = self._inquire(post.member)
+        if why is None:
+            return
+        for other in self._posts:
+            if other.member.node.name == post.member.node.name and other.phase is Phase.WAITING:
+                other.end(Outcome.LOST, why)
+
+    def _watch_writing(self, post: Post) -> None:
+        """Have the selector tell when ssh takes more, only while something waits to be sent."""
+        if not post.can_write:
+            return
+        known = post.stdin in self._selector.get_map()
+        if post.has_unsent and not known:
+            self._selector.register(post.stdin, selectors.EVENT_WRITE, post)
+        elif not post.has_unsent:
+            if known:
+                self._selector.unregister(post.stdin)
+            if post.phase is Phase.ENDED:
+                post.let_go()
+
+    def _forget(self, stream: IO[bytes]) -> None:
+        # ValueError: it was closed, and never watched.
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(stream)
+
+    def _close(self) -> None:
+        # All are told before the first is waited for.
+        for post in self._posts:
+            post.let_go()
+        for post in self._posts:
+            post.close()
+        self._selector.close()

@@ -1,0 +1,76 @@
+"""What goes to and fro between this machine and the program on a worker (`remote/onboard/job.py`). No IO."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+_HEAD = 5
+MARK = b"\n\0tpuctl-job\n"
+
+
+class Told(Enum):
+    """What a worker tells."""
+
+    READY = b"h"  # it is there; nothing was started yet (`new`), or was by an earlier connection (`known`)
+    STARTED = b"s"
+    OUT = b"o"
+    ERR = b"e"
+    TAKEN = b"a"  # so many bytes of stdin
+    EXIT = b"x"
+    LOST = b"l"  # it was started, and nobody knows how it ended
+    MISSING = b"m"  # there is no such job
+    CONFLICT = b"c"  # another job has that name
+    REFUSED = b"!"  # it could not be started
+
+
+class Said(Enum):
+    """What is said to a worker."""
+
+    GO = b"g"
+    KILL = b"k"
+    IN = b"i"
+    FINAL = b"f"  # the end of stdin
+    BYE = b"b"  # all has arrived: nothing need be kept
+
+
+def frame(kind: Said, payload: bytes = b"") -> bytes:
+    """Return a frame as it goes over the connection."""
+    return kind.value + len(payload).to_bytes(4, "big") + payload
+
+
+class Decoder:
+    """Makes frames of what arrives in pieces. What a login shell prints before the mark is left out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._has_begun = False
+
+    def feed(self, data: bytes) -> list[tuple[Told, bytes]]:
+        """Return the frames that are complete now.
+
+        Raises `ValueError` for bytes that are none: something else writes into the connection.
+        """
+        self._data += data
+        if not self._has_begun and not self._begin():
+            return []
+        found = []
+        at = 0
+        while len(self._data) - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(self._data[at + 1 : at + _HEAD], "big")
+            kind = Told(bytes(self._data[at : at + 1]))
+            if len(self._data) < end:
+                break
+            found.append((kind, bytes(self._data[at + _HEAD : end])))
+            at = end
+        del self._data[:at]
+        return found
+
+    def _begin(self) -> bool:
+        """Find the mark; of what is not it, no more is kept than may be its beginning."""
+        at = self._data.find(MARK)
+        if at < 0:
+            del self._data[: -len(MARK)]
+            return False
+        del self._data[: at + len(MARK)]
+        self._has_begun = True
+        return True

@@ -1,0 +1,279 @@
+"""One worker of a run: its ssh, what it has told so far, and what is to be done with it next."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum, auto
+from typing import IO, TYPE_CHECKING
+
+from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.running.frames import Decoder, Said, Told, frame
+from tpuctl.remote.running.values import Ending, Outcome, parse_end
+from tpuctl.remote.ssh import argv
+
+if TYPE_CHECKING:
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.values import Audience, Order
+
+_BLOCK = 256 * 1024
+_ERRORS_KEPT = 8 * 1024
+# A dead link is noticed after three unanswered ones.
+_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+_BATCH_MODE = ("-o", "BatchMode=yes")
+_FAREWELL = timedelta(seconds=2)
+
+
+class Phase(Enum):
+    """Where a worker is on its way."""
+
+    WAITING = auto()  # for its turn to connect, or to connect again
+    CONNECTING = auto()
+    READY = auto()  # it waits for the word
+    RUNNING = auto()
+    ENDED = auto()
+
+
+class Post:
+    """One worker of a run."""
+
+    def __init__(self, member: Member, order: Order, audience: Audience, *, options: tuple[str, ...]) -> None:
+        self.member, self.order = member, order
+        self.phase = Phase.WAITING
+        self.ending: Ending | None = None
+        # Whether the command may have been started: from then on a connection only joins it.
+        self.may_run = False
+        self.has_started = False
+        self.taken: int | None = None
+        self.next_try = timedelta()
+        self.trying_since: timedelta | None = None
+        self.tries = 0
+        self.errors = ""
+        self.code: int | None = None
+        self._audience, self._options = audience, options
+        self._sizes = [0, 0]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._decoder = Decoder()
+        self._unsent = bytearray()
+        self._signals: list[int] = []
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """What is to be read."""
+        return _stream(self._of_process.stdout)
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """What is to be written to, while `has_unsent`."""
+        return _stream(self._of_process.stdin)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Tell whether something waits to be sent."""
+        return bool(self._unsent)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many bytes of stdout and of stderr have arrived."""
+        return self._sizes[0], self._sizes[1]
+
+    @property
+    def is_connected(self) -> bool:
+        """Tell whether there is an ssh."""
+        return self._process is not None
+
+    @property
+    def can_write(self) -> bool:
+        """Tell whether there is an ssh that has not been told that nothing more comes."""
+        return self._process is not None and not self.stdin.closed
+
+    def connect(self) -> None:
+        """Start ssh. Raises `SshProgramMissingError`."""
+        line, source = bootstrap("job", f"serve({_literal(self.order, self.member, self)})")
+        words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *self._options, *_ALIVE))
+        try:
+            # In a process group of its own: Ctrl-C at the terminal is for us to pass on.
+            self._process = subprocess.Popen(
+                words,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+        except FileNotFoundError as error:
+            raise SshProgramMissingError("ssh") from error
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            os.set_blocking(_stream(stream).fileno(), False)
+        self.phase = Phase.CONNECTING
+        self.tries += 1
+        self.taken = None
+        self._decoder = Decoder()
+        self._unsent = bytearray(source)
+        self.write()
+
+    def go(self) -> None:
+        """Let the command begin."""
+        self.may_run = True
+        self.phase = Phase.RUNNING
+        self.say(Said.GO)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command; later, where the link is down."""
+        if self.is_connected and self.phase is Phase.RUNNING:
+            self.say(Said.KILL, str(number).encode())
+        elif self.may_run:
+            self._signals.append(number)
+
+    def say(self, kind: Said, payload: bytes = b"") -> None:
+        """Send a frame, as soon as ssh takes it."""
+        self._unsent += frame(kind, payload)
+        self.write()
+
+    def write(self) -> None:
+        """Write as much as ssh takes now."""
+        with suppress(BlockingIOError):
+            try:
+                while self._unsent:
+                    del self._unsent[: os.write(self.stdin.fileno(), self._unsent)]
+            except BrokenPipeError:
+                # Its end tells what was wrong.
+                self._unsent.clear()
+
+    def read(self) -> bool:
+        """Take what has arrived; return whether the connection is still there."""
+        try:
+            data = os.read(self.stdout.fileno(), _BLOCK)
+        except BlockingIOError:
+            return True
+        if not data:
+            self._hang_up()
+            return False
+        for kind, payload in self._decoder.feed(data):
+            self._hear(kind, payload)
+        return True
+
+    def finish(self, ending: Ending) -> None:
+        """Note how it ended here."""
+        self.ending = ending
+        self.phase = Phase.ENDED
+        self._audience.ended(ending)
+
+    def end(self, outcome: Outcome, why: str = "") -> None:
+        """Note an end of which the worker has not told."""
+        out, err = self.sizes
+        self.finish(Ending(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err))
+
+    def let_go(self) -> None:
+        """Tell the worker that nothing more comes: then it ends the session."""
+        if self.can_write:
+            with suppress(BrokenPipeError):
+                self.stdin.close()
+
+    def close(self) -> None:
+        """Let ssh end; it is given two seconds."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(_FAREWELL.total_seconds())
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+        self._hang_up()
+
+    @property
+    def _of_process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise AssertionError(f"worker {self.member.label} is not connected")
+        return self._process
+
+    def _hang_up(self) -> None:
+        """Take leave of an ssh that has ended, or is about to."""
+        process = self._of_process
+        try:
+            code = process.wait(_FAREWELL.total_seconds())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        self.code = code if code >= 0 else 128 - code
+        # Not to its end: the process that keeps a connection open may hold it.
+        with suppress(BlockingIOError):
+            self.errors = os.read(_stream(process.stderr).fileno(), _ERRORS_KEPT).decode(errors="replace")
+        for stream in (process.stdin, process.stdout, process.stderr):
+            with suppress(BrokenPipeError):
+                _stream(stream).close()
+        self._process = None
+
+    def _hear(self, kind: Told, payload: bytes) -> None:
+        match kind:
+            case Told.READY:
+                self._ready(is_known=payload == b"known")
+            case Told.STARTED:
+                self._started()
+            case Told.OUT | Told.ERR:
+                is_error = kind is Told.ERR
+                self._sizes[is_error] += len(payload)
+                self._audience.output(self.member, payload, is_error=is_error)
+            case Told.TAKEN:
+                self.taken = int(payload)
+            case Told.EXIT:
+                self.say(Said.BYE)
+                self.finish(parse_end(self.member, payload, self.sizes))
+            case Told.LOST:
+                self.end(Outcome.LOST, "nothing there knows how it ended: the worker was rebooted, or out of memory")
+            case Told.MISSING:
+                gone = "the job is no longer there" if self.has_started else "there is no such job"
+                self.end(Outcome.LOST if self.has_started else Outcome.REFUSED, gone)
+            case Told.CONFLICT:
+                self.end(Outcome.REFUSED, f"a job `{self.order.job}` is there already")
+            case Told.REFUSED:
+                self.end(Outcome.REFUSED, payload.decode(errors="replace"))
+
+    def _ready(self, *, is_known: bool) -> None:
+        if is_known:
+            self.may_run = True
+        if self.may_run:
+            self.phase = Phase.RUNNING
+        else:
+            self.phase = Phase.READY
+
+    def _started(self) -> None:
+        self.has_started = self.may_run = True
+        self.phase = Phase.RUNNING
+        self.trying_since = None
+        self.tries = 0
+        if self.order.detach:
+            self.end(Outcome.DETACHED)
+            return
+        signals, self._signals = self._signals, []
+        for number in signals:
+            self.signal(number)
+
+
+def _literal(order: Order, member: Member, post: Post) -> str:
+    """Return the order as the worker's program takes it: a Python literal."""
+    return repr(
+        {
+            "name": f"{order.job}.{member.worker}",
+            "token": order.token.encode(),
+            "line": os.fsencode(order.line),
+            "environment": {os.fsencode(key): os.fsencode(value) for key, value in order.environment.items()},
+            "folder": order.folder,
+            "about": order.about.encode(errors="surrogateescape"),
+            "detach": order.detach,
+            "merged": order.merged,
+            "stdin": order.stdin,
+            "linger": order.linger.total_seconds() if order.linger else 0,
+            "offsets": post.sizes,
+            "go": post.may_run,
+            "must_exist": order.must_exist or post.has_started,
+        }
+    )
+
+
+def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise AssertionError("all three were asked for as pipes")
+    return stream

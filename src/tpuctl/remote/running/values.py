@@ -1,0 +1,113 @@
+"""What is to be run on a worker, within which limits, and how it ended there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.remote.member import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What one worker is to run, or which job of it is to be followed.
+
+    `job` names the job's folder there; `token` tells this order from all others, and is empty where any job of that name is
+    meant. `line` goes to the login shell as it is. `about` is kept with the job. With `must_exist` nothing is started.
+    `linger` is how long the command goes on when nobody follows it; nothing is for ever. `merged` puts stdout and stderr into
+    one file, in the order in which they were written.
+    """
+
+    job: str
+    token: str
+    line: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    about: str = ""
+    detach: bool = False
+    merged: bool = False
+    stdin: bool = False
+    must_exist: bool = False
+    linger: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How a run is paced. `batch` is how many workers run the command at a time, nothing for all at once.
+
+    `connect_within` is how long a worker is tried before it counts as unreachable; `attach_within` the same for one whose
+    command has begun.
+    """
+
+    fanout: int = 32
+    batch: int | None = None
+    partial: bool = False
+    fail_fast: bool = False
+    timeout: timedelta | None = None
+    connect_within: timedelta = timedelta(seconds=45)
+    attach_within: timedelta = timedelta(minutes=5)
+
+
+class Outcome(StrEnum):
+    """What became of the command on one worker."""
+
+    EXITED = "exited"
+    SIGNALED = "signaled"
+    DETACHED = "detached"
+    NOT_STARTED = "not-started"  # it could have been
+    UNREACHABLE = "unreachable"  # and so it was not started
+    REFUSED = "refused"  # by the worker
+    LOST = "lost"  # it was started, and its end is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How it ended on one worker. `code` is what a shell would report, where it is known; sizes are in bytes."""
+
+    member: Member
+    outcome: Outcome
+    code: int | None = None
+    signal: int | None = None
+    duration: timedelta | None = None
+    out_size: int = 0
+    err_size: int = 0
+    why: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether the command did what it should."""
+        return self.code == 0 or self.outcome is Outcome.DETACHED
+
+
+class Audience(Protocol):
+    """Who is told what goes on."""
+
+    def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
+        """Take what a command printed, in pieces as they come."""
+
+    def ended(self, ending: Ending) -> None:
+        """Take how it ended on one worker."""
+
+    def note(self, member: Member | None, text: str) -> None:
+        """Take what the user should know."""
+
+
+def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
+    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and `abandoned` where it was."""
+    word, number, seconds, *rest = payload.decode().split()
+    was_signal = word == "signal"
+    return Ending(
+        member=member,
+        outcome=Outcome.SIGNALED if was_signal else Outcome.EXITED,
+        code=128 + int(number) if was_signal else int(number),
+        signal=int(number) if was_signal else None,
+        duration=timedelta(seconds=float(seconds)),
+        out_size=sizes[0],
+        err_size=sizes[1],
+        why="ended by its worker: nobody followed it any more" if rest else "",
+    )

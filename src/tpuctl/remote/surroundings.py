@@ -1,0 +1,60 @@
+"""Where this machine is, told by the metadata server of Google Cloud's virtual machines."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.remote.reach import Network, Surroundings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What the firmware of a Compute Engine machine, a TPU VM among them, calls itself [google-auth, compute_engine/_metadata.py].
+_PRODUCT = Path("/sys/class/dmi/id/product_name")
+# Its address, not its name: on a laptop no name is looked up [google-auth, as above].
+_ADDRESS = "169.254.169.254"
+_TIMEOUT_SECONDS = 0.5
+
+
+def surroundings(environ: Mapping[str, str], *, product: Path = _PRODUCT) -> Surroundings | None:
+    """Return where this machine is; nothing where it is not on Google Cloud, or its metadata server does not tell.
+
+    The server is asked only where the firmware is Google's or GCE_METADATA_HOST names it; NO_GCE_CHECK=true forbids it. It
+    answers within half a second or not at all.
+    """
+    host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_IP")
+    if environ.get("NO_GCE_CHECK", "").lower() == "true" or not (host or _is_of_google(product)):
+        return None
+    interfaces = _ask(host or _ADDRESS, "instance/network-interfaces/?recursive=true")
+    project = _ask(host or _ADDRESS, "project/project-id?alt=json")
+    number = _ask(host or _ADDRESS, "project/numeric-project-id?alt=json")
+    if not isinstance(interfaces, list) or project is None:
+        return None
+    named = [str(one.get("network") or "") for one in interfaces if isinstance(one, dict)]
+    return Surroundings(str(project), str(number), tuple(Network.parse(name) for name in named if name))
+
+
+def _is_of_google(product: Path) -> bool:
+    try:
+        return product.read_text("utf-8").strip() in {"Google", "Google Compute Engine"}
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _ask(host: str, path: str) -> Any:  # JSON
+    """Return an entry of the metadata, or nothing where it is not told."""
+    import http.client  # noqa: PLC0415  # only on machines of Google Cloud
+
+    connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        try:
+            connection.request("GET", f"/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
+            answer = connection.getresponse()
+            if answer.status == 200 and answer.headers.get("Metadata-Flavor") == "Google":
+                return json.loads(answer.read())
+        finally:
+            connection.close()
+    return None

@@ -1,0 +1,90 @@
+"""`tpuctl env`: what a shell, fish and programs are told of a node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face, put, said
+
+JAX = "TPU_WORKER_HOSTNAMES is set: JAX takes that for GKE, and waits until it has been started on all 8 workers\n"
+
+
+def test_a_shell_evaluates_what_is_printed(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, acceleratorType="v4-8")
+
+    out, err, code = tpuctl("env", "demo")
+
+    assert (out, err, code) == (
+        said(
+            "export TPUCTL_NODE=demo",
+            f"export TPUCTL_ZONE={ZONE}",
+            "export TPUCTL_PROJECT=sandbox",
+            "export TPUCTL_WORKER_ID=0",
+            "export TPUCTL_WORKER_COUNT=1",
+            "export TPU_NAME=local",
+            f'export TPU_CONFIG=\'{{"tpu_node_name": "demo", "zone": "{ZONE}", "project": "sandbox"}}\'',
+            "export TPU_WORKER_ID=0",
+            "export TPU_WORKER_HOSTNAMES=10.128.0.1",
+            "export TPU_ACCELERATOR_TYPE=v4-8",
+            "export TPU_TOPOLOGY=2x2x1",
+        ),
+        "",
+        0,
+    )
+    told = subprocess.run(["sh", "-c", out + 'printf %s "$TPU_CONFIG"'], capture_output=True, check=True).stdout
+    assert json.loads(told) == {"tpu_node_name": "demo", "zone": ZONE, "project": "sandbox"}
+
+
+@one_face
+def test_a_worker_of_a_slice_knows_its_number_and_the_addresses_of_all(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, acceleratorType="v4-64")
+    addresses = ",".join(f"10.128.0.{number}" for number in range(1, 9))
+
+    out, err, code = tpuctl("env", "demo", "--worker", "5", "-o", "json")
+
+    assert (json.loads(out), err, code) == (
+        {
+            "TPUCTL_NODE": "demo",
+            "TPUCTL_ZONE": ZONE,
+            "TPUCTL_PROJECT": "sandbox",
+            "TPUCTL_WORKER_ID": "5",
+            "TPUCTL_WORKER_COUNT": "8",
+            "TPU_NAME": "demo",
+            "TPU_CONFIG": json.dumps({"tpu_node_name": "demo", "zone": ZONE, "project": "sandbox"}),
+            "TPU_WORKER_ID": "5",
+            "TPU_WORKER_HOSTNAMES": addresses,
+            "TPU_ACCELERATOR_TYPE": "v4-64",
+            "TPU_TOPOLOGY": "2x4x4",
+        },
+        JAX,
+        0,
+    )
+    fish = tpuctl("env", "demo", "-o", "fish", TPUCTL_OUTPUT="json")[0].splitlines()
+    assert (fish[0], fish[8]) == ("set -gx TPUCTL_NODE 'demo'", f"set -gx TPU_WORKER_HOSTNAMES '{addresses}'")
+
+
+@one_face
+@pytest.mark.parametrize("state", ["STOPPED", "PREEMPTED"])
+def test_what_cannot_be_used_now_is_said_beside_it(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+    put(sandbox, acceleratorType="v4-8", state=state)
+
+    out, err, code = tpuctl("env", "demo")
+
+    assert out.startswith("export TPUCTL_NODE=demo\n")
+    assert (err, code) == (f"warning: `demo` is {state}: its TPU cannot be used now\n", 0)
+
+
+@one_face
+def test_a_worker_or_node_that_is_not_there_exports_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, acceleratorType="v4-64")
+
+    assert tpuctl("env", "demo", "--worker", "8") == (
+        "",
+        "error: `demo` has no worker 8\n  hint: it has workers 0 to 7\n",
+        2,
+    )
+    assert json.loads(tpuctl("env", "nobody", "-o", "json")[1])["error"]["kind"] == "not_found"

@@ -1,0 +1,211 @@
+"""The environment of remote commands: whose variables win, what each library is given, how files and flags are read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tpuctl.cli.app import App
+from tpuctl.cli.environment_options import environment_options, take_environment
+from tpuctl.cli.invocation import Invocation
+from tpuctl.cli.options import cli_command
+from tpuctl.errors import InvalidInputError
+from tpuctl.model import Node
+from tpuctl.output.terminal import Streams
+from tpuctl.remote.environment import (
+    EnvironmentWish,
+    caution,
+    fish_exports,
+    parse_file,
+    parse_variable,
+    posix_exports,
+    tpu_variables,
+    variables,
+)
+
+NAME = "projects/p/locations/us-central2-b/nodes/trainer"
+OWN = {
+    "TPUCTL_NODE": "trainer",
+    "TPUCTL_ZONE": "us-central2-b",
+    "TPUCTL_PROJECT": "p",
+    "TPUCTL_WORKER_ID": "1",
+    "TPUCTL_WORKER_COUNT": "2",
+}
+AWKWARD = {"A": "", "B": "a b", "C": "it's \"$HOME\" `id` \\ \\' !", "D": "two\nlines\n", "E": "grün"}
+
+
+def node(*addresses: str | None, **fields: Any) -> Node:
+    endpoints = [{"ipAddress": address} if address else {} for address in addresses]
+    return Node.from_api({"name": NAME, "networkEndpoints": endpoints, **fields})
+
+
+def test_a_command_is_told_which_worker_it_is_on_and_the_user_wins_over_the_rest() -> None:
+    slice_of_two = node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")
+
+    assert variables(EnvironmentWish(), slice_of_two, 1, 2) == OWN
+    assert variables(EnvironmentWish({"TPU_NAME": "mine", "LR": "0.1"}, tpu=True), slice_of_two, 1, 2) == {
+        **OWN,
+        "TPU_NAME": "mine",
+        "TPU_CONFIG": '{"tpu_node_name": "trainer", "zone": "us-central2-b", "project": "p"}',
+        "TPU_WORKER_ID": "1",
+        "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2",
+        "TPU_ACCELERATOR_TYPE": "v4-16",
+        "TPU_TOPOLOGY": "2x2x2",
+        "LR": "0.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "workers", "expected"),
+    [
+        (node("10.0.0.1", acceleratorType="v4-8"), 1, ("local", "10.0.0.1", "2x2x1", False)),
+        (node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16"), 2, ("trainer", "10.0.0.1,10.0.0.2", "2x2x2", True)),
+        # An address that is missing would make it a smaller slice.
+        (node("10.0.0.1", None, acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2", False)),
+        (node("10.0.0.1", acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2", False)),
+        (node(acceleratorType="v99-8"), 1, ("local", None, None, False)),
+        (
+            node("10.0.0.1", acceleratorConfig={"type": "V4", "topology": "1x2x2"}),
+            1,
+            ("local", "10.0.0.1", "1x2x2", False),
+        ),
+    ],
+)
+def test_what_the_api_tells_of_a_node_is_given_to_the_libraries(
+    found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
+) -> None:
+    given = tpu_variables(found, 0, workers)
+    names = ("TPU_NAME", "TPU_WORKER_HOSTNAMES", "TPU_TOPOLOGY")
+
+    assert (*map(given.get, names), caution(given, workers) is not None) == expected
+
+
+def test_a_file_is_read_as_docker_reads_it() -> None:
+    text = '\ufeff# a comment\n\n  A=1\r\nB= kept as it is \nC="quotes stay"\n HOME\nD=a=b # no comment\nA=2\nE='
+
+    assert parse_file(text, "job.env", {"HOME": "/home/ada"}) == {
+        "A": "2",
+        "B": " kept as it is ",
+        "C": '"quotes stay"',
+        "HOME": "/home/ada",
+        "D": "a=b # no comment",
+        "E": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("A=1\nsecret of two lines", "job.env, line 2: this is no variable"),
+        ("export A=secret", "job.env, line 1: `export A` cannot be the name of a variable"),
+        ("1A=secret", "job.env, line 1: `1A` cannot be the name of a variable"),
+        ("=secret", "job.env, line 1: this is no variable"),
+        ("TOKEN", "job.env, line 1: `TOKEN` is not set here"),
+        ("A=secret\0", "job.env, line 1: the value of `A` has a NUL in it"),
+        ("TPUCTL_WORKER_ID=3", "job.env, line 1: `TPUCTL_WORKER_ID` is told by tpuctl itself"),
+        ("Ä=1", "job.env, line 1: `Ä` cannot be the name of a variable"),
+    ],
+)
+def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        parse_file(text, "job.env", {})
+
+    assert caught.value.message == message
+    assert "secret" not in message + (caught.value.hint or "")
+
+
+def test_a_name_alone_passes_the_local_value() -> None:
+    assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
+    assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
+    with pytest.raises(InvalidInputError, match=r"^`TOKEN` is not set here$"):
+        parse_variable("TOKEN", {})
+
+
+@pytest.mark.parametrize(("shell", "lines"), [("sh", posix_exports), ("bash", posix_exports), ("fish", fish_exports)])
+def test_shells_read_what_is_printed_for_them(shell: str, lines: Any) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = "\n".join([*lines(AWKWARD), "env -0"])
+    printed = subprocess.run(
+        [shell, "-c", script], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
+    ).stdout.decode()
+    found = dict(entry.split("=", 1) for entry in printed.split("\0") if entry)
+
+    assert {name: found[name] for name in AWKWARD} == AWKWARD
+
+
+def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputError:
+    """Return what a command with these options wishes for."""
+    found: list[EnvironmentWish] = []
+
+    @cli_command("run")
+    @environment_options
+    def command(app: App, **options: Any) -> None:
+        found.append(take_environment(app, options))
+        assert options == {}
+
+    with Path(os.devnull).open("r+", encoding="utf-8") as null:
+        app = App(Invocation(arguments, {"HOME": "/home/ada"}, Streams(null, null, null), tmp_path))
+        result = CliRunner().invoke(command, arguments, obj=app)
+    if isinstance(result.exception, InvalidInputError):
+        return result.exception
+    assert (result.exit_code, result.output) == (0, "")
+    return found[0]
+
+
+def test_the_options_make_a_wish(tmp_path: Path) -> None:
+    (tmp_path / "a.env").write_text("A=file\nB=first\nTPU_MIN_LOG_LEVEL=3\n")
+    (tmp_path / "b.env").write_text("B=later\n")
+    files = ("--env-file", "a.env", "--env-file", str(tmp_path / "b.env"))
+    logs = (
+        *("--tpu-log-dir", "disabled", "--tpu-min-log-level", "warning"),
+        *("--tpu-stderr-log-level", "0", "--tpu-max-log-size-mb", "64"),
+    )
+
+    assert taken(tmp_path) == EnvironmentWish({})
+    assert taken(tmp_path, "--env", "A=flag", *files, "--env", "HOME", "--tpu-env", *logs) == EnvironmentWish(
+        {
+            "TPU_LOG_DIR": "disabled",
+            "TPU_MIN_LOG_LEVEL": "3",
+            "TPU_STDERR_LOG_LEVEL": "0",
+            "TPU_MAX_LOG_SIZE_MB": "64",
+            "A": "flag",
+            "B": "later",
+            "HOME": "/home/ada",
+        },
+        tpu=True,
+    )
+    # Values may be secrets.
+    assert "later" not in repr(taken(tmp_path, *files))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (
+            ("--tpu-log-dir", "deaktiviert"),
+            "`deaktiviert` is no place for libtpu's log",
+            "give an absolute path on the workers, or `disabled`",
+        ),
+        (
+            ("--tpu-min-log-level", "4"),
+            "`4` is no log level of libtpu",
+            "levels are 0 to 3, or INFO, WARNING, ERROR, FATAL",
+        ),
+        (("--env-file", "none.env"), "`none.env` cannot be read: No such file or directory", None),
+        (("--env-file", "latin.env"), "latin.env, line 2: this is not UTF-8", None),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None) -> None:
+    (tmp_path / "latin.env").write_bytes(b"A=1\nB=gr\xfcn\n")
+
+    error = taken(tmp_path, *arguments)
+
+    assert isinstance(error, InvalidInputError)
+    assert (error.message, error.hint) == (message, hint)
