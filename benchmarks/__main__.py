@@ -6,17 +6,18 @@ import argparse
 import sys
 import tempfile
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import cases, report, waiting
+from benchmarks import cases, remote, report, waiting
 from benchmarks.cases import Stages
 from benchmarks.measurement import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NAMES = (*cases.NAMES, *waiting.NAMES)
+_NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES)
 _PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
@@ -40,7 +41,7 @@ def main() -> None:
             costs = compare(case.programs, runs=asked.runs, tell=_progress(case.name))
             measured.append((case, costs))
             print("\n".join(report.lines(measured[-1:])), flush=True)
-        for table in waiting.tables(Path(folder), tuple(asked.names)):
+        for table in chain(*(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote))):
             tables.append(table)
             print("\n".join(table.lines()), flush=True)
     if asked.markdown:

@@ -56,6 +56,20 @@ def load(
     return credentials
 
 
+def account_of(credentials: Credentials, request: Any) -> str | None:
+    """Return the e-mail address that calls are made as, where the credentials tell; those of users often do not.
+
+    Those of the metadata server learn theirs with their first token, which is fetched by `request` (a
+    google.auth.transport.Request). Raises what google-auth raises where that fails.
+    """
+    email = getattr(credentials, "service_account_email", None)
+    if email == "default":
+        credentials.refresh(request)
+        email = credentials.service_account_email
+    found = email or getattr(credentials, "account", None)
+    return found if isinstance(found, str) and "@" in found else None
+
+
 class GcloudCredentials(google.auth.credentials.Credentials):
     """The token of gcloud's account. It is asked for again every few minutes, since gcloud alone knows its age.
 

@@ -93,8 +93,8 @@ class Workers(Protocol):
     def can_be_asked(self) -> bool:
         """Tell whether ssh can be used at all from here."""
 
-    def key_entry(self) -> str | None:
-        """Return the line of `ssh-keys` metadata that lets us in."""
+    def key_entry(self, node: Node | None = None) -> str | None:
+        """Return the line of `ssh-keys` metadata that lets us in; nothing where a node needs none for that."""
 
     def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:
         """Return what each worker shows of itself, within the time; `inspect` looks inside, where `probe` runs too."""

@@ -54,7 +54,7 @@ class Pursuit:
         self._observation = Observation(context, task)
         self._acted: timedelta | None = None
         self._usable: timedelta | None = None
-        self._has_sent_key = False
+        self._key_sent_to: str | None = None
         self.was_repaired = self.has_faltered = False
         self.due = context.clock.monotonic()
         # A look that is taken for others serves it too, this much before it is due.
@@ -165,11 +165,11 @@ class Pursuit:
     def let_in(self) -> None:
         """Put our ssh key into the metadata of a node that was made elsewhere, once, where this run may change things."""
         node, may_change = self.seen.node, self.task.purpose is not None and not self.seen.differences
-        if node is None or self._has_sent_key or not may_change or not self._observation.is_refused():
+        if node is None or node.id == self._key_sent_to or not may_change or not self._observation.is_refused():
             return
-        if entry := self._context.workers.key_entry():
+        if entry := self._context.workers.key_entry(node):
             self._steps.add_key(node, entry)
-        self._has_sent_key = True
+        self._key_sent_to = node.id
 
     def take(self) -> str | None:
         """Take the lease before it is needed. Returns who else has it; nothing when it is ours."""

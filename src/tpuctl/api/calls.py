@@ -10,7 +10,7 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from random import Random
@@ -38,6 +38,16 @@ class RequestPreview:
     method: str
     url: str
     body: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """A request to read a URL, made without the library: for what no discovery document describes, or too large a one."""
+
+    uri: str
+    method: str = "GET"
+    body: None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: {"accept": "application/json"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Being let in by a node's workers: our key where the node has it not yet."""
+"""Being let in by a node's workers: our key where they do not know it yet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 
 
 def let_in(app: App, node: Node) -> None:
-    """Put our key into the node's metadata where it is missing: the node was made elsewhere."""
-    entry = app.workers.key_entry()
-    if entry is not None and with_key(node.metadata.get("ssh-keys", ""), entry) != node.metadata.get("ssh-keys", ""):
-        app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
-        app.client.change_metadata(
-            node.name, lambda metadata: {**metadata, "ssh-keys": with_key(metadata.get("ssh-keys", ""), entry)}
-        )
+    """Have our key known to the workers: in the profile of OS Login where they use that, else in the node's metadata.
+
+    Nothing is done where it is there, or in the project's metadata. Its workers learn of a change within some seconds.
+    """
+    entry = app.workers.key_entry(node)
+    if entry is None:
+        return
+    now = app.clock.now()
+    app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
+    app.client.change_metadata(
+        node.name, lambda metadata: {**metadata, "ssh-keys": with_key(metadata.get("ssh-keys", ""), entry, now=now)}
+    )
+    app.workers.note_admission(node)

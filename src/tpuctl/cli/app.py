@@ -263,6 +263,12 @@ class App:
             error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", node, error.hint)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
+    def again(self, options: dict[str, Any]) -> App:
+        """Return an app for the same run in which these shared options count too. Close it."""
+        other = App(self.invocation)
+        other.take({**self._flags, **options})
+        return other
+
     def close(self) -> None:
         """Let go of what was opened."""
         while self._at_the_end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def connect(app: App) -> TpuClient:
     """Return the client of the sandbox, of another endpoint, or of Google's service. Nothing is sent."""
-    factory, endpoint = _http(app)
+    factory, endpoint = http_access(app)
     return TpuClient(factory, app.clock, endpoint=endpoint)
 
 
@@ -35,7 +36,7 @@ def storage(app: App) -> StorageClient:
     """Return the client of Cloud Storage, where the one of nodes is too: an endpoint serves both. Nothing is sent."""
     from tpuctl.api.storage import StorageClient  # noqa: PLC0415  # most commands keep nothing in a bucket
 
-    factory, endpoint = _http(app)
+    factory, endpoint = http_access(app)
     return StorageClient(factory, app.clock, endpoint=endpoint)
 
 
@@ -61,7 +62,7 @@ def leases(app: App) -> Leases:
     return Leases(store, app.clock, Identity(socket.gethostname(), os.getpid(), secrets.token_hex(8)))
 
 
-def _http(app: App) -> tuple[Callable[[], Any], str | None]:
+def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     """Return what makes http objects, and the endpoint that they are for where it is not Google's own."""
     if app.is_sandbox:
         endpoint = app.settings["endpoint"]
@@ -73,22 +74,24 @@ def _http(app: App) -> tuple[Callable[[], Any], str | None]:
         return _traced(app, lambda: SandboxHttp(world)), None
     text = app.settings.text("endpoint")
     named = Endpoint.parse(text) if text else None
-    options = TransportOptions(
-        proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=app.settings.text("quota_project")
-    )
-    factory = HttpFactory(options, credentials=lambda: _credentials(app, options), endpoint=named)
+    factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
     app.at_the_end(factory.close)
     return _traced(app, factory), text
 
 
 def workers(app: App) -> SshWorkers:
     """Return the workers by ssh; in the sandbox with a key of its own, so that the user's `~/.ssh` is left alone."""
-    from tpuctl.remote.keys import login_name  # noqa: PLC0415  # 25 ms, and most commands reach no worker
+    from tpuctl.cli.key_access import admission, key_expiry  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.cli.reach_options import reach  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys import login_name  # noqa: PLC0415  # 25 ms
     from tpuctl.remote.workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
 
     environ = app.invocation.environ
     home = app.state_folder if app.is_sandbox else Path(environ.get("HOME") or Path.home())
-    served = way_to_workers(app)
+    served, ways = way_to_workers(app), reach(app)
+    if app.is_sandbox or served:
+        # A tunnel to a sandbox worker is the way that any other connection takes to it.
+        ways = replace(ways, gcloud=lambda: "gcloud", here=lambda: None)
     proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # the direct way
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
@@ -99,6 +102,7 @@ def workers(app: App) -> SshWorkers:
             return proxy_command(world.path, node.endpoints[worker].address or "")
 
     # The sandbox's sshd logs in nobody but the user who runs it.
+    admitted = admission(app)
     login = login_name({}) if app.is_sandbox or served else app.settings.text("user") or login_name(environ)
     return SshWorkers(
         SshSettings(
@@ -109,6 +113,10 @@ def workers(app: App) -> SshWorkers:
             guest_attributes=app.client.guest_attributes,
             proxy_command=proxy,
             obstacle=_no_sshd if app.is_sandbox or served else lambda: None,
+            reach=ways,
+            os_login=admitted.os_login,
+            needs_entry=admitted.needs_entry,
+            expires=lambda: key_expiry(app),
         )
     )
 
@@ -124,7 +132,16 @@ def _no_sshd() -> str | None:
     return None
 
 
-def _credentials(app: App, options: TransportOptions) -> Any:  # google-auth's credentials
+def transport_options(app: App) -> TransportOptions:
+    """Return how requests travel, as the settings have it."""
+    settings = app.settings
+    return TransportOptions(
+        proxy=_proxy(app), ca_file=settings.path("ca_certs"), quota_project=settings.text("quota_project")
+    )
+
+
+def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
+    """Return the credentials that calls are made with; `gcloud_token` in place of asking gcloud for one."""
     from tpuctl import credentials  # noqa: PLC0415  # google-auth costs 100 ms
     from tpuctl.api.connections import AuthRequest  # noqa: PLC0415  # as above
 
@@ -132,10 +149,10 @@ def _credentials(app: App, options: TransportOptions) -> Any:  # google-auth's c
     return credentials.load(
         environ,
         adc=gcloud.adc_path(environ),
-        gcloud_token=lambda: gcloud.access_token(environ),
+        gcloud_token=gcloud_token or (lambda: gcloud.access_token(environ)),
         impersonate=app.settings.text("impersonate_service_account"),
         quota_project=app.settings.text("quota_project"),
-        request=AuthRequest(options),
+        request=AuthRequest(transport_options(app)),
     )
 
 

@@ -22,7 +22,9 @@ _KINDS = {
     "on_give_up": (EventKind.GAVE_UP, "nothing more is done for a node"),
 }
 # What says which cloud is talked to, as whom, and where is noted what: given by flag, it counts inside a hook too.
-_PASSED_ON = ("endpoint", "impersonate_service_account", "quota_project", "user", "ssh_key", "journal", "lease")
+_PASSED_ON = (
+    "endpoint", "impersonate_service_account", "quota_project", "user", "ssh_key", "ssh_key_expire_after", "journal", "lease",
+)  # fmt: skip
 
 
 def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

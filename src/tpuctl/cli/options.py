@@ -36,12 +36,24 @@ class Duration(click.ParamType[timedelta | str]):
 
 
 class Command(click.Command):
-    """A command that knows the options of other tools."""
+    """A command that knows the options of other tools.
+
+    With `takes_command` what follows `--` is no argument but a remote command: the parameter `remote_command`.
+    """
+
+    takes_command = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and name our option where another tool's was given."""
+        words: tuple[str, ...] = ()
+        if self.takes_command and "--" in args:
+            at = args.index("--")
+            args, words = args[:at], tuple(args[at + 1 :])
         with named_options(self, ctx):
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+        if self.takes_command:
+            ctx.params["remote_command"] = words
+        return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options, then those that every command takes."""
@@ -76,6 +88,13 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
     partial(click.Option, ["--lease"], metavar="URL", help="Place where machines note who may change a node."),
     partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
     partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
+    partial(
+        click.Option,
+        ["--ssh-key-expire-after"],
+        metavar="TIME",
+        help="How long our ssh key counts where it is put, like 8h.",
+        hidden=True,
+    ),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
     partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Show each request on stderr."),
@@ -83,8 +102,8 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
 _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
 OF_THE_CLOUD = (
-    "project", "zone", "user", "ssh_key", "endpoint", "impersonate_service_account", "quota_project", "sandbox", "journal",
-    "lease",
+    "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
+    "sandbox", "journal", "lease",
 )  # fmt: skip
 
 
@@ -102,9 +121,11 @@ def take_globals(ctx: click.Context, options: dict[str, Any], *, without: Collec
 def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | None]], Command]:  # click's
     """Make a command of a function whose first parameter is the `App`, with the shared options last.
 
-    What the function returns, if anything, is the exit code.
+    What the function returns, if anything, is the exit code. With `takes_command` it also gets `remote_command`: the words
+    after `--`.
     """
     skipped = attributes.pop("without", ())
+    takes_command = attributes.pop("takes_command", False)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
@@ -113,6 +134,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
         update_wrapper(callback, function)
         made = click.command(name, cls=Command, **attributes)(callback)
+        made.takes_command = takes_command
         made.params += [option() for option in GLOBAL_OPTIONS if option().name not in skipped]
         return made
 

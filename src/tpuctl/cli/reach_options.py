@@ -1,4 +1,4 @@
-"""The options that say by which way workers are reached, for every command that uses ssh, and what the settings make of them."""
+"""The options that say by which way workers are reached, for all that use ssh, and what the settings make of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.reach import Reach, Surroundings, Way
 
 
-def _take(ctx: click.Context, param: click.Parameter, value: bool | None) -> None:
+def _take(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's
     """Hand what was given to the app as a setting: the command itself need not know of it."""
     from tpuctl.cli.app import App  # noqa: PLC0415  # not needed by --help
 
@@ -56,12 +56,11 @@ def reach(app: App) -> Reach:
 
     from tpuctl.remote.reach import Reach  # noqa: PLC0415  # as above
 
-    environ = app.invocation.environ
     impersonate = app.settings["impersonate_service_account"]
     return Reach(
         way=_way(app),
         here=_Once(app),
-        gcloud=lambda: shutil.which("gcloud", path=environ.get("PATH")),
+        gcloud=lambda: shutil.which("gcloud"),
         impersonate=str(impersonate.value) if impersonate else None,
     )
 
@@ -87,7 +86,7 @@ def _way(app: App) -> Way | None:
 
 
 class _Once:
-    """Where this machine is, asked once. A sandbox is nowhere near; other endpoints are asked about only where told so."""
+    """Where this machine is, asked once; with another endpoint than Google's only where GCE_METADATA_HOST is set."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -104,4 +103,4 @@ class _Once:
 
         environ = self._app.invocation.environ
         is_elsewhere = self._app.settings["endpoint"] is not None and not environ.get("GCE_METADATA_HOST")
-        return None if self._app.is_sandbox or is_elsewhere else surroundings(environ)
+        return None if is_elsewhere else surroundings(environ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpuctl.cli.ssh_entries import refresh
 from tpuctl.errors import ExitCode, TpuctlError, worst
 from tpuctl.output import nodes as shown
 from tpuctl.output.tables import Cell
@@ -46,6 +47,7 @@ def show_endings(app: App, endings: Sequence[Outcome | TpuctlError]) -> int:
     if errors and len(endings) == 1:
         raise errors[0]
     nodes = [ending.node for ending in endings if not isinstance(ending, TpuctlError) and ending.node]
+    refresh(app, nodes)
     if nodes or not errors:
         show_states(app, nodes, several=len(endings) > 1)
     for error in errors:

@@ -2,35 +2,106 @@
 
 from __future__ import annotations
 
-import shlex
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import cli_command, complete_node
+from tpuctl.cli.environment_options import environment_options, take_environment
+from tpuctl.cli.options import Duration, cli_command, complete_node
+from tpuctl.cli.reach_options import reach_options
+from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+    from tpuctl.cli.running import Wish
 
 
-@cli_command("run")
-@click.argument("words", metavar="NODE... -- COMMAND...", nargs=-1, type=click.UNPROCESSED, shell_complete=complete_node)
+@cli_command("run", takes_command=True)
+@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @click.option("--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5.")
-def command(app: App, *, words: tuple[str, ...], worker: str, **options: Any) -> int:
-    """Run a command on all workers of a node at once.
+@click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label.")
+@click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
+@click.option("--workdir", "-w", metavar="DIR", help="Run it in this folder of the workers. [default: the home folder]")
+@environment_options
+@click.option("--detach", "-d", is_flag=True, help="Start it, print the job's name, and leave it running.")
+@click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
+@click.option("--log-dir", metavar="DIR", help="Write each worker's output to a file in DIR, too.")
+@click.option("--partial", is_flag=True, help="Run it also when some workers cannot be reached.")
+@click.option("--fail-fast", is_flag=True, help="End it everywhere when it fails on one worker.")
+@click.option("--timeout", type=Duration(), metavar="TIME", help="End it after that time: 90s, 30m. [default: never]")
+@click.option(
+    "--batch", type=click.IntRange(min=1), metavar="N", help="On so many workers at a time: for set-up commands."
+)
+@click.option(
+    "--fanout",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Handshakes at once; commands all run at once.",
+)
+@click.option(
+    "--connect-timeout",
+    type=Duration(),
+    metavar="TIME",
+    help="How long a worker is tried to be reached. [default: 45s]",
+)
+@click.option("--no-stdin", "-n", is_flag=True, help="Do not pass stdin on to the command of a single worker.")
+@reach_options
+def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[str, ...], **options: Any) -> int:
+    """Run a command on all workers of nodes at once, and end with 0 only if it did so on all.
+
+    It is started on all workers or, where one cannot be reached, on none; and at most once on each: when a link breaks, the
+    command goes on and its output is joined again. Ctrl-C sends INT to it, a second time QUIT, a third time KILL.
+    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are.
+
+    \b
+    Examples:
+      tpuctl run trainer -- python3 train.py --steps 1000
+      tpuctl run trainer --worker 0 -- 'ls -l $HOME'
+      tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
+      tpuctl run -l team=vision --fail-fast -- nproc
     """
-    from tpuctl.actions.running import Command, Runner, job_name
-    from tpuctl.cli.members import find_nodes, members
-    from tpuctl.model.worker_set import WorkerSet
-    from tpuctl.clock import SystemClock
-    from tpuctl.remote.running.values import Limits
-    import sys
-    found = members(app, find_nodes(app, words[:1]), WorkerSet.parse(worker))
-    class A:
-        def output(self, member, data, *, is_error): sys.stdout.write(f"[{member.label}] {data!r}\n")
-        def ended(self, ending): print(ending.member.label, ending.outcome, ending.code, ending.duration, ending.why)
-        def note(self, member, text): print("note", member and member.label, text)
-    clock = SystemClock()
-    r = Runner(clock, A(), inquire=lambda m: None, ssh_options=lambda c: ())
-    result = r.run(found, Command(line=words[1] if len(words)==2 else shlex.join(words[1:])), Limits(), job=job_name(clock.now()), environment=lambda m: {"TPUCTL_WORKER_ID": str(m.worker)})
-    return result.exit_code
+    from tpuctl.cli.members import find_nodes, members  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.running import run_on  # noqa: PLC0415  # as above
+    from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
+
+    workers = WorkerSet.parse(worker)
+    wish = _wish(app, options)
+    found = members(app, find_nodes(app, nodes, selector), workers)
+    return run_on(app, found, wish)
+
+
+def _wish(app: App, options: dict[str, Any]) -> Wish:
+    from tpuctl.cli.running import Wish, line_of  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
+
+    words: tuple[str, ...] = options["remote_command"]
+    if options["line"] is not None and words:
+        raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
+    if options["line"] is None and not words:
+        raise InvalidInputError("which command?", hint="put it after `--`: `tpuctl run NODE -- hostname`")
+    environment = take_environment(app, options)
+    limits = Limits(
+        fanout=options["fanout"],
+        batch=options["batch"],
+        partial=options["partial"],
+        fail_fast=options["fail_fast"],
+        timeout=_limit(options["timeout"]),
+        connect_within=_limit(options["connect_timeout"]) or Limits().connect_within,
+    )
+    return Wish(
+        line=options["line"] if options["line"] is not None else line_of(words),
+        limits=limits,
+        environment=environment,
+        job=options["job"],
+        folder=options["workdir"],
+        log_folder=app.invocation.folder / Path(options["log_dir"]).expanduser() if options["log_dir"] else None,
+        detach=options["detach"],
+        takes_stdin=not options["no_stdin"],
+    )
+
+
+def _limit(value: timedelta | str | None) -> timedelta | None:
+    return value if isinstance(value, timedelta) else None

@@ -2,79 +2,125 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.members import find_nodes, members
+from tpuctl.cli.members import await_key, find_nodes, members
+from tpuctl.cli.one_worker import Session, attach, explain
 from tpuctl.cli.options import cli_command, node_argument
+from tpuctl.cli.reach_options import reach_options
+from tpuctl.cli.ssh_flags import command_words, ssh_flags, take_flags, tell_forwards
 from tpuctl.errors import InvalidInputError
 from tpuctl.model.worker_set import WorkerSet
-from tpuctl.remote.ssh import execute, run
+from tpuctl.remote.foreground import execute, run
+from tpuctl.remote.tmux import DEFAULT_NAME
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+    from tpuctl.cli.ssh_flags import SshFlags
+    from tpuctl.remote.member import Member
 
 
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--worker", type=click.IntRange(min=0), default=0, show_default=True, help="Which worker.")
+@click.option("--worker", metavar="SET", default="0", show_default=True, help="Which: 0; with a command all or 1,3-5.")
 @click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
-@click.option("-o", "ssh_options", metavar="KEY=VALUE", multiple=True, help="An option of ssh itself.")
-@click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port, as ssh does.")
-@click.option("-t", "tty", is_flag=True, help="Give the command a terminal.")
+@click.option(
+    "--tmux", metavar="[NAME]", is_flag=False, flag_value=DEFAULT_NAME, help="Use a session of tmux, which outlives us."
+)
+@ssh_flags
+@reach_options
+@click.option("--plain", is_flag=True, help="Leave keys and host keys to your own ssh configuration.")
+@click.option("--batch-size", metavar="N", help="With several workers: on how many at a time. [default: all]")
+@click.option("--dry-run", is_flag=True, help="Print what ssh would be started with; change nothing.")
 def command(
-    app: App,
-    *,
-    node: str,
-    remote_command: tuple[str, ...],
-    worker: int,
-    line: str | None,
-    ssh_options: tuple[str, ...],
-    local: tuple[str, ...],
-    tty: bool,
-) -> int:
+    app: App, *, node: str, remote_command: tuple[str, ...], worker: str, line: str | None, **options: Any
+) -> int:  # click's options
     """Open a shell on a worker, or run a command on it and end with the command's exit code.
 
-    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are.
+    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are. On
+    several workers a command runs as with `tpuctl run`. A session of tmux goes on when the connection is lost, and is attached
+    to again as soon as the worker answers.
 
     \b
     Examples:
       tpuctl ssh trainer
       tpuctl ssh trainer --worker 3 -- 'ls -l $HOME'
-      tpuctl ssh ada@trainer -L 6006:localhost:6006
+      tpuctl ssh ada@trainer --forward tensorboard
+      tpuctl ssh trainer --tmux
+      tpuctl ssh private-trainer --iap
     """
-    words = _command(remote_command, line)
-    member = members(app, find_nodes(app, [node]), WorkerSet.parse(str(worker)))[0]
-    connection = member.way
-    options = (*(f"-o{option}" for option in ssh_options), *(f"-L{forward}" for forward in local))
+    words = command_words(remote_command, line, node)
+    flags, workers = take_flags(options), WorkerSet.parse(worker)
+    looks = options["dry_run"] or options["plain"]
+    nodes = find_nodes(app, [node])
+    numbers = workers.of(nodes[0].name.node_id, nodes[0].workers)
+    if len(numbers) > 1:
+        _check_many(nodes[0].workers, words, is_single=flags.are_for_one_worker or options["tmux"] is not None)
+    found = members(app, nodes, workers, only_looks=looks)
+    if len(found) > 1 and not options["dry_run"]:
+        # A command on several workers is what `tpuctl run` does.
+        from tpuctl.cli.run import run_on  # noqa: PLC0415  # most sessions are with one worker
+
+        return run_on(app, found, words, batch=options["batch_size"])
+    sessions = [_session(app, node, member, words, flags=flags, options=options) for member in found]
+    if options["dry_run"]:
+        app.terminal.names(shlex.join(session.argv()) for session in sessions)
+        return 0
+    if not looks:
+        await_key(app, found)
+    tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
+    app.terminal.streams.stdout.flush()
+    return _open(app, sessions[0])
+
+
+def _session(
+    app: App, node: str, member: Member, words: tuple[str, ...], *, flags: SshFlags, options: dict[str, Any]
+) -> Session:  # click's options
+    """Return what is to be started with one worker. Forwards alone, where nobody types, stay until they are ended."""
+    name, is_typed_into = options["tmux"], app.terminal.streams.stdin_is_terminal
+    only_forwards = flags.no_command or bool(flags.forwards and not words and name is None and not is_typed_into)
+    if only_forwards and (words or name is not None):
+        raise InvalidInputError("`-N` runs nothing", hint="leave out `-N`, or the command and `--tmux`")
+    is_shell = not words and not only_forwards
+    tty = flags.tty or (is_typed_into and (is_shell or name is not None))
+    return Session(node, member, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
+
+
+def _open(app: App, session: Session) -> int:
     streams = app.terminal.streams
-    if app.is_sandbox and (tty or (not words and streams.stdin_is_terminal)):
-        _warn_without_terminals(app, node)
-    streams.stdout.flush()
-    if not words and streams.stdin is sys.stdin:
+    if session.tmux is not None:
+        return attach(app, session)
+    if app.is_sandbox and session.tty:
+        _warn_without_terminals(app, session.member)
+    if not session.words and streams.stdin is sys.stdin:
         app.close()
-        execute(connection, tty=tty or streams.stdin_is_terminal, options=options)
-    return run(connection, words, tty=tty, options=options)
+        execute(session.argv())
+    ran = run(session.argv)
+    if ran.was_lost and not ran.has_connected:
+        explain(app, session)
+    return ran.code
 
 
-def _warn_without_terminals(app: App, node: str) -> None:
+def _check_many(count: int, words: tuple[str, ...], *, is_single: bool) -> None:
+    """Raise `InvalidInputError` for what one worker at a time can do."""
+    if not words:
+        hint = f"name one of 0 to {count - 1} with `--worker`, or give a command: `-- COMMAND`"
+        raise InvalidInputError("a shell opens on one worker at a time", hint=hint)
+    if is_single:
+        hint = f"name one of 0 to {count - 1} with `--worker`"
+        raise InvalidInputError("ssh's own options and `--tmux` are for one worker at a time", hint=hint)
+
+
+def _warn_without_terminals(app: App, member: Member) -> None:
     """Say beforehand why the sandbox's sshd will end the session: it does not tell itself."""
     from tpuctl.sandbox.sshd.terminals import terminal_obstacle  # noqa: PLC0415  # only for the sandbox
 
     if obstacle := terminal_obstacle():
-        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {node} -- COMMAND")
-
-
-def _command(words: tuple[str, ...], line: str | None) -> tuple[str, ...]:
-    if line is None:
-        if words and words[0].startswith("-"):
-            raise InvalidInputError(
-                f"`{words[0]}` after `--` is not a command", hint="ssh's own options go before `--`: `-L`, `-o`, `-t`"
-            )
-        return words
-    if words:
-        raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    return (line,)
+        name = member.node.name.node_id
+        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {name} -- COMMAND")

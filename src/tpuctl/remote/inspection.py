@@ -7,7 +7,7 @@ Paths of devices begin at `$TPUCTL_DEVICE_ROOT`, which is empty on a real worker
 - startup script: `google-startup-scripts.service`, a oneshot unit: `activating` while the script runs (guest-agent's unit
   file; observed). A script that fails does not fail the unit: the runner logs it and ends with 0 (guest-agent's source).
   That TPU VMs have both, as other images do, and that `Job` is set while the unit waits for its turn: unverified.
-- chips: `/dev/accelN` up to v4, `/dev/vfio/N` from v5e on (observed); sources disagree for v6e, so the larger number counts.
+- chips: whichever of the two kinds of device files there are more of: sources disagree for v6e.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.readiness import Startup
+from tpuctl.remote.devices import ACCEL_FILES, VFIO_FILES
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -80,8 +81,8 @@ count() {
     done
     echo "$number"
 }
-accel=$(count "$root"/dev/accel[0-9]*)
-vfio=$(count "$root"/dev/vfio/[0-9]*)
+accel=$(count "$root"ACCEL_FILES)
+vfio=$(count "$root"VFIO_FILES)
 [ "$accel" -ge "$vfio" ] && chips=$accel || chips=$vfio
 
 holders=
@@ -89,7 +90,7 @@ if [ -d /proc/self/fd ] && [ "$chips" -gt 0 ]; then
     plain=$(printf '%s' "$root" | sed 's/[][\\*?]/\\&/g')
     for pid in $(
         $sudo find /proc/[0-9]*/fd -maxdepth 1 \
-            \( -lname "$plain/dev/accel[0-9]*" -o -lname "$plain/dev/vfio/[0-9]*" \) -print </dev/null 2>/dev/null |
+            \( -lname "${plain}ACCEL_FILES" -o -lname "${plain}VFIO_FILES" \) -print </dev/null 2>/dev/null |
             sed -n 's|^/proc/\([0-9]*\)/.*|\1|p' | sort -nu | head -n HOLDERS_SHOWN
     ); do
         name=$(tr -c 'A-Za-z0-9._+-' '_' <"/proc/$pid/comm" 2>/dev/null)
@@ -139,6 +140,7 @@ def script(probe: str | None, timeout: timedelta) -> str:
     A probe that were left behind would hold the TPU against the next one.
     """
     inside = _SCRIPT.replace("HOLDERS_SHOWN", str(_HOLDERS_SHOWN))
+    inside = inside.replace("ACCEL_FILES", ACCEL_FILES).replace("VFIO_FILES", VFIO_FILES)
     if probe is not None:
         inside += _PROBE.replace("SECONDS", str(_patience(timeout))).replace("PROBE", shlex.quote(probe), 1)
     # Until the last line is there, nothing runs: a connection that breaks leaves no half of it.

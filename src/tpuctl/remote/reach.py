@@ -1,4 +1,4 @@
-"""By which way workers are reached: their external address, their internal one, or a tunnel. Pure, but for what is passed in."""
+"""By which way workers are reached: their external address, their internal one, or a tunnel. Pure but for what it is given."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Reach:
         return way
 
     def obstacle(self, node: Node | None = None) -> str | None:
-        """Return why workers, or those of one node, cannot be reached; nothing where they can, or where that is not known yet."""
+        """Return why workers, or those of one node, cannot be reached; nothing where they can, or that is not known yet."""
         if self.way is Way.IAP and self.gcloud() is None:
             return "tunnels through Identity-Aware Proxy need `gcloud`, which is not on PATH"
         if node is None or not node.endpoints or node.endpoints[0].address is None:

@@ -1,16 +1,14 @@
-"""OpenSSH's client: what is passed to `ssh`, starting it, and what its end means."""
+"""OpenSSH's client: what is passed to `ssh`, and what its end means."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.remote.keys import SshProgramMissingError
@@ -24,7 +22,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 CONNECT_TIMEOUT = timedelta(seconds=20)
 ALIVE_INTERVAL = timedelta(seconds=15)
-_SSH_FAILED = 255
+SSH_FAILED = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +92,7 @@ def argv(
     One word of command is a shell line and is sent as it is; several are an argv, quoted for the remote shell.
     """
     words = ["ssh", "-t" if tty else "-T", *trust_options(connection), *options, *_liveliness_options()]
-    words.append(f"{connection.login}@{connection.address}")
-    if command:
-        words += ["--", command[0] if len(command) == 1 else shlex.join(command)]
-    return words
+    return [*words, f"{connection.login}@{connection.address}", *_remote_line(command)]
 
 
 def trust_options(connection: Connection) -> list[str]:
@@ -118,10 +113,30 @@ def trust_options(connection: Connection) -> list[str]:
     return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
 
+def plain_argv(
+    connection: Connection, command: tuple[str, ...] = (), *, tty: bool = False, options: tuple[str, ...] = ()
+) -> list[str]:
+    """Return an argv with nothing in it that the user's own ssh configuration could say: keys and host keys are its affair."""
+    proxy = [] if connection.proxy_command is None else ["-o", f"ProxyCommand={connection.proxy_command}"]
+    words = ["ssh", "-t" if tty else "-T", *proxy, *options, f"{connection.login}@{connection.address}"]
+    return [*words, *_remote_line(command)]
+
+
 def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
     """Run `true` on a worker and return what came of it; it never asks anything.
 
     Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable.
+    """
+    code, stderr = knock(connection, timeout)
+    if code is None:
+        return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {timeout.total_seconds():g} s")
+    return classify(code, stderr)
+
+
+def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
+    """Run `true` on a worker and return ssh's exit code, nothing where the time was up, and its stderr; it never asks anything.
+
+    Raises `SshProgramMissingError`.
     """
     seconds = timeout.total_seconds()
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
@@ -132,47 +147,29 @@ def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
         )
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
-    except subprocess.TimeoutExpired:
-        return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {seconds:g} s")
-    return classify(done.returncode, done.stderr)
+    except subprocess.TimeoutExpired as late:
+        return None, late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else late.stderr or ""
+    return done.returncode, done.stderr
 
 
 def classify(code: int, stderr: str) -> ProbeResult:
     """Return what the end of an ssh that ran `true` means. ssh has one code for all its failures, so its words decide."""
     if code == 0:
         return ProbeResult(ProbeOutcome.ANSWERED)
-    if code != _SSH_FAILED:
+    if code != SSH_FAILED:
         return ProbeResult(ProbeOutcome.COMMAND_FAILED, f"`true` ended with {code}")
-    detail = _telling_line(stderr)
-    if re.search(r"HOST IDENTIFICATION HAS CHANGED|Host key verification failed|host key is known for", stderr):
+    from tpuctl.remote import failures  # noqa: PLC0415  # only who meets a failure needs it
+
+    found, detail = failures.verdict_of(stderr), failures.telling_line(stderr)
+    if found is not None and found.id in failures.HOST_KEY_CHANGED:
         return ProbeResult(ProbeOutcome.HOST_KEY_CHANGED, detail)
-    if re.search(r"Permission denied \(|Too many authentication failures|No more authentication methods", stderr):
+    if found is not None and found.id in failures.KEY_REFUSED:
         return ProbeResult(ProbeOutcome.KEY_REFUSED, detail)
     return ProbeResult(ProbeOutcome.UNREACHABLE, detail)
 
 
-def run(connection: Connection, command: tuple[str, ...], *, tty: bool = False, options: tuple[str, ...] = ()) -> int:
-    """Run a command on a worker with this process's stdin, stdout and stderr, and return its exit code.
-
-    255 is ssh's own failure; a signal that ended ssh counts as 128 + its number. Raises `SshProgramMissingError`.
-    """
-    try:
-        code = subprocess.call(argv(connection, command, tty=tty, options=options))
-    except FileNotFoundError as error:
-        raise SshProgramMissingError("ssh") from error
-    return code if code >= 0 else 128 - code
-
-
-def execute(
-    connection: Connection, command: tuple[str, ...] = (), *, tty: bool = True, options: tuple[str, ...] = ()
-) -> NoReturn:
-    """Become ssh: a terminal's signals, size and job control are then its own. Raises `SshProgramMissingError`."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        os.execvp("ssh", argv(connection, command, tty=tty, options=options))  # noqa: S606  # an argv, no shell
-    except FileNotFoundError as error:
-        raise SshProgramMissingError("ssh") from error
+def _remote_line(command: tuple[str, ...]) -> list[str]:
+    return ["--", command[0] if len(command) == 1 else shlex.join(command)] if command else []
 
 
 def _liveliness_options() -> list[str]:
@@ -182,10 +179,3 @@ def _liveliness_options() -> list[str]:
 
 def _escaped(path: Path) -> str:
     return str(path).replace("%", "%%")
-
-
-def _telling_line(stderr: str) -> str:
-    """Return the line that says most: ssh's last one often only says that the connection is closed."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    vague = ("Connection closed by UNKNOWN", "kex_exchange_identification", "ssh_exchange_identification")
-    return next((line for line in reversed(lines) if not line.startswith(vague)), lines[-1] if lines else "")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tpuctl.errors import ConflictError, RemoteCommandError
+from tpuctl.errors import RemoteCommandError
 from tpuctl.readiness import Answer, WorkerSeen
 from tpuctl.remote import inspection, set_up
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.remote.known_hosts import remember_host_keys
+from tpuctl.remote.reach import Reach, Way
 from tpuctl.remote.session import SSH_FAILED, run
 from tpuctl.remote.set_up import SetUpResult
 from tpuctl.remote.ssh import Connection, ProbeOutcome, classify, host_alias, probe
@@ -42,8 +43,10 @@ class SshSettings:
     """How to log in: as whom, with which key, what is known of host keys, and by which way.
 
     `key` is the private key that the user named, nothing for gcloud's under `home`. `guest_attributes` asks the API for
-    what the workers publish; `proxy_command` gives ssh's ProxyCommand for one worker, nothing for a direct connection;
-    `obstacle` says what else than an ssh client is missing on this machine.
+    what the workers publish; `proxy_command` gives ssh's ProxyCommand for one worker, nothing for a direct connection or a
+    tunnel; `obstacle` says what else than an ssh client is missing on this machine; `reach` chooses among a worker's addresses.
+    `os_login` lets OS Login know our key and gives the login name there, nothing where metadata decides; `needs_entry` tells
+    whether a line of `ssh-keys` has to be put on a node; `expires` is until when our key counts, nothing for ever.
     """
 
     login: str
@@ -54,6 +57,10 @@ class SshSettings:
     proxy_command: Callable[[Node, int], str | None]
     obstacle: Callable[[], str | None] = lambda: None
     timeout: timedelta = timedelta(seconds=15)
+    reach: Reach = field(default_factory=Reach)
+    os_login: Callable[[Node, SshKey], str | None] = lambda node, key: None  # noqa: ARG005  # nobody uses OS Login
+    needs_entry: Callable[[Node, str], bool] = lambda node, entry: True  # noqa: ARG005  # nothing is known
+    expires: Callable[[], datetime | None] = lambda: None
 
 
 class SshWorkers:
@@ -63,16 +70,26 @@ class SshWorkers:
         self._settings = settings
         self._key: SshKey | None = None
         self._host_keys: dict[str, tuple[str, ...]] = {}
+        self._host_names: dict[str, str] = {}
+        self._admitted: set[str] = set()
 
-    def can_be_asked(self) -> bool:
-        """Tell whether ssh can be used from here."""
-        return self.obstacle() is None
+    def can_be_asked(self, node: Node | None = None) -> bool:
+        """Tell whether ssh can be used from here, to reach a node where one is named."""
+        return self.obstacle(node) is None
 
-    def obstacle(self) -> str | None:
-        """Return why ssh cannot be used from here, or nothing where it can."""
+    def obstacle(self, node: Node | None = None) -> str | None:
+        """Return why ssh cannot be used from here, or nothing where it can; of a node, whether it has an address to go to."""
         if shutil.which("ssh") is None:
             return "there is no `ssh` on this machine"
-        return self._settings.obstacle()
+        return self._settings.obstacle() or self._settings.reach.obstacle(node)
+
+    def note_admission(self, node: Node) -> None:
+        """Remember that our key was put on a node a moment ago: its workers may refuse it for some time yet."""
+        self._admitted.add(node.id)
+
+    def was_admitted_now(self, node: Node) -> bool:
+        """Tell whether this run put our key on a node."""
+        return node.id in self._admitted
 
     def key(self) -> SshKey:
         """Return the key to log in with, made if it is gcloud's and missing."""
@@ -80,24 +97,45 @@ class SshWorkers:
             self._key = ensure_key(self._settings.home, key=self._settings.key, login=self._settings.login)
         return self._key
 
-    def key_entry(self) -> str | None:
-        """Return the line of `ssh-keys` metadata that lets us in; nothing where there is no ssh."""
-        return metadata_entry(self._settings.login, self.key()) if self.can_be_asked() else None
+    def key_entry(self, node: Node | None = None) -> str | None:
+        """Return the line of `ssh-keys` metadata that lets us in; nothing where there is no ssh, or a node lets us in without.
 
-    def connection(self, node: Node, worker: int) -> Connection:
-        """Return how to reach one worker. Raises `ConflictError` where it has no address."""
+        Where a node uses OS Login our key is imported there. Raises what that raises.
+        """
+        if not self.can_be_asked():
+            return None
+        entry = metadata_entry(self._settings.login, self.key(), expires=self._settings.expires())
+        if node is not None and (self._os_login(node) is not None or not self._settings.needs_entry(node, entry)):
+            return None
+        return entry
+
+    def _os_login(self, node: Node) -> str | None:
+        return self._settings.os_login(node, self.key())
+
+    def check_way(self, node: Node, worker: int) -> None:
+        """Return where a worker has an address for the way that was chosen; raise `NoWayError` where it has none."""
+        self._settings.reach.way_to(node, worker)
+
+    def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
+        """Return how to reach one worker. Without `makes_key` the key is only named, whether it is there or not.
+
+        Raises `NoWayError` where it has no address for the way that was chosen, and what `Reach.tunnel` raises.
+        """
         alias = host_alias(node.id or node.name.node_id, worker)
-        address = node.endpoints[worker].address if worker < len(node.endpoints) else None
-        if address is None:
-            hint = f"see `tpuctl status {node.name.node_id}`"
-            raise ConflictError(f"worker {worker} of `{node.name.node_id}` has no address", hint=hint)
+        reach = self._settings.reach
+        way = reach.way_to(node, worker)
+        tunnel = None
+        if way is Way.IAP:
+            self.learn_host_keys(node)
+            tunnel = reach.tunnel(node, worker, self._host_names.get(alias))
+        endpoint, folder = node.endpoints[worker], self._settings.home / ".ssh"
         return Connection(
-            login=self._settings.login,
-            address=address,
+            login=(self._os_login(node) if makes_key else None) or self._settings.login,
+            address=(endpoint.external if way is Way.EXTERNAL else endpoint.internal) or endpoint.address or "",
             host_alias=alias,
-            known_hosts=(self._settings.known_hosts, self._settings.home / ".ssh" / "google_compute_known_hosts"),
-            identity=self.key().path,
-            proxy_command=self._settings.proxy_command(node, worker),
+            known_hosts=(self._settings.known_hosts, folder / "google_compute_known_hosts"),
+            identity=self.key().path if makes_key else self._settings.key or folder / "google_compute_engine",
+            proxy_command=self._settings.proxy_command(node, worker) or tunnel,
             host_keys=self._host_keys.get(alias, ()),
         )
 
@@ -158,7 +196,10 @@ class SshWorkers:
             return tuple(pool.map(act, ways, range(len(ways))))
 
     def learn_host_keys(self, node: Node) -> None:
-        """Ask the API once for the host keys that the workers publish; a node that publishes none is trusted at first use."""
+        """Ask the API once for the host keys and instance names that the workers publish.
+
+        A node that publishes no host keys is trusted at first use; its next connection asks again.
+        """
         aliases = [host_alias(node.id or node.name.node_id, worker) for worker in range(len(node.endpoints))]
         if all(alias in self._host_keys for alias in aliases):
             return
@@ -169,6 +210,9 @@ class SshWorkers:
             )
             if keys:
                 self._host_keys[alias] = keys
+            # gcloud looks for this key in any namespace [gcloud 528 source].
+            if name := next((value for key, value in published.items() if key.rpartition("/")[2] == "hostname"), None):
+                self._host_names[alias] = name
 
 
 def _knock(way: Connection, timeout: timedelta) -> WorkerSeen:

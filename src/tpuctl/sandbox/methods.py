@@ -110,6 +110,7 @@ METHODS: Mapping[str, Callable[[Session, Call], Json | Response]] = {
     "iam.roles.get": iam.get_role,
     "oslogin.users.getLoginProfile": oslogin.get_login_profile,
     "oslogin.users.importSshPublicKey": oslogin.import_ssh_public_key,
+    "oslogin.users.sshPublicKeys.patch": oslogin.patch_ssh_public_key,
     "cloudbilling.projects.getBillingInfo": cloudbilling.get_billing_info,
 }
 

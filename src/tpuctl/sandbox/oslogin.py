@@ -1,8 +1,15 @@
-"""OS Login: a user's POSIX account and public keys. The sandbox's workers do not read them."""
+"""OS Login: a user's POSIX account and public keys.
+
+The sandbox's sshd can log in nobody but the user who runs it. So the account `ACCOUNT`, which stands for that user in the
+embedded sandbox, has their name on this machine as its login; those of other accounts are made of their addresses, as the
+service does, and open nothing here.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import pwd
 import re
 from typing import TYPE_CHECKING
 
@@ -10,10 +17,14 @@ from tpuctl.sandbox.calls import ApiError
 from tpuctl.sandbox.refusals import invalid
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
 KIND = "oslogin.sshPublicKey"
+ACCOUNT = "you@example.com"
 
 
 def get_login_profile(session: Session, call: Call) -> Json:
@@ -36,12 +47,44 @@ def import_ssh_public_key(session: Session, call: Call) -> Json:
     return {"loginProfile": _profile(session, user)}
 
 
+def patch_ssh_public_key(session: Session, call: Call) -> Json:
+    """Answer users.sshPublicKeys.patch: the fields of the mask (all that are given without one), of which a key has two."""
+    user, _, fingerprint = str(call.params["name"]).removeprefix("users/").partition("/sshPublicKeys/")
+    session.log_request(call.method, f"users/{user}")
+    found = session.resources.get(KIND, user, fingerprint)
+    if found is None:
+        raise ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
+    mask = str(call.params.get("updateMask") or ",".join(call.body)).split(",")
+    changed = {
+        name: value for name, value in call.body.items() if name in mask and name in {"key", "expirationTimeUsec"}
+    }
+    document = {**found, **changed}
+    session.resources.put(KIND, user, fingerprint, document)
+    return document
+
+
+def keys_of_owner(session: Session, now: datetime) -> list[str]:
+    """Return the keys, `TYPE BASE64`, with which OS Login lets the user who runs the sandbox in now."""
+    micros = int(now.timestamp() * 1e6)
+    found = (one.document for one in session.resources.under(KIND, ACCOUNT))
+    lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
+    return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
+
+
+def is_in_force(metadata: Mapping[str, str], project_metadata: Mapping[str, str], key: str = "enable-oslogin") -> bool:
+    """Tell whether a switch of OS Login is on: the machine's own value, FALSE too, goes before the project's.
+
+    Source: gcloud 528's, and the guest agent's tests (no case matters).
+    """
+    return metadata.get(key, project_metadata.get(key, "")).lower() == "true"
+
+
 def _profile(session: Session, user: str) -> Json:
     if user in {"", "None"}:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
     keys = {found.name: found.document for found in session.resources.under(KIND, user)}
-    login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
+    login = _login(user)
     account: Json = {
         "accountId": "sandbox",
         "name": f"users/{user}/projects/sandbox",
@@ -55,3 +98,12 @@ def _profile(session: Session, user: str) -> Json:
     account["gid"] = account["uid"]
     profile: Json = {"name": user, "posixAccounts": [account]}
     return {**profile, "sshPublicKeys": keys} if keys else profile
+
+
+def _login(user: str) -> str:
+    if user == ACCOUNT:
+        try:
+            return pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:  # then there is no sshd either that could log anybody in
+            return "you"
+    return re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]

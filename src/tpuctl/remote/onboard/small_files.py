@@ -11,7 +11,8 @@ LONGEST = 64 * 1024
 def is_locked(path: str) -> bool:
     """Tell whether somebody holds a lock on a file."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        # On NFS an exclusive lock needs a file that is open for writing.
+        file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:

@@ -64,7 +64,15 @@ class Feed:
                 self.pending = self.pending[os.write(self.pipe, self.pending) :]
         except BlockingIOError:
             pass
+        except BrokenPipeError:  # nobody will read the rest
+            os.close(self.pipe)
+            self.pipe = -1
+        if self.pipe < 0:
+            self.pending = b""
         self.given += before - len(self.pending)
-        end = b" end" if self.is_whole and not self.pending else b""
-        write(self.place, b"%d%s" % (self.given, end))
+        end = self.is_whole and not self.pending
+        if end and self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+        write(self.place, b"%d%s" % (self.given, b" end" if end else b""))
         self.link.send(b"a", b"%d" % self.given)

@@ -7,6 +7,9 @@ import os
 import select
 import time
 
+# `signal` makes enums of all its names, which costs more than the rest of this program.
+from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
+
 from tpuctl.remote.onboard.small_files import is_locked, read, remove, write
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
@@ -30,8 +33,11 @@ def launch(folder: str, order: dict[str, Any]) -> int | None:
         write(os.path.join(scratch, file), text)
     if not order["merged"]:
         write(scratch + "/err", b"")
+    feeding = None
     if order["stdin"]:
         os.mkfifo(scratch + "/in", 0o600)
+        # Open for both, it can be written to from now on, and has no end before the supervisor closes it.
+        feeding = os.open(scratch + "/in", os.O_RDWR)
     lock = os.open(scratch + "/lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -45,19 +51,19 @@ def launch(folder: str, order: dict[str, Any]) -> int | None:
     if os.fork() == 0:
         os.close(ended)
         try:
-            supervise(folder, order)
+            supervise(folder, order, feeding)
         finally:
             os._exit(1)
-    os.close(lock)
-    os.close(told)
+    for file in (lock, told, feeding):
+        if file is not None:
+            os.close(file)
     return ended
 
 
-def supervise(folder: str, order: dict[str, Any]) -> NoReturn:
+def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoReturn:
     """Run the command and write down how it ended, whoever follows it."""
     os.setsid()
     began = time.monotonic()
-    feeding = os.open(folder + "/in", os.O_RDWR) if order["stdin"] else None
     child = os.fork()
     if child == 0:
         try:
@@ -90,10 +96,13 @@ def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
     err = out if order["merged"] else os.open(folder + "/err", os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(err, 2)
-    # The supervisor holds the FIFO open for both, so this neither waits nor meets an end too early.
+    # The supervisor has the FIFO open for writing, so this does not wait.
     os.dup2(os.open(folder + "/in" if order["stdin"] else os.devnull, os.O_RDONLY), 0)
     if order["folder"]:
         os.chdir(os.path.expanduser(order["folder"]))
+    # Python ignores these, and what is ignored stays so.
+    signal(SIGPIPE, SIG_DFL)
+    signal(SIGXFSZ, SIG_DFL)
     environment = dict(os.environb)
     environment.update(order["environment"])
     shell = os.environ.get("SHELL") or "/bin/sh"

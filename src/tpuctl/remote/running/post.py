@@ -54,7 +54,7 @@ class Post:
         self.errors = ""
         self.code: int | None = None
         self._audience, self._options = audience, options
-        self._sizes = [0, 0]
+        self._sizes = list(order.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = Decoder()
         self._unsent = bytearray()
@@ -219,7 +219,9 @@ class Post:
             case Told.TAKEN:
                 self.taken = int(payload)
             case Told.EXIT:
-                self.say(Said.BYE)
+                if not self.order.must_exist:
+                    # Who only follows a job leaves its output and its exit code where they are.
+                    self.say(Said.BYE)
                 self.finish(parse_end(self.member, payload, self.sizes))
             case Told.LOST:
                 self.end(Outcome.LOST, "nothing there knows how it ended: the worker was rebooted, or out of memory")

@@ -20,7 +20,7 @@ class Order:
     `job` names the job's folder there; `token` tells this order from all others, and is empty where any job of that name is
     meant. `line` goes to the login shell as it is. `about` is kept with the job. With `must_exist` nothing is started.
     `linger` is how long the command goes on when nobody follows it; nothing is for ever. `merged` puts stdout and stderr into
-    one file, in the order in which they were written.
+    one file, in the order in which they were written. Output is wanted from `start` on: bytes of stdout and of stderr.
     """
 
     job: str
@@ -34,6 +34,7 @@ class Order:
     stdin: bool = False
     must_exist: bool = False
     linger: timedelta | None = None
+    start: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.sandbox import oslogin
 from tpuctl.sandbox.nodes import find_worker, node_directory
 from tpuctl.sandbox.nodes.workers import host_name
 from tpuctl.sandbox.sshd import guest, server
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _connect(world_path: Path, address: str) -> None:
-    worker, now, speed = _look_up(world_path, address)
+    worker, now, speed, profile_keys = _look_up(world_path, address)
     folders = _folders(world_path, worker)
     if worker.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
@@ -70,26 +71,28 @@ def _connect(world_path: Path, address: str) -> None:
         domain=domain,
     )
     login = server.own_login()
-    keys = server.authorized_keys(login, *_key_lists(worker))
+    keys = _os_login_keys(worker, profile_keys)
+    if keys is None:
+        keys = server.authorized_keys(login, *_key_lists(worker), now=now)
     server.become_sshd(sshd, server.configure(folders, session, keys, login=login))
 
 
 def _reboot(world_path: Path, address: str) -> None:
-    worker, now, _ = _look_up(world_path, address)
+    worker, now, _, _ = _look_up(world_path, address)
     folders = _folders(world_path, worker)
     note_reboot(folders, now)
     end_processes(folders)
 
 
-def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime, float]:
-    """Return the worker, the world's time and its speed."""
+def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
+    """Return the worker, the world's time and its speed, and the keys in the OS Login profile of who runs the sandbox."""
     if not world_path.exists():  # opening would make a world
         raise _UnreachableError("No route to host")
     with World.open(world_path) as world, world.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now, world.speed
+        return worker, session.now, world.speed, oslogin.keys_of_owner(session, session.now)
 
 
 def _key_lists(worker: Worker) -> list[str]:
@@ -98,6 +101,19 @@ def _key_lists(worker: Worker) -> list[str]:
     if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
         lists.append(worker.project_metadata.get("ssh-keys", ""))
     return lists
+
+
+def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
+    """Return the authorized keys where OS Login is on, which makes those of the metadata count for nothing; else nothing.
+
+    Nobody gets in where a second factor, a certificate or a security key is wanted: this sshd cannot ask for them.
+    """
+    if not oslogin.is_in_force(worker.metadata, worker.project_metadata):
+        return None
+    more = ("enable-oslogin-2fa", "enable-oslogin-certificates", "enable-oslogin-sk")
+    if any(oslogin.is_in_force(worker.metadata, worker.project_metadata, key) for key in more):
+        return ""
+    return "".join(f"{key}\n" for key in profile_keys)
 
 
 def _folders(world_path: Path, worker: Worker) -> Folders:

@@ -41,6 +41,11 @@ class Folders:
         return self.home / ".tpu"
 
     @property
+    def temporary(self) -> Path:
+        """Return the folder that stands for `/tmp` where libtpu's lock file is looked for. A reboot empties it."""
+        return self.devices / "tmp"
+
+    @property
     def last_reboot(self) -> Path:
         """Return the file that holds the sandbox's time of the last reboot in the guest; absent when there was none."""
         return self.control / "rebooted"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -146,6 +148,12 @@ esac
 echo "Finished running startup scripts."
 """
 
+# The workers' sessions are apart from each other, and from those of the user who runs them all.
+_TMUX = """\
+#!/bin/sh
+exec {tmux} -L {server} "$@"
+"""
+
 _REBOOT = """\
 #!/bin/sh
 exec {python} -P -m tpuctl.sandbox.sshd --reboot {world} {address}
@@ -177,7 +185,9 @@ def furnish(
     """Make a worker's folders, programs, devices and metadata as they shall be; return the program that starts a session."""
     make_private_folder(folders.home)
     _keep_files(folders.metadata, identity.metadata)
-    _keep_files(folders.devices, dict.fromkeys(identity.devices, ""))
+    devices = {device.partition("/")[2]: "" for device in identity.devices}
+    _keep_files(folders.devices / "dev", devices)
+    make_private_folder(folders.temporary)
     make_private_folder(folders.programs)
     plain = {
         "home": str(folders.home),
@@ -198,6 +208,11 @@ def furnish(
     words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())
     for name, text in _PROGRAMS.items():
         write_private_file(folders.programs / name, text.format(**words), mode=0o700)
+    if tmux := shutil.which("tmux"):
+        # The path of tmux's socket must be short, so it is not in the worker's folder.
+        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
+        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
+        write_private_file(folders.programs / "tmux", text, mode=0o700)
     for name in (".profile", ".zprofile"):
         profile = folders.home / name
         if not profile.exists():

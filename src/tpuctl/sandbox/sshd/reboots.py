@@ -40,10 +40,13 @@ def is_rebooting(folders: Folders, now: datetime) -> bool:
 
 
 def end_processes(folders: Folders) -> None:
-    """Kill what runs on the worker, the caller's own session last. Does not return when called on the worker.
+    """Kill what runs on the worker, the caller's own session last; empty its `/tmp`. Does not return when called on the worker.
 
     Where the system does not show the environment of processes (macOS), only the caller's session ends.
     """
+    for file in folders.temporary.glob("*"):
+        if file.is_file():
+            file.unlink(missing_ok=True)
     mark = f"{MARK}={folders.control}"
     for process in _marked(mark.encode()):
         if process != os.getpid():

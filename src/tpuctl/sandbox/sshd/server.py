@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -10,11 +11,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.clock import parse_timestamp
 from tpuctl.sandbox.sshd.folders import Folders, write_private_file
 from tpuctl.sandbox.sshd.host_keys import HOST_KEY_FILE, SshdUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
 # sshd is seldom on the PATH of an ordinary user; Homebrew, Fedora and Arch keep it, or sftp-server, elsewhere.
 _SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
@@ -26,7 +29,7 @@ _SFTP_SERVERS = (
     "/opt/homebrew/opt/openssh/libexec/sftp-server",
     "/usr/local/libexec/sftp-server",
 )
-_KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[A-Za-z0-9+/]+=*)(?: .*)?")
+_KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[A-Za-z0-9+/]+=*)(?: (?P<comment>.*))?")
 _PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
@@ -40,15 +43,33 @@ def find_sshd(folders: Iterable[str] = _SSHD_FOLDERS) -> str:
     return str(Path(found).absolute())  # sshd refuses to start itself again under a relative name
 
 
-def authorized_keys(login: str, *key_lists: str) -> str:
+def authorized_keys(login: str, *key_lists: str, now: datetime | None = None) -> str:
     """Return the authorized keys of one user out of metadata values (`ssh-keys`: lines `LOGIN:TYPE BASE64 comment`).
 
-    Lines of others, and lines that are not plain keys (options would be obeyed by sshd), are left out.
+    Lines of others, lines that are not plain keys (options would be obeyed by sshd), and with `now` those in Google's form
+    that have ended, are left out.
     """
     lines = [line for value in key_lists for line in value.splitlines()]
     matches = (_KEY_LINE.fullmatch(line.strip()) for line in lines)
-    keys = dict.fromkeys(match["key"] for match in matches if match and match["login"] == login)
+    keys = dict.fromkeys(
+        match["key"] for match in matches if match and match["login"] == login and not _is_over(match["comment"], now)
+    )
     return "".join(f"{key}\n" for key in keys)
+
+
+def _is_over(comment: str | None, now: datetime | None) -> bool:
+    """Tell whether a line ended: the comment is `google-ssh {"userName":…,"expireOn":…}` [Compute Engine documentation].
+
+    A time that cannot be read ends nothing [guest agent's tests].
+    """
+    form, _, words = (comment or "").partition(" ")
+    if form != "google-ssh" or now is None:
+        return False
+    try:
+        end = parse_timestamp(json.loads(words)["expireOn"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return end is not None and end <= now
 
 
 def configure(folders: Folders, session: Path, keys: str, *, login: str) -> Path:

@@ -1,9 +1,8 @@
-"""The ssh key that tpuctl shares with gcloud, and the metadata value through which workers learn of it."""
+"""The key pair on this machine: gcloud's, made when it is missing, or one that the user named, or one that an agent holds."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import subprocess
 import tempfile
@@ -12,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.remote.keys.login import login_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     Runner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 _PUBLIC = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
-_ENTRY = re.compile(r"(?P<login>[^:\s]+):(?P<key>\S+\s+\S+).*")
-_LOGIN = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*")
 
 
 class SshKeyError(TpuctlError):
@@ -41,10 +39,18 @@ class SshProgramMissingError(TpuctlError):
 
 @dataclass(frozen=True, slots=True)
 class SshKey:
-    """A key pair: the file of its private half, and its public half as one line `TYPE BASE64 [COMMENT]`."""
+    """A key pair: the file for ssh's `-i`, and its public half as one line `TYPE BASE64 [COMMENT]`.
+
+    The file is that of the private half; of the public half where only an agent has the private one.
+    """
 
     path: Path
     public: str
+
+    @property
+    def is_in_agent(self) -> bool:
+        """Tell whether only an agent has the private half."""
+        return self.path.suffix == ".pub"
 
 
 def run_program(argv: list[str]) -> subprocess.CompletedProcess[str]:
@@ -55,19 +61,26 @@ def run_program(argv: list[str]) -> subprocess.CompletedProcess[str]:
         raise SshProgramMissingError(argv[0]) from error
 
 
-def ensure_key(home: Path, *, key: Path | None = None, login: str = "", runner: Runner = run_program) -> SshKey:
+def ensure_key(
+    home: Path, *, key: Path | None = None, login: str = "", makes: bool = True, runner: Runner = run_program
+) -> SshKey:
     """Return the key pair to log in with: `key`, else `~/.ssh/google_compute_engine` as gcloud does.
 
     gcloud's is made (ed25519, no passphrase, comment `login`) when it is missing, by one of the processes that try at once;
-    a key that the user named is never made. A missing public half is written again. Raises `SshKeyError`, also for a
+    a key that the user named is never made, and none without `makes`. `key` may be the public half of what an agent holds (a security key, a password
+    manager's), where the private one is no file. A missing public half is written again. Raises `SshKeyError`, also for a
     private key that others may read, which ssh would ignore, and `SshProgramMissingError`.
     """
-    path = key or home / ".ssh" / "google_compute_engine"
+    path = key or default_path(home)
     try:
-        if not path.exists():
-            if key is not None:
-                hint = f"check the path, or make the key with `ssh-keygen -t ed25519 -f {path}`"
-                raise SshKeyError(f"there is no ssh key `{path}`", hint=hint)
+        if key is not None:
+            path = key.with_suffix("") if key.suffix == ".pub" else key
+            if not path.exists():
+                return _held_by_agent(key, runner=runner)
+        elif not path.exists():
+            if not makes:
+                hint = "the first `tpuctl up` or `tpuctl ssh` makes it; `tpuctl ssh-key renew` makes it now"
+                raise SshKeyError(f"there is no ssh key `{path}` yet", hint=hint)
             _make(path, comment=login or login_name(os.environ), runner=runner)
         _check(path)
         return SshKey(path, _public_half(path, runner=runner))
@@ -77,48 +90,32 @@ def ensure_key(home: Path, *, key: Path | None = None, login: str = "", runner: 
         raise SshKeyError(f"the ssh key `{path}` cannot be used: {reason}", hint=hint) from error
 
 
-def metadata_entry(login: str, key: SshKey) -> str:
-    """Return the line of the metadata value `ssh-keys` that lets `login` in, as gcloud writes it (observed: gcloud 528)."""
-    kind, blob = key.public.split()[:2]
-    return f"{login}:{kind} {blob} {login}"
+def default_path(home: Path) -> Path:
+    """Return where gcloud and tpuctl keep the key that they share."""
+    return home / ".ssh" / "google_compute_engine"
 
 
-def with_key(existing: str, entry: str) -> str:
-    """Return a `ssh-keys` value with a line added, unless the same user already has the same key, whatever its comment.
-
-    All other lines stay as they are, those that are not understood too.
-    """
-    lines = [line for line in existing.splitlines() if line.strip()]
-    if any(_identity(line) == _identity(entry) for line in lines):
-        return existing
-    return "\n".join([*lines, entry])
+def is_held_by_agent(key: SshKey, *, runner: Runner = run_program) -> bool:
+    """Tell whether an ssh agent offers this very key. Raises `SshProgramMissingError`."""
+    blob = key.public.split()[1]
+    return any(blob in line.split() for line in runner(["ssh-add", "-L"]).stdout.splitlines())
 
 
-def login_name(environ: Mapping[str, str]) -> str:
-    """Return the user name to log in with: the local one, as gcloud does, made valid for Linux where it is not.
-
-    The order of the variables is that of Python's getpass, which gcloud asks [gcloud 528 source].
-    """
-    names = (environ.get(variable) for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"))
-    name = next((name for name in names if name), None) or _account()
-    if _LOGIN.fullmatch(name):
-        return name
-    # A Windows domain is no part of the name, an address's host neither.
-    short = name.rpartition("\\")[2].partition("@")[0]
-    valid = re.sub(r"[^a-z0-9_-]", "_", short.lower()).lstrip("-")
-    return valid if _LOGIN.fullmatch(valid) else f"u_{valid}"
-
-
-def _account() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run with a user id that has no account
-        return f"user{os.getuid()}"
-
-
-def _identity(line: str) -> tuple[str, ...]:
-    match = _ENTRY.fullmatch(line.strip())
-    return (match["login"], *match["key"].split()) if match else (line,)
+def _held_by_agent(named: Path, *, runner: Runner) -> SshKey:
+    """Return the key whose private half is in no file. Raises where there is no public one, or no agent has it."""
+    public = named if named.suffix == ".pub" else public_path(named)
+    if not public.is_file():
+        private = named.with_suffix("") if named == public else named
+        hint = f"check the path, or make the key with `ssh-keygen -t ed25519 -f {private}`"
+        raise SshKeyError(f"there is no ssh key `{named}`", hint=hint)
+    match = _PUBLIC.fullmatch(public.read_text("utf-8"))
+    if match is None:
+        raise SshKeyError(f"`{public}` is not a public key", hint="name another key")
+    key = SshKey(public, match[0].strip())
+    if not is_held_by_agent(key, runner=runner):
+        hint = "start the agent that has it (`SSH_AUTH_SOCK`; `ssh-add -L` lists what it holds), or name another key"
+        raise SshKeyError(f"`{public}` has no private half beside it, and no ssh agent holds it", hint=hint)
+    return key
 
 
 def _make(path: Path, *, comment: str, runner: Runner) -> None:
@@ -133,7 +130,7 @@ def _make(path: Path, *, comment: str, runner: Runner) -> None:
             path.hardlink_to(made)
         except FileExistsError:
             return
-        made.with_suffix(".pub").replace(_public_path(path))
+        made.with_suffix(".pub").replace(public_path(path))
 
 
 def _check(path: Path) -> None:
@@ -146,12 +143,14 @@ def _check(path: Path) -> None:
 
 
 def _public_half(path: Path, *, runner: Runner) -> str:
-    public = _public_path(path)
+    public = public_path(path)
     if public.is_file() and (match := _PUBLIC.fullmatch(public.read_text("utf-8"))):
         return match[0].strip()
     done = runner(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
     match = _PUBLIC.fullmatch(done.stdout)
     if done.returncode != 0 or match is None:
+        if "incorrect passphrase" in done.stderr:
+            raise _locked(path)
         raise _not_a_key(path, done.stderr.strip() or "ssh-keygen printed no public key")
     _write_public(public, match[0])
     return match[0].strip()
@@ -163,13 +162,16 @@ def _write_public(path: Path, text: str) -> None:
     Path(file.name).replace(path)
 
 
-def _public_path(path: Path) -> Path:
+def public_path(path: Path) -> Path:
+    """Return where the public half of a private key lies."""
     return path.with_name(path.name + ".pub")
 
 
+def _locked(path: Path) -> SshKeyError:
+    hint = f"write it once with `ssh-keygen -y -f {path} > {path}.pub`, and let an agent hold the key: `ssh-add {path}`"
+    return SshKeyError(f"the ssh key `{path}` has a passphrase, and its public half is not there", hint=hint)
+
+
 def _not_a_key(path: Path, reason: str) -> SshKeyError:
-    hint = (
-        f"if it has a passphrase, write its public half with `ssh-keygen -y -f {path} > {path}.pub`; "
-        "otherwise move it away or name another key"
-    )
+    hint = f"move it away (`tpuctl ssh-key renew` does that with gcloud's), or name another key than `{path}`"
     return SshKeyError(f"`{path}` is not a private key that can be used: {reason}", hint=hint)

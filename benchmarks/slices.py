@@ -1,0 +1,43 @@
+"""Make a world with a slice of each size: `python -m benchmarks.slices FILE LOGIN PUBLIC_KEY SIZE...`, in a process of its own.
+
+Prints JSON: for each size its node's name, zone, the addresses of its workers, and the file of its host key.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.nodes import find_worker, node_directory
+from tpuctl.sandbox.sshd import host_key
+from tpuctl.sandbox.world import World
+
+_CHIPS_PER_WORKER = 8  # in the name of a v4 slice, which counts cores
+
+
+def make(path: Path, login: str, public_key: Path, sizes: list[int]) -> list[dict[str, Any]]:
+    """Make a READY slice with so many workers for each size; its metadata lets `login` in with the key."""
+    kind, blob = public_key.read_text("ascii").split()[:2]
+    metadata = {"ssh-keys": f"{login}:{kind} {blob} {login}"}
+    with World.open(path) as world:
+        return [_slice(world, size, metadata) for size in sizes]
+
+
+def _slice(world: World, size: int, metadata: dict[str, str]) -> dict[str, Any]:
+    name, accelerator_type = f"slice-{size}", f"v4-{size * _CHIPS_PER_WORKER}"
+    node = admin.add_node(world, name, zone=admin.ZONE, acceleratorType=accelerator_type, metadata=metadata)
+    addresses = [endpoint["accessConfig"]["externalIp"] for endpoint in node["networkEndpoints"]]
+    with world.read() as session:
+        worker = find_worker(session, addresses[0])
+    assert worker is not None
+    folder = node_directory(world.path.absolute(), worker)
+    host_key(folder)
+    return {"name": name, "addresses": addresses, "host_key": str(folder / "ssh_host_ed25519_key")}
+
+
+if __name__ == "__main__":
+    made = make(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), [int(size) for size in sys.argv[4:]])
+    print(json.dumps(made))

@@ -1,0 +1,93 @@
+"""Copies between this machine and workers: what there is here is looked at before any worker is."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.remote.copying.everywhere import copy_everywhere
+from tpuctl.remote.copying.prefixes import Prefixes
+from tpuctl.remote.copying.values import Tally
+from tpuctl.remote.copying.worker import Download, Upload
+from tpuctl.remote.onboard.copy_frames import RefusedError, shown
+from tpuctl.remote.onboard.copy_sending import list_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.remote.copying.values import Copied, Wish
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.onboard.copy_sending import Listing
+
+
+def look(sources: Sequence[str], folder: Path, wish: Wish) -> Listing:
+    """Return what is to be sent of this machine; relative paths begin in `folder`.
+
+    Raises `InvalidInputError` for what is not there or cannot be read, before anything is sent.
+    """
+    # Messages show paths as they were typed.
+    below = b"" if folder == Path.cwd() else os.fsencode(folder)
+    paths = [os.path.join(below, os.fsencode(source)) for source in sources]  # noqa: PTH118  # pathlib knows no bytes
+    try:
+        listing = list_files(paths, recurse=wish.recurse)
+    except RefusedError as error:
+        kind, message = error.args
+        hint = "add `-r` to copy folders" if kind == "folder" else None
+        raise InvalidInputError(f"nothing was copied: {message}", hint=hint) from error
+    if listing.failed:
+        more = f", and {len(listing.failed) - 1} more" if len(listing.failed) > 1 else ""
+        raise InvalidInputError(f"nothing was copied: {listing.failed[0]}{more}")
+    names: dict[str, bytes] = {}
+    for path, entry in listing.files:
+        if names.setdefault(entry.path, path) != path:
+            hint = "copy them into folders of their own"
+            raise InvalidInputError(f"`{shown(path)}` and `{shown(names[entry.path])}` have the same name", hint=hint)
+    return listing
+
+
+def upload(
+    members: Sequence[Member], listing: Listing, target: str, *, wish: Wish, tallies: Sequence[Tally], clock: Clock
+) -> list[Copied]:
+    """Copy to `target` on every member, and return how each ended."""
+    prefixes = Prefixes()
+    text = os.fsencode(target).decode("utf-8", "surrogateescape")
+    one = partial(Upload, listing, text, wish, prefixes)
+    return copy_everywhere(members, [one] * len(members), tallies, fanout=wish.fanout, clock=clock)
+
+
+def download(
+    members: Sequence[Member],
+    patterns: Sequence[str],
+    folder: Path,
+    target: str,
+    *,
+    wish: Wish,
+    tallies: Sequence[Tally],
+    clock: Clock,
+) -> list[Copied]:
+    """Copy from every member to `target`, from several into a folder for each, named after its label.
+
+    Raises `InvalidInputError` where these folders cannot be made.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    texts = tuple(os.fsencode(pattern).decode("utf-8", "surrogateescape") or "." for pattern in patterns)
+    below = [member.label if len(members) > 1 else "" for member in members]
+    # `DST/` means a folder: pathlib would forget the slash.
+    targets = [os.path.join(folder, target, one) if one else os.path.join(folder, target) for one in below]  # noqa: PTH118  # as above
+    if len(members) > 1:
+        _make_folders(targets)
+    transfers = [partial(Download, texts, os.fsencode(one), wish, umask) for one in targets]
+    return copy_everywhere(members, transfers, tallies, fanout=wish.fanout, clock=clock)
+
+
+def _make_folders(paths: Sequence[str]) -> None:
+    try:
+        for path in map(Path, paths):
+            path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(f"`{error.filename}` cannot be made: {(error.strerror or '').lower()}") from error

@@ -1,0 +1,181 @@
+"""Jobs on nodes: what workers tell of them put together, following one, signals."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import NotFoundError
+from tpuctl.remote.jobs.asking import Silence, Workers, failures
+from tpuctl.remote.jobs.values import Share, State
+from tpuctl.remote.running.crew import Crew
+from tpuctl.remote.running.post import Post
+from tpuctl.remote.running.values import Limits, Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime, timedelta
+
+    from tpuctl.clock import Clock
+    from tpuctl.errors import TpuctlError
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.values import Audience, Ending
+    from tpuctl.remote.ssh import Connection
+
+# Of each worker: enough for all to name the same newest job, though it was started on some of them only.
+_NEWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job on all workers that have it, in their order."""
+
+    name: str
+    shares: tuple[Share, ...]
+
+    @property
+    def age(self) -> timedelta:
+        """How long ago it began, on its first worker. It is computed on the workers, so no two clocks are compared."""
+        return max(share.age for share in self.shares)
+
+    @property
+    def began(self) -> datetime:
+        """When it began, by the clock of its first worker."""
+        return max(self.shares, key=lambda share: share.age).began
+
+    @property
+    def duration(self) -> timedelta | None:
+        """How long it took or has taken, on the worker where that is longest; nothing where no worker knows."""
+        return max((share.duration for share in self.shares if share.duration is not None), default=None)
+
+    @property
+    def command(self) -> str:
+        """Its command; empty where no worker's record of it can be read."""
+        return next((share.command for share in self.shares if share.command), "")
+
+    @property
+    def is_detached(self) -> bool:
+        """Tell whether it goes on when nobody follows it."""
+        return any(share.is_detached for share in self.shares)
+
+    @property
+    def is_followed(self) -> bool:
+        """Tell whether a tpuctl streams its output now."""
+        return any(share.is_followed for share in self.shares)
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it runs on any worker."""
+        return any(share.state is State.RUNNING for share in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All jobs, the newest first; the workers that did not tell; and how many jobs were left out, at least."""
+
+    jobs: tuple[Job, ...]
+    silent: tuple[Silence, ...] = ()
+    left_out: int = 0
+
+    @property
+    def errors(self) -> list[TpuctlError]:
+        """Why workers did not tell."""
+        return failures(self.silent)
+
+
+def list_jobs(workers: Workers, *, names: Sequence[str] = (), limit: int = _NEWEST, tail: int | None = None) -> Listing:
+    """Ask all workers for their newest jobs, or for those that are named. Raises `SshProgramMissingError`."""
+    answers = workers.jobs(names=names, limit=limit, tail=tail)
+    told = [answer for answer in answers if not isinstance(answer, Silence)]
+    jobs = gather(share for answer in told for share in answer.shares)
+    left_out = max([len(jobs) - limit, *(answer.total - len(answer.shares) for answer in told)], default=0)
+    silent = tuple(answer for answer in answers if isinstance(answer, Silence))
+    return Listing(jobs[:limit], silent, max(0, left_out))
+
+
+def gather(shares: Iterable[Share]) -> tuple[Job, ...]:
+    """Put what workers tell of the same job together; the newest job first."""
+    jobs: dict[str, list[Share]] = {}
+    for share in shares:
+        jobs.setdefault(share.job, []).append(share)
+    return tuple(sorted((Job(name, tuple(found)) for name, found in jobs.items()), key=lambda job: job.age))
+
+
+def choose(listing: Listing, name: str | None, nodes: str, *, running_first: bool = False) -> Job:
+    """Return the job that is named, or the newest; with `running_first` the newest that runs, if any does.
+
+    Raises `NotFoundError`; where workers did not tell, why they did not: what they have is not known.
+    """
+    found = [job for job in listing.jobs if name in {None, job.name}]
+    running = [job for job in found if job.is_running] if running_first else []
+    if found:
+        return (running or found)[0]
+    if listing.silent:
+        raise listing.errors[0]
+    raise missing(name, nodes)
+
+
+def missing(name: str | None, nodes: str) -> NotFoundError:
+    """Return the error of a job that no worker has."""
+    if name is None:
+        return NotFoundError(
+            f"there are no jobs on `{nodes}`", hint=f"`tpuctl run {nodes} --detach -- COMMAND` starts one"
+        )
+    return NotFoundError(f"there is no job `{name}` on `{nodes}`", hint=f"`tpuctl jobs {nodes}` shows which there are")
+
+
+class Follower:
+    """Follows a job without a part in it: what ends this process leaves the job alone."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        audience: Audience,
+        *,
+        inquire: Callable[[Member], str | None],
+        ssh_options: Callable[[Connection], tuple[str, ...]],
+    ) -> None:
+        self._clock, self._audience = clock, audience
+        self._inquire, self._ssh_options = inquire, ssh_options
+
+    def follow(self, shares: Sequence[Share]) -> tuple[Ending, ...]:
+        """Pass on what a job prints on these workers, from the shares' `starts` on, until it has ended on all.
+
+        A signal is for the caller: it raises what it raises, and all connections are let go. Raises `SshProgramMissingError`.
+        """
+        posts = [
+            Post(
+                share.member,
+                Order(job=share.job, token="", must_exist=True, start=share.starts),
+                self._audience,
+                options=self._ssh_options(share.member.way),
+            )
+            for share in shares
+        ]
+        interrupts = _Never()
+        try:
+            crew = Crew(posts, Limits(), self._audience, self._clock, interrupts=interrupts, inquire=self._inquire)
+            return crew.work()
+        finally:
+            interrupts.close()
+
+
+class _Never:
+    """Signals that do not come here."""
+
+    def __init__(self) -> None:
+        self._ends = os.pipe()
+
+    def fileno(self) -> int:
+        """Return what never becomes readable."""
+        return self._ends[0]
+
+    def take(self) -> list[int]:
+        """Return none."""
+        return []
+
+    def close(self) -> None:
+        """Let go of the pipe."""
+        for end in self._ends:
+            os.close(end)

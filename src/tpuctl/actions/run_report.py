@@ -1,0 +1,130 @@
+"""What became of a run, in words and as data. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.remote.running.stopping import Reason
+from tpuctl.remote.running.values import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tpuctl.actions.running import Result
+    from tpuctl.remote.running.values import Ending
+
+_SHOWN = 8
+# What users of TPUs see behind these codes of a shell (128 and the signal).
+_MEANINGS = {
+    126: "cannot be executed",
+    127: "no such command",
+    134: "aborted; often a failed check in libtpu",
+    137: "killed; often out of memory",
+    139: "segmentation fault",
+    143: "ended by TERM",
+}
+# The signals that end the others when one has failed.
+_OURS = (signal.SIGTERM, signal.SIGKILL)
+_ABSENT = (Outcome.UNREACHABLE, Outcome.REFUSED)
+
+
+def to_json(result: Result) -> dict[str, Any]:
+    """Return the report that scripts read."""
+    return {
+        "job": result.job,
+        **({"stopped": str(result.stopped)} if result.stopped else {}),
+        "workers": [
+            {
+                "nodeId": ending.member.node.name.node_id,
+                "zone": ending.member.node.name.zone,
+                "worker": ending.member.worker,
+                "outcome": str(ending.outcome),
+                "exitCode": ending.code,
+                "signal": ending.signal,
+                "seconds": ending.duration.total_seconds() if ending.duration is not None else None,
+                "stdoutBytes": ending.out_size,
+                "stderrBytes": ending.err_size,
+                **({"error": ending.why} if ending.why else {}),
+            }
+            for ending in result.endings
+        ],
+    }
+
+
+def problem(result: Result) -> TpuctlError | None:
+    """Return what went wrong, with the workers it went wrong on; nothing where all is well, or the user stopped it."""
+    bad = [ending for ending in result.endings if not ending.is_good]
+    if not bad or result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
+        return None
+    total = len(result.endings)
+    if result.stopped is Reason.TIMED_OUT:
+        text = f"the time is up: the command was ended on {_count(bad, total)}: {labels(bad)}"
+        return TimedOutError(text, hint=_reasons(bad))
+    absent = [ending for ending in bad if ending.outcome in _ABSENT]
+    if absent and all(not ending.is_good and ending.code is None for ending in result.endings):
+        return _not_run(absent, total)
+    ended = [one for one in bad if result.stopped is Reason.FAILED and _was_ended(one)]
+    if ended and len(ended) < len(bad):
+        bad = [one for one in bad if one not in ended]
+    what = "; ".join(f"{labels(group)} ({how})" for how, group in _groups(bad))
+    if ended:
+        what += f"; it was ended on {labels(ended)}"
+    return RemoteCommandError(f"the command failed on {_count(bad, total)}: {what}", hint=_reasons(bad))
+
+
+def labels(endings: Iterable[Ending]) -> str:
+    """Return the names of workers, a run of numbers as a range: `0-3,5`."""
+    names = [ending.member.label for ending in endings]
+    if not all(name.isdigit() for name in names):
+        return ", ".join(names)
+    parts: list[list[int]] = []
+    for number in sorted(map(int, names)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def _not_run(absent: Sequence[Ending], total: int) -> TpuctlError:
+    cannot = "cannot be reached" if all(one.outcome is Outcome.UNREACHABLE for one in absent) else "cannot run it"
+    text = f"{_count(absent, total)} {cannot}, so the command was started on none: {labels(absent)}"
+    if total == 1:
+        text = f"worker {labels(absent)} {cannot}, so the command was not started"
+    partial = "`--partial` starts it on the others" if total > len(absent) else None
+    return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
+
+
+def _was_ended(ending: Ending) -> bool:
+    return ending.signal in _OURS or ending.outcome is Outcome.NOT_STARTED
+
+
+def _count(endings: Sequence[Ending], total: int) -> str:
+    return f"{len(endings)} of {total} workers" if total > 1 else "its worker"
+
+
+def _groups(endings: Iterable[Ending]) -> list[tuple[str, list[Ending]]]:
+    groups: defaultdict[str, list[Ending]] = defaultdict(list)
+    for ending in endings:
+        groups[_how(ending)].append(ending)
+    return list(groups.items())
+
+
+def _how(ending: Ending) -> str:
+    if ending.code is None:
+        return {Outcome.NOT_STARTED: "not started", Outcome.LOST: "lost"}.get(ending.outcome, str(ending.outcome))
+    meaning = _MEANINGS.get(ending.code)
+    return f"exit {ending.code}: {meaning}" if meaning else f"exit {ending.code}"
+
+
+def _reasons(endings: Iterable[Ending]) -> str | None:
+    """Return why, one line for each reason."""
+    whys: defaultdict[str, list[Ending]] = defaultdict(list)
+    for ending in endings:
+        if ending.why and ending.outcome is not Outcome.NOT_STARTED:
+            whys[ending.why].append(ending)
+    lines = [f"worker {labels(group)}: {why}" for why, group in list(whys.items())[:_SHOWN]]
+    return "\n".join(lines) or None

@@ -1,0 +1,122 @@
+"""Bring a tree of files to many workers, all at once, and keep doing so while it changes."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.remote.syncing import rsync
+from tpuctl.remote.syncing.contents import Contents
+from tpuctl.remote.syncing.sessions import Sessions
+from tpuctl.remote.syncing.values import Brought, Ending, NotSyncedError, Order, Synced, Tree, Via
+from tpuctl.remote.syncing.visit import Cargo, visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tpuctl.clock import Clock
+    from tpuctl.remote.member import Member
+
+# Workers served at once: each has an ssh and reads the same files.
+_AT_ONCE = 32
+_PAUSES = (timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4))
+# How often the tree is looked at, for how long it may keep changing before it is sent as it is, and how often a worker that is
+# away is tried.
+_INTERVAL = timedelta(seconds=1)
+_RESTLESS = timedelta(seconds=10)
+_AWAY = timedelta(seconds=10)
+
+
+def sync(
+    members: Sequence[Member],
+    tree: Tree,
+    order: Order,
+    *,
+    clock: Clock,
+    tell: Callable[[int], None] = lambda _: None,
+    patient: bool = True,
+) -> Synced:
+    """Bring a tree to workers, at most 32 at a time. A worker that fails does not keep the others from getting theirs.
+
+    `tell` gets the number of bytes as they go, from several threads. With `patient` a link that breaks is tried anew, three
+    times. Raises `InvalidInputError` where rsync is demanded and is not here, `SshProgramMissingError` without ssh.
+    """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
+
+    if order.via is Via.RSYNC and not rsync.is_here():
+        raise InvalidInputError("there is no `rsync` on PATH", hint="install it, or use `--via auto`")
+    started = clock.monotonic()
+    contents, sessions = Contents(tree), Sessions()
+    cargo = Cargo(tree, order, contents, secrets.token_hex(8), tell)
+    pauses = _PAUSES if patient else ()
+
+    def serve(member: Member) -> Ending:
+        return Ending(member, _bring(member, cargo, sessions, clock=clock, pauses=pauses))
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
+        try:
+            endings = tuple(pool.map(serve, members))
+        except BaseException:
+            sessions.end()
+            raise
+    return Synced(tree, endings, contents.left_out, clock.monotonic() - started)
+
+
+def keep_synced(
+    find: Callable[[], Sequence[Member]],
+    read: Callable[[], Tree],
+    order: Order,
+    *,
+    clock: Clock,
+) -> Iterator[Synced | TpuctlError]:
+    """Sync, and again whenever the tree has changed and then stood still for a second. Yields how each round ended; no end.
+
+    A worker that cannot be reached is tried again every ten seconds. The workers are found anew then, for the node may have
+    been recreated; an error of that is yielded. Raises what `read` and the first `find` raise.
+    """
+    members, tree = find(), read()
+    done = sync(members, tree, order, clock=clock)
+    while True:
+        yield done
+        away = {member.label for member, _ in done.failed}
+        until = clock.monotonic() + _AWAY if away else None
+        latest = _next(read, tree, clock=clock, until=until)
+        if away:
+            try:
+                members = find()
+            except TpuctlError as error:
+                yield error
+        has_changed = latest.entries != tree.entries
+        tree = latest
+        due = [member for member in members if has_changed or member.label in away]
+        done = sync(due, tree, order, clock=clock, patient=False)
+
+
+def _bring(
+    member: Member, cargo: Cargo, sessions: Sessions, *, clock: Clock, pauses: Sequence[timedelta]
+) -> Brought | NotSyncedError:
+    for pause in (*pauses, None):
+        try:
+            return visit(member.way, cargo, sessions)
+        except NotSyncedError as error:
+            if not error.may_pass or pause is None:
+                return error
+            clock.sleep(pause)
+    raise AssertionError("the last try returns")
+
+
+def _next(read: Callable[[], Tree], before: Tree, *, clock: Clock, until: timedelta | None) -> Tree:
+    """Return the tree once it differs and has stood still, or at the latest `until`, as it is then."""
+    seen, changing = before, timedelta()
+    while True:
+        clock.sleep(_INTERVAL)
+        tree = read()
+        is_still = tree.entries == seen.entries
+        changing = timedelta() if is_still else changing + _INTERVAL
+        if tree.entries != before.entries and (is_still or changing >= _RESTLESS):
+            return tree
+        if until is not None and is_still and clock.monotonic() >= until:
+            return tree
+        seen = tree

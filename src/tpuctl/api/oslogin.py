@@ -1,0 +1,153 @@
+"""OS Login: the POSIX accounts and public keys of an account of Google's. Raises tpuctl's exceptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.api.calls import Api, Caller, PlainRequest
+from tpuctl.api.errors import translate
+from tpuctl.api.failures import RefusedError, TransportError
+from tpuctl.errors import AccessError, InvalidInputError
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from tpuctl.api.retry import RetryPolicy
+    from tpuctl.clock import Clock
+
+_OS_LOGIN = Api("oslogin", "v1")
+_ACCOUNT = re.compile(r"[^\s/?#%]+")
+_USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
+# What `diagnosis` calls a missing permission; its advice is about TPUs.
+_PERMISSION_DENIED = "iam-permission-denied"
+
+
+@dataclass(frozen=True, slots=True)
+class LoginKey:
+    """A public key of a profile; `expires` is nothing where it lasts for ever."""
+
+    fingerprint: str
+    public: str
+    expires: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoginProfile:
+    """The POSIX names of an account, the primary one first, and its keys."""
+
+    logins: tuple[str, ...]
+    keys: tuple[LoginKey, ...]
+
+    def key(self, public: str) -> LoginKey | None:
+        """Return the key with the same type and blob, whatever its comment."""
+        return next((key for key in self.keys if key.public.split()[:2] == public.split()[:2]), None)
+
+
+class OsLoginClient:
+    """Calls OS Login through http objects that `http_factory` returns, one for each thread.
+
+    `endpoint` is a URL that serves the API below `/v1/` in place of Google's. Waits go through `clock`. An account is an
+    e-mail address, of a service account too, or the unique id of one.
+    """
+
+    def __init__(
+        self,
+        http_factory: Callable[[], Any],
+        clock: Clock,
+        *,
+        endpoint: str | None = None,
+        random: Random | None = None,
+        policy: RetryPolicy | None = None,
+    ) -> None:
+        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy, api=_OS_LOGIN)
+
+    def profile(self, account: str, project: str) -> LoginProfile:
+        """Return what is known of an account; nobody's is empty."""
+        request = self._users.getLoginProfile(name=_name(account), projectId=project)
+        with _translated(account):
+            try:
+                return self._caller.attempt(request, _profile)
+            except RefusedError as error:
+                if error.refusal.is_not_found:
+                    return LoginProfile((), ())
+                raise
+
+    def import_key(
+        self, account: str, public: str, *, project: str, region: str, expires: datetime | None = None
+    ) -> LoginProfile:
+        """Add a public key, until a time or for ever, and return the profile, which has a POSIX account then.
+
+        The answer comes once the key is known in `region` [API field text].
+        """
+        body = {"key": " ".join(public.split()[:2]), **_expiry(expires)}
+        request = self._users.importSshPublicKey(parent=_name(account), projectId=project, regions=[region], body=body)
+        with _translated(account):
+            # Adding the same key twice adds it once, so that it may be sent again.
+            return self._caller.attempt(request, lambda data: _profile(data["loginProfile"]))
+
+    def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
+        """Let a key that is there last until another time; for ever with none, which is unverified."""
+        name = f"{_name(account)}/sshPublicKeys/{key.fingerprint}"
+        request = self._users.sshPublicKeys().patch(name=name, updateMask="expirationTimeUsec", body=_expiry(expires))
+        with _translated(account):
+            self._caller.attempt(request, lambda _: None)
+
+    def caller(self) -> str | None:
+        """Return the e-mail address of who calls, as Google's OpenID service tells it; nothing where it does not.
+
+        That it tells it for every kind of token with the scope cloud-platform is unverified.
+        """
+        try:
+            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: str(data["email"]))
+        except (RefusedError, TransportError):
+            return None
+
+    @property
+    def _users(self) -> Any:  # googleapiclient makes its classes at run time
+        return self._caller.service().users()
+
+
+def _name(account: str) -> str:
+    if not _ACCOUNT.fullmatch(account):
+        raise InvalidInputError(
+            f"`{account}` cannot be an account", hint="set it with `gcloud config set account EMAIL`"
+        )
+    return f"users/{account}"
+
+
+def _expiry(expires: datetime | None) -> dict[str, str]:
+    return {"expirationTimeUsec": str(int(expires.timestamp()) * 1_000_000)} if expires else {}
+
+
+def _profile(data: Mapping[str, Any]) -> LoginProfile:
+    accounts = sorted(data.get("posixAccounts") or (), key=lambda account: not account.get("primary"))
+    logins = tuple(str(account["username"]) for account in accounts if account.get("username"))
+    return LoginProfile(logins, tuple(_key(name, key) for name, key in (data.get("sshPublicKeys") or {}).items()))
+
+
+def _key(name: str, data: Mapping[str, Any]) -> LoginKey:
+    micros = data.get("expirationTimeUsec")
+    expires = datetime.fromtimestamp(int(micros) / 1e6, UTC) if micros else None
+    return LoginKey(str(data.get("fingerprint") or name), str(data.get("key") or ""), expires)
+
+
+@contextmanager
+def _translated(account: str) -> Iterator[None]:
+    try:
+        yield
+    except (TransportError, RefusedError) as failure:
+        error = translate(failure)
+        is_denied = isinstance(failure, RefusedError) and failure.refusal.code == 403
+        if is_denied and error.error_id in {None, _PERMISSION_DENIED}:
+            hint = (
+                "OS Login answers an account about itself only: is it the one that calls are made as (`tpuctl config show`)?\n"
+                "to log in it needs `roles/compute.osLogin` (`roles/compute.osAdminLogin` for sudo), and "
+                "`roles/iam.serviceAccountUser` on the node's service account"
+            )
+            raise AccessError(f"OS Login refuses `{account}`: {error.message}", hint=hint) from failure
+        raise error from failure

@@ -1,0 +1,104 @@
+"""What is told of a copy that has ended: what was left out, how each worker fared, and one line for the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.clock import format_duration
+from tpuctl.errors import ExitCode, NotFoundError, RemoteCommandError
+from tpuctl.output.sizes import format_size
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+    from typing import Any
+
+    from tpuctl.cli.app import App
+    from tpuctl.remote.copying.values import Copied
+
+_NAMED = 5
+
+
+class CopyError(RemoteCommandError):
+    """Some workers have not got, or not given, all."""
+
+
+def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], duration: timedelta) -> int:
+    """Show how a copy ended. Returns 0; raises the error of a single worker, or `CopyError` naming those that failed.
+
+    Where nothing was found on any of those that failed, it is `NotFoundError`.
+    """
+    for note in notes:
+        app.terminal.note(note)
+    for one in copied:
+        for note in one.notes:
+            app.terminal.note(f"worker {one.member.label}: {note}" if len(copied) > 1 else note)
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([_to_json(app, one) for one in copied], app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names(f"{one.member.node.name.node_id}-{one.member.worker}" for one in copied if not one.error)
+    failed = [one for one in copied if one.error]
+    if not failed:
+        app.terminal.note(_summary(copied, duration))
+        return ExitCode.OK
+    for one in failed:
+        _explain(app, one, is_single=len(copied) == 1)
+    raise _error(app, copied, failed)
+
+
+def _summary(copied: Sequence[Copied], duration: timedelta) -> str:
+    sizes = {(one.files, one.size) for one in copied}
+    files, size = sum(one.files for one in copied), sum(one.size for one in copied)
+    each = ""
+    if len(sizes) == 1 and len(copied) > 1:
+        files, size = sizes.pop()
+        each = f" for each of {len(copied)} workers"
+    words = f"{files} file{'' if files == 1 else 's'}, {format_size(size)}{each}"
+    moved = sum(one.moved for one in copied)
+    known = "" if moved >= sum(one.size for one in copied) else f"; {format_size(moved)} had to be sent"
+    return f"copied {words} in {format_duration(duration)}{known}"
+
+
+def _explain(app: App, one: Copied, *, is_single: bool) -> None:
+    label = "" if is_single else f"worker {one.member.label}: "
+    told = list(one.problems[:_NAMED])
+    if len(one.problems) > _NAMED:
+        told.append(f"and {len(one.problems) - _NAMED} more files")
+    if one.error and not one.problems and not is_single:
+        told.append(one.error.message)
+    for text in told:
+        app.terminal.warn(f"{label}{text}")
+
+
+def _error(app: App, copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
+    first = failed[0].error
+    hints = dict.fromkeys(one.error.hint for one in failed if one.error and one.error.hint)
+    hint = "\n".join(hints) or "the same command goes on where this one ended"
+    if len(copied) == 1 and first is not None and not failed[0].problems:
+        return first
+    labels = ", ".join(one.member.label for one in failed)
+    what = "files are missing" if all(one.problems for one in failed) else "the copy failed"
+    message = f"{what} on {len(failed)} of {len(copied)} workers: {labels}"
+    if len(copied) == 1:
+        name = failed[0].member.node.name.node_id
+        return CopyError(f"{len(failed[0].problems)} files of `{name}` were not copied; the others were", hint=hint)
+    if all(isinstance(one.error, NotFoundError) for one in failed):
+        return NotFoundError(message, hint=hint)
+    return CopyError(message, hint=hint)
+
+
+def _to_json(app: App, one: Copied) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "node": one.member.node.name.node_id,
+        "worker": one.member.worker,
+        "ok": one.error is None,
+        "files": one.files,
+        "bytes": one.size,
+        "bytesMoved": one.moved,
+        "seconds": round(one.duration.total_seconds(), 3),
+    }
+    body |= {"skipped": list(one.notes)} if one.notes else {}
+    body |= {"problems": list(one.problems)} if one.problems else {}
+    body |= {"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {}
+    return body | ({"sandbox": True} if app.is_sandbox else {})

@@ -1,0 +1,140 @@
+"""A command on workers, from what was asked for to what is shown: for `run`, and for `ssh` with several workers."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import shlex
+import stat
+import struct
+import termios
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.run_report import problem, to_json
+from tpuctl.actions.running import Command, Runner, job_name
+from tpuctl.cli.keeping import keeping
+from tpuctl.clock import SystemClock
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
+from tpuctl.output.streams import Streams
+from tpuctl.output.terminal import Format
+from tpuctl.remote.environment import EnvironmentWish, variables
+from tpuctl.remote.running.feeding import Source
+from tpuctl.remote.running.stopping import Reason
+from tpuctl.remote.running.values import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tpuctl.actions.running import Result
+    from tpuctl.cli.app import App
+    from tpuctl.remote.member import Member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the user wants to run. `line` goes to the workers' login shells as it is."""
+
+    line: str
+    limits: Limits = field(default_factory=Limits)
+    environment: EnvironmentWish = field(default_factory=lambda: EnvironmentWish({}))
+    job: str | None = None
+    folder: str | None = None
+    log_folder: Path | None = None
+    detach: bool = False
+    takes_stdin: bool = True
+
+
+def line_of(words: Sequence[str]) -> str:
+    """Return the shell line that words after `--` stand for: one word as it is, several as an argument vector."""
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
+    """Run a command on workers, show what it prints, then what became of it; return the exit code."""
+    # Links and commands live in real time, also where the cloud's clock is the sandbox's.
+    clock = SystemClock()
+    form = app.format
+    source = _source(app, members, takes_stdin=wish.takes_stdin and not wish.detach)
+    with Streams(
+        app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
+    ) as streams:
+        runner = Runner(clock, streams, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
+        result = runner.run(
+            members,
+            Command(line=wish.line, folder=wish.folder, detach=wish.detach, source=source),
+            wish.limits,
+            job=wish.job or job_name(clock.now()),
+            environment=lambda member: variables(wish.environment, member.node, member.worker, member.node.workers),
+        )
+    return show_result(app, result, detached=wish.detach)
+
+
+def show_result(app: App, result: Result, *, detached: bool = False) -> int:
+    """Show what became of a run; the workers on which it failed come last. Return the exit code."""
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data({**to_json(result), **({"sandbox": True} if app.is_sandbox else {})}, app.format)
+    elif detached and any(ending.is_good for ending in result.endings):
+        app.terminal.write(result.job)
+        nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
+        if app.terminal.is_interactive:
+            app.terminal.note(f"it goes on without you: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+    if error := problem(result):
+        app.show_error(error)
+        return error.exit_code
+    if result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
+        app.terminal.note(str(result.stopped))
+    return result.exit_code if result.stopped else ExitCode.OK
+
+
+def why_gone(app: App, member: Member) -> str | None:
+    """Return why a worker cannot be running any more, as far as the API tells; a failure of the API tells nothing."""
+    from tpuctl.remote.gate import check_state  # noqa: PLC0415  # only when a link is down
+
+    try:
+        node = app.client.find_node(member.node.name)
+    except TpuctlError:
+        return None
+    if node is None or node.id != member.node.id:
+        return "the node is gone"
+    try:
+        check_state(node)
+    except TpuctlError as error:
+        return error.message
+    return None
+
+
+def _source(app: App, members: Sequence[Member], *, takes_stdin: bool) -> Source | None:
+    """Return our stdin for the command of a single worker, as ssh passes it on.
+
+    Raises `InvalidInputError` where there is something on it to read, and several workers.
+    """
+    streams = app.terminal.streams
+    if not takes_stdin or streams.stdin_is_terminal:
+        return None
+    try:
+        file = streams.stdin.fileno()
+        mode = os.fstat(file).st_mode
+    except (io.UnsupportedOperation, ValueError, OSError):  # there is none, or it is closed
+        return None
+    if stat.S_ISCHR(mode):
+        return None
+    if len(members) == 1:
+        return Source(file)
+    if _has_something(file, mode):
+        raise InvalidInputError(
+            f"stdin can go to one worker, and there are {len(members)}",
+            hint="choose one with `--worker`, or leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all",
+        )
+    return None
+
+
+def _has_something(file: int, mode: int) -> bool:
+    if stat.S_ISREG(mode):
+        return os.fstat(file).st_size > os.lseek(file, 0, os.SEEK_CUR)
+    try:
+        return bool(struct.unpack("i", fcntl.ioctl(file, termios.FIONREAD, b"\0\0\0\0"))[0])
+    except OSError:
+        return False

@@ -1,0 +1,106 @@
+"""`tpuctl ssh-key`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.options import cli_command, complete_node, yes_option
+from tpuctl.cli.tree import Group
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpuctl.cli.app import App
+    from tpuctl.remote.keys import SshKey
+
+
+@click.group("ssh-key", cls=Group)
+def command() -> None:
+    """Show the ssh key that workers let in, or make it anew."""
+
+
+@cli_command("show", short_help="Show the key, and where a node's workers know it from.")
+@click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
+def show(app: App, *, node: str | None) -> None:
+    """Show the key pair: file, fingerprint, whether an agent has it. With NODE also who lets it in there. Changes nothing.
+
+    \b
+    Examples:
+      tpuctl ssh-key show
+      tpuctl ssh-key show trainer
+      ssh -i $(tpuctl ssh-key show -o name) ada@203.0.113.9
+    """
+    from tpuctl.cli.key_access import admission, key_folder, metadata_login  # noqa: PLC0415  # not needed by --help
+    from tpuctl.cli.members import find_nodes  # noqa: PLC0415  # as above
+    from tpuctl.clock import format_timestamp  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys import ensure_key  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.renewal import fingerprint  # noqa: PLC0415  # as above
+
+    key = ensure_key(key_folder(app), key=app.settings.path("ssh_key"), makes=False)
+    shown: dict[str, Any] = {"path": str(key.path), "publicKey": key.public, "fingerprint": fingerprint(key)}
+    if key.is_in_agent:
+        shown["inAgent"] = True
+    if node is not None:
+        (found,) = find_nodes(app, [node])
+        known = admission(app).where_known(found, key, metadata_login(app))
+        shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper and str(known.keeper)}
+        if known.expires is not None:
+            shown["expires"] = format_timestamp(known.expires)
+    _show(app, shown, key)
+
+
+@cli_command("renew", short_help="Move the key pair aside and make a new one.", without=("output",))
+@yes_option
+def renew(app: App, *, yes: bool) -> None:
+    """Move the key pair that tpuctl shares with gcloud aside, and make a new one: what helps where workers refuse the key.
+
+    The old pair is kept beside it as old-google_compute_engine. Nodes get the new key by the next tpuctl ssh, run or up.
+
+    \b
+    Examples:
+      tpuctl ssh-key renew
+      tpuctl ssh-key renew --yes
+    """
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # it imports every action
+    from tpuctl.cli.key_access import key_folder, metadata_login  # noqa: PLC0415  # not needed by --help
+    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.pair import default_path  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.renewal import fingerprint  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.renewal import renew as make_anew  # noqa: PLC0415  # as above
+
+    named = app.settings.path("ssh_key")
+    if named is not None:
+        hint = f"make it yourself with `ssh-keygen -t ed25519 -f {named}`, or leave `ssh_key` out"
+        raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
+    path = default_path(key_folder(app))
+    if path.exists() and not app.terminal.confirm(_question(path), yes=yes):
+        raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
+    key, moved = make_anew(key_folder(app), login=metadata_login(app))
+    if moved is not None:
+        app.terminal.note(f"the old pair is `{moved}` now; machines that know only that: `ssh -i {moved}`")
+    app.terminal.note(f"made `{key.path}`, {fingerprint(key)}; nodes get it by the next `tpuctl ssh`, `run` or `up`")
+
+
+command.add_command(show)
+command.add_command(renew)
+
+
+def _question(path: Path) -> str:
+    return f"move the key pair `{path}`, which gcloud uses too, aside and make a new one?"
+
+
+def _show(app: App, shown: dict[str, Any], key: SshKey) -> None:
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names([str(key.path)])
+    else:
+        labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
+        texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
+        rows = [
+            (labels.get(name, name), "nobody yet" if text is None else str(text), "") for name, text in texts.items()
+        ]
+        app.terminal.details(rows)

@@ -1,0 +1,135 @@
+"""What `tpuctl ssh-config` does: make entries, write and remove them, offer the Include, show what there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.cli.members import find_nodes, members
+from tpuctl.cli.ssh_entries import cloud_of, entries_file, make_entry, plain_ssh_folder, ssh_folder
+from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.model.worker_set import ALL_WORKERS
+from tpuctl.names import parse_reference
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+from tpuctl.remote.ssh_config import TakenNames, add_include, change, check_clashes, include_line, is_included, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from tpuctl.cli.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.remote.ssh_config import Entry, Text
+
+
+def new_entries(app: App, nodes: Sequence[str], *, prefix: str | None, old: Iterable[Entry]) -> list[Entry]:
+    """Return the entries for the nodes that are named, or for all that ssh can reach; `old` ones keep their prefix.
+
+    Raises what hinders one that was named; of all, those that cannot be reached are left out, which is said.
+    """
+    from tpuctl.cli.target import select  # noqa: PLC0415  # only to write
+
+    chosen = None if nodes else select(app, (), all_nodes=True, labels=())
+    texts = [f"{name.zone}/{name.node_id}" for name in chosen] if chosen is not None else nodes
+    prefixes = {entry.name: entry.prefix for entry in old if entry.cloud == cloud_of(app)}
+    entries = []
+    for node in find_nodes(app, list(dict.fromkeys(texts))):
+        try:
+            ways = [member.way for member in members(app, [node], ALL_WORKERS)]
+        except ConflictError as error:
+            if nodes:
+                raise
+            app.terminal.note(f"left out: {error.message}")
+            continue
+        kept = prefixes.get(node.name, "") if prefix is None else prefix
+        entries.append(make_entry(app, node, ways, prefix=kept))
+    return entries
+
+
+def write(app: App, path: Path, entries: Sequence[Entry]) -> None:
+    """Write entries in place of those of the same nodes. Raises `NameTakenError`; then nothing is written."""
+    is_own = path == entries_file(app)
+    files = (path.with_name("config"), path) if is_own else (path,)
+    taken = TakenNames.read(*files, folder=ssh_folder(app.invocation.environ))
+
+    def with_them(text: Text) -> Text:
+        check_clashes(entries, text.entries, taken)
+        return text.changed(new=entries)
+
+    change(path, with_them)
+
+
+def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
+    """Remove the entries of nodes, which need not be there any more; without a name all entries of this cloud.
+
+    No request is made. Raises `NotFoundError` where there is no entry for a name; then nothing is removed.
+    """
+    cloud = cloud_of(app)
+    entries = [entry for entry in read(path).entries if entry.cloud == cloud]
+    gone: dict[NodeName, Entry] = {}
+    for text in nodes or [str(entry.name) for entry in entries]:
+        meant = parse_reference(text)
+        found = [
+            entry
+            for entry in entries
+            if entry.name.node_id == meant.node_id
+            and (meant.zone or app.place.zone) in {None, entry.name.zone}
+            and (meant.project or app.project) == entry.name.project
+        ]
+        if not found:
+            hint = "`tpuctl ssh-config` shows the entries that there are"
+            raise NotFoundError(f"`{path}` has no entry for `{meant.node_id}`", hint=hint)
+        gone |= {entry.name: entry for entry in found}
+    change(path, lambda text: text.changed(without=gone.values()))
+    show(app, list(gone.values()))
+
+
+def offer_include(app: App, path: Path, *, yes: bool) -> None:
+    """Add the line that includes the file to `~/.ssh/config` where it is missing, once the user has agreed; else name it."""
+    config, plain = path.with_name("config"), plain_ssh_folder()
+    is_plain = config.parent.resolve() == plain.resolve()
+    if not is_included(config, path):
+        line = include_line(path, home=plain.parent if is_plain else None)
+        streams = app.invocation.streams
+        may_ask = streams.stdin_is_terminal and not app.invocation.environ.get("CI")
+        if (yes or may_ask) and app.terminal.confirm(f"add `{line}` at the top of {config}?", yes=yes):
+            add_include(config, line)
+        else:
+            app.terminal.warn(
+                f"{config} does not include the entries: make this its first line, or repeat with `--yes`\n  {line}"
+            )
+    if not is_plain:
+        app.terminal.warn(
+            f"HOME is not the home of this account, and plain ssh reads {plain}/config: use `ssh -F {path}`"
+        )
+
+
+def show(app: App, entries: Sequence[Entry]) -> None:
+    """Show entries: which hosts stand for which nodes."""
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([_to_json(entry) for entry in entries], app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names(host for entry in entries for host in entry.hosts)
+    elif entries or not app.terminal.is_interactive:
+        header = ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD")
+        app.terminal.table(header, [_row(entry) for entry in entries])
+    else:
+        app.terminal.note("no entries; `tpuctl ssh-config NODE` writes some")
+
+
+def _row(entry: Entry) -> tuple[Cell, ...]:
+    name = entry.name
+    texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, entry.cloud.partition(" ")[0])
+    return tuple(map(Cell, texts))
+
+
+def _to_json(entry: Entry) -> dict[str, object]:
+    name = entry.name
+    return {
+        "nodeId": name.node_id,
+        "zone": name.zone,
+        "project": name.project,
+        "id": entry.id,
+        "cloud": entry.cloud,
+        "hosts": list(entry.hosts),
+    }

@@ -1,0 +1,85 @@
+"""`tpuctl sync`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.options import cli_command
+from tpuctl.cli.reach_options import reach_options
+from tpuctl.errors import ExitCode, InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.cli.app import App
+    from tpuctl.remote.member import Member
+
+
+@cli_command("sync")
+@click.argument("words", metavar="[NODE] [DIR]", nargs=-1)
+@click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
+@click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label, not NODE.")
+@click.option("--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5.")
+@click.option("--delete", is_flag=True, help="Delete on the workers what a sync put there and DIR no longer has.")
+@click.option("--watch", is_flag=True, help="Go on, and sync whenever something has changed.")
+@click.option("--dry-run", is_flag=True, help="List what would be sent and deleted; change nothing.")
+@click.option(
+    "--via", type=click.Choice(["auto", "rsync", "ssh"]), default="auto", show_default=True, help="How files travel."
+)
+@reach_options
+def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, **options: Any) -> int:
+    """Bring the files of DIR (this folder, if none is named) to every worker; only what differs is sent.
+
+    In a git tree these are the files that git tracks or would track: never .git, nor what .gitignore names. Elsewhere all.
+    Symlinks stay symlinks; empty folders are left out. A file on a worker is the old one or the new one, never half of it.
+    What a worker had that no sync put there is never deleted; where it is replaced, a copy stays below ~/.tpuctl/sync.
+
+    \b
+    Examples:
+      tpuctl sync trainer
+      tpuctl sync trainer src --to '~/work/src' --delete
+      tpuctl sync -l team=vision --watch
+    """
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # --help need not wait for it
+    from tpuctl.cli.syncing import Wish, keep, once  # noqa: PLC0415  # as above
+    from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
+
+    nodes, place = _split(words, selector)
+    if options["watch"] and options["dry_run"]:
+        raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="leave one of them out")
+    workers = WorkerSet.parse(worker)
+    wish = Wish.of(app, app.invocation.folder / place, options)
+
+    def find() -> Sequence[Member]:
+        found = members(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])
+        await_key(app, found)
+        return found
+
+    if not options["watch"]:
+        return once(app, find, wish)
+    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # it imports this tree
+
+    try:
+        with app.going_on("nothing is synced any more", resume=app.command_line()):
+            return keep(app, find, wish)
+    except TerminatedError:
+        app.terminal.note("terminated: the sync ends, the workers keep what they have")
+        return ExitCode.OK
+
+
+def _split(words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
+    """Return the node that is named, and the folder."""
+    nodes, rest = ((), words) if selector else (words[:1], words[1:])
+    if not selector and not nodes:
+        raise InvalidInputError(
+            "which node?", hint="name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"
+        )
+    if len(rest) > 1:
+        raise InvalidInputError(
+            "`tpuctl sync` takes one folder",
+            hint="it is `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
+        )
+    return nodes, Path(rest[0]).expanduser() if rest else Path()

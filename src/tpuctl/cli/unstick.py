@@ -1,0 +1,117 @@
+"""`tpuctl unstick`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.options import Duration, cli_command, node_argument, yes_option
+from tpuctl.cli.reach_options import reach_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.actions.unstick import Site
+    from tpuctl.cli.app import App
+
+_GRACE = timedelta(seconds=10)
+_SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
+
+
+@cli_command("unstick")
+@node_argument
+@click.option("--worker", default="all", show_default=True, metavar="SET", help="Which workers: all, 0, 1,3-5.")
+@click.option(
+    "--signal",
+    type=click.Choice(_SIGNALS, case_sensitive=False),
+    default="TERM",
+    show_default=True,
+    help="What they are sent first.",
+)
+@click.option("--grace", type=Duration(), metavar="TIME", help="How long they have before KILL. [default: 10s]")
+@click.option("--dry-run", is_flag=True, help="Only show what holds the TPU.")
+@reach_options
+@yes_option
+def command(
+    app: App, *, node: str, worker: str, signal: str, grace: timedelta | str | None, dry_run: bool, yes: bool
+) -> int:
+    """Show what holds the TPU on each worker, and end it: "The TPU is already in use by process with pid 1234".
+
+    That is processes with the TPU's device files open, and who has /tmp/libtpu_lockfile; the lock file is removed only when
+    nobody holds it. What has merely loaded libtpu is shown, and left alone. Processes of others, and of containers, need
+    sudo without a password on the workers. In a pipe, ages are seconds.
+
+    \b
+    Examples:
+      tpuctl unstick trainer
+      tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
+      tpuctl unstick trainer --dry-run -o json
+    """
+    from tpuctl.actions import unstick  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
+    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
+    from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
+
+    (found,) = find_nodes(app, [node])
+    node_id = found.name.node_id
+    if not isinstance(patience := _GRACE if grace is None else grace, timedelta):
+        raise InvalidInputError("`--grace forever` would never end anything", hint="give a time, like `30s`")
+    asked = members(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
+    await_key(app, asked)
+    sites = unstick.survey(asked)
+    if dry_run or not any(site.is_stuck for site in sites):
+        _show(app, node_id, sites)
+        return _conclude(app, node_id, sites, signal=signal)
+    if not _is_json(app):
+        _show(app, node_id, sites)
+    try:
+        is_wanted = app.terminal.confirm(unstick.question(node_id, sites), yes=yes)
+    except InvalidInputError:
+        if _is_json(app):
+            _show(app, node_id, sites)
+        raise
+    if not is_wanted:
+        raise NotConfirmedError("nothing was done")
+    sites = unstick.release(sites, signal=signal, grace=patience)
+    if _is_json(app):
+        _show(app, node_id, sites)
+    return _conclude(app, node_id, sites, signal=signal)
+
+
+def _is_json(app: App) -> bool:
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
+
+    return app.format in {Format.JSON, Format.YAML}
+
+
+def _show(app: App, node_id: str, sites: Sequence[Site]) -> None:
+    """Show what holds the TPU on each worker: nothing where nothing does, but to a program."""
+    from tpuctl.output import holders  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
+
+    if _is_json(app):
+        workers = [holders.to_json(site.member.worker, site.seen, site.after) for site in sites]
+        body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
+        app.terminal.data(body, app.format)
+        return
+    rows = [row for site in sites for row in holders.rows(site.member.label, site.seen)]
+    if app.format is Format.NAME:
+        app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
+    elif rows:
+        app.terminal.table(holders.HEADER, rows)
+
+
+def _conclude(app: App, node_id: str, sites: Sequence[Site], *, signal: str) -> int:
+    """Tell what was done, show what is still wrong, and return the exit code."""
+    from tpuctl.actions.unstick import notes, problems  # noqa: PLC0415  # as above
+    from tpuctl.errors import ExitCode, worst  # noqa: PLC0415  # as above
+
+    for note in notes(node_id, sites, signal=signal):
+        app.terminal.note(note)
+    errors = problems(node_id, sites)
+    for error in errors:
+        app.show_error(error)
+    return worst(error.exit_code for error in errors) if errors else ExitCode.OK

@@ -1,0 +1,156 @@
+"""What commands on workers print, as it comes: lines marked with their worker, or one worker's bytes as they are."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from tpuctl.output.terminal import Terminal
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.values import Ending
+
+# A line that grows longer is written in parts.
+_LONGEST_LINE = 64 * 1024
+_HUES = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+# What a terminal may obey of somebody else's output: colours, tabs and what moves to another line or its beginning.
+_OBEYED = re.compile(r"\x1b\[[0-9;:]*m|[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
+_BREAKS = re.compile(rb"\r\n|\n|\r(?!$)")
+
+
+class Streams:
+    """Writes what the members of one run print. `to_stderr` keeps stdout free, for a report that comes last.
+
+    With `folder` every worker's bytes, stdout and stderr as they came, go to a file there too.
+    """
+
+    def __init__(
+        self, terminal: Terminal, members: Sequence[Member], *, to_stderr: bool = False, folder: Path | None = None
+    ) -> None:
+        self._terminal = terminal
+        streams = terminal.streams
+        out = (
+            (streams.stderr, streams.stderr_is_terminal) if to_stderr else (streams.stdout, streams.stdout_is_terminal)
+        )
+        sinks = (out, (streams.stderr, streams.stderr_is_terminal))
+        colored = (terminal.colors_err if to_stderr else terminal.colors_out, terminal.colors_err)
+        self._files: dict[str, IO[bytes]] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._files = {one.label: (folder / log_name(one)).open("wb") for one in members}
+        self._writers: dict[tuple[str, bool], _Lines | _Bytes] = {}
+        width = max((len(member.label) for member in members), default=0)
+        for index, member in enumerate(members):
+            for is_error, (stream, is_terminal) in enumerate(sinks):
+                if len(members) == 1:
+                    writer: _Lines | _Bytes = _Bytes(_writer(stream), is_terminal=is_terminal)
+                else:
+                    hue = _HUES[index % len(_HUES)] if colored[is_error] else None
+                    prefix = _prefix(member.label, width, hue)
+                    writer = _Lines(_writer(stream), prefix, is_terminal=is_terminal)
+                self._writers[member.label, bool(is_error)] = writer
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
+        """Write a piece of what a worker prints."""
+        if file := self._files.get(member.label):
+            file.write(data)
+        self._writers[member.label, is_error].write(data)
+
+    def ended(self, ending: Ending) -> None:
+        """Write what is left of a line without an end."""
+        for is_error in (False, True):
+            self._writers[ending.member.label, is_error].finish()
+        if file := self._files.get(ending.member.label):
+            file.flush()
+
+    def note(self, member: Member | None, text: str) -> None:
+        """Tell the user something about a worker, or about all."""
+        self._terminal.note(f"worker {member.label}: {text}" if member else text)
+
+
+def log_name(member: Member) -> str:
+    """Return the name of the file that a worker's output goes to."""
+    return f"worker-{member.label}.log" if member.label.isdigit() else f"{member.label}.log"
+
+
+class _Bytes:
+    """One worker's output as it is; a terminal is not given what would break it."""
+
+    def __init__(self, write: Callable[[bytes], None], *, is_terminal: bool) -> None:
+        self._write, self._is_terminal = write, is_terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write(self, data: bytes) -> None:
+        if self._is_terminal:
+            data = _harmless(self._decoder.decode(data)).encode()
+        self._write(data)
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+
+class _Lines:
+    """One worker's lines, each with its mark. A line is written when it is whole, so that no two workers share one."""
+
+    def __init__(self, write: Callable[[bytes], None], prefix: bytes, *, is_terminal: bool) -> None:
+        self._write, self._prefix, self._is_terminal = write, prefix, is_terminal
+        self._pending = b""
+
+    def write(self, data: bytes) -> None:
+        data = self._pending + data
+        # Progress bars begin their line again and again: on a terminal each state is a line.
+        if self._is_terminal:
+            data = _BREAKS.sub(b"\n", data)
+        whole, found, self._pending = data.rpartition(b"\n")
+        if found:
+            self._emit(whole)
+        if len(self._pending) > _LONGEST_LINE:
+            self.finish()
+
+    def finish(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, b""
+            self._emit(pending)
+
+    def _emit(self, lines: bytes) -> None:
+        if self._is_terminal:
+            lines = _harmless(lines.decode("utf-8", "replace")).encode()
+        self._write(self._prefix + lines.replace(b"\n", b"\n" + self._prefix) + b"\n")
+
+
+def _harmless(text: str) -> str:
+    return text if text.isprintable() else "".join(_OBEYED.findall(text))
+
+
+def _prefix(label: str, width: int, hue: int | None) -> bytes:
+    text = f"[{label}]".ljust(width + 2)
+    return (f"\x1b[{hue}m{text}\x1b[0m " if hue else f"{text} ").encode()
+
+
+def _writer(stream: Any) -> Callable[[bytes], None]:  # a text stream, of bytes or of text alone
+    """Return what writes bytes to a stream, at once: whoever reads a pipe wants the line now, too."""
+    raw = getattr(stream, "buffer", None)
+    if raw is None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return lambda data: stream.write(decoder.decode(data))
+
+    def write(data: bytes) -> None:
+        stream.flush()
+        raw.write(data)
+        raw.flush()
+
+    return write

@@ -1,0 +1,130 @@
+"""One ssh to one worker with the program that copies, and what its end means."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import threading
+from contextlib import contextmanager, suppress
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING
+
+from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
+from tpuctl.remote.ssh import ProbeOutcome, argv, classify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.remote.ssh import Connection
+
+_PIPE = 1 << 20
+_NOISE = 1 << 20  # of what a login shell prints before the program begins
+_KEPT = 64 * 1024
+_FAREWELL_SECONDS = 5
+_NO_PYTHON = 127
+_SSH_FAILED = 255
+
+
+class DroppedError(Exception):
+    """The link ended before the copy did. `is_final`: another would end in the same way."""
+
+    def __init__(self, detail: str, *, is_final: bool = False) -> None:
+        super().__init__(detail)
+        self.detail, self.is_final = detail, is_final
+
+
+class Links:
+    """All links of a run: so many handshakes at once, and all of them ended at once when the run is cut off."""
+
+    def __init__(self, fanout: int) -> None:
+        self._handshakes = threading.Semaphore(fanout)
+        self._lock = threading.Lock()
+        self._open: set[subprocess.Popen[bytes]] = set()
+        self._is_cut_off = False
+
+    def cut_off(self) -> None:
+        """End every link, and let none begin."""
+        with self._lock:
+            self._is_cut_off = True
+            for process in self._open:
+                process.terminate()
+
+    @contextmanager
+    def open(self, way: Connection, call: str) -> Iterator[Channel]:
+        """Give the channel to the program on a worker, which begins with this Python line.
+
+        Raises `DroppedError` where there is none, or where it breaks, and `SshProgramMissingError`.
+        """
+        with TemporaryFile() as errors:
+            with self._handshakes:
+                process, channel = self._begin(way, call, errors)
+            try:
+                yield channel
+            except LostError as error:
+                raise self._ended(process, errors) from error
+            finally:
+                self._end(process)
+
+    def _begin(self, way: Connection, call: str, errors: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
+        line, source = bootstrap("files", call)
+        words = argv(way, (line,), options=("-o", "BatchMode=yes"))
+        with self._lock:
+            if self._is_cut_off:
+                raise DroppedError("the run was cut off", is_final=True)
+            try:
+                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+            except FileNotFoundError as error:
+                raise SshProgramMissingError("ssh") from error
+            self._open.add(process)
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both are pipes")
+        for pipe in (process.stdin, process.stdout):
+            with suppress(AttributeError, OSError):  # Linux only; and there is a limit for each user
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(source)
+                process.stdin.flush()
+            noise = 0
+            while not (heard := process.stdout.readline(_KEPT)).endswith(MARK):
+                noise += len(heard)
+                if not heard or noise > _NOISE:
+                    raise self._ended(process, errors)
+        except BaseException:
+            self._end(process)
+            raise
+        return process, Channel(process.stdout, process.stdin.fileno())
+
+    def _ended(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> DroppedError:
+        """Return what the end of a link means, in ssh's words."""
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_FAREWELL_SECONDS)
+        code = process.poll()
+        errors.seek(max(0, errors.seek(0, 2) - _KEPT))
+        said = errors.read().decode(errors="replace")
+        if code == _SSH_FAILED:
+            result = classify(code, said)
+            final = result.outcome in {ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED}
+            return DroppedError(result.detail or "the connection was lost", is_final=final or self._is_cut_off)
+        if code == _NO_PYTHON:
+            return DroppedError("there is no `python3` on it, which copies there", is_final=True)
+        if code is not None and code > 0:
+            lines = said.strip().splitlines()
+            return DroppedError(lines[-1] if lines else f"the copying program ended with {code}", is_final=True)
+        return DroppedError("the connection was lost", is_final=self._is_cut_off)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._open.discard(process)
+        # What was buffered for a link that is gone goes nowhere.
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe:
+                    pipe.close()
+        try:
+            process.wait(_FAREWELL_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

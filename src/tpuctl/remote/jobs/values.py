@@ -1,0 +1,137 @@
+"""What workers tell of jobs. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.remote.running.values import Ending, Outcome, parse_end
+
+if TYPE_CHECKING:
+    from tpuctl.remote.member import Member
+
+# Linux's numbers: those of this machine may be others.
+SIGNALS = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11,
+    "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "CONT": 18, "STOP": 19, "XCPU": 24, "XFSZ": 25, "SYS": 31,
+}  # fmt: skip
+_HIGHEST_SIGNAL = 64
+# It is part of a folder's name, together with the worker's number.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class State(StrEnum):
+    """How a job is on one worker."""
+
+    RUNNING = "running"
+    EXITED = "exited"
+    SIGNALED = "signaled"
+    LOST = "lost"  # it does not run, and nobody wrote down how it ended: the worker was rebooted, or out of memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A job on one worker. `began` is by the worker's clock; `age`, since it began, depends on nobody else's.
+
+    `code` is what a shell would report, where it has ended. `command` is empty and `is_detached` false where the worker's
+    record of them cannot be read. `is_followed`: some tpuctl streams its output now. `sizes` and `starts` are bytes of stdout
+    and of stderr: how much there is, and where the last lines that were asked for begin.
+    """
+
+    member: Member
+    job: str
+    state: State
+    began: datetime
+    age: timedelta
+    duration: timedelta | None
+    code: int | None = None
+    signal: int | None = None
+    was_abandoned: bool = False
+    command: str = ""
+    is_detached: bool = False
+    is_followed: bool = False
+    sizes: tuple[int, int] = (0, 0)
+    starts: tuple[int, int] = (0, 0)
+
+    @property
+    def ending(self) -> Ending:
+        """What those who are told of endings are told of this one."""
+        outcomes = {State.EXITED: Outcome.EXITED, State.SIGNALED: Outcome.SIGNALED, State.LOST: Outcome.LOST}
+        return Ending(
+            member=self.member,
+            outcome=outcomes.get(self.state, Outcome.DETACHED),
+            code=self.code,
+            signal=self.signal,
+            duration=self.duration,
+        )
+
+
+def check_job_name(name: str) -> str:
+    """Return the name of a job. Raises `InvalidInputError` where it cannot be one: it becomes part of a folder's name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f"`{name}` cannot be the name of a job",
+            hint="a job's name has letters, digits, `.`, `_` and `-`; `tpuctl jobs NODE` shows which there are",
+        )
+    return name
+
+
+def parse_signal(text: str) -> int:
+    """Return the number that Linux has for a signal: `TERM`, `SIGTERM`, `15`. Raises `InvalidInputError`."""
+    number = int(text) if text.isdecimal() and text.isascii() else SIGNALS.get(text.upper().removeprefix("SIG"), 0)
+    if not 0 < number <= _HIGHEST_SIGNAL:
+        raise InvalidInputError(f"there is no signal `{text}`", hint="such as TERM, INT, QUIT, KILL, or a number")
+    return number
+
+
+def signal_name(number: int) -> str:
+    """Return what Linux calls a signal, without `SIG`."""
+    return next((name for name, known in SIGNALS.items() if known == number), str(number))
+
+
+def parse_share(member: Member, told: dict[str, Any]) -> Share:
+    """Return what a worker tells of one job. Raises `ValueError`, `TypeError` or `KeyError` for what no worker would tell."""
+    age = timedelta(seconds=max(0.0, told["age"]))
+    command, is_detached = _about(told["about"])
+    state, ending = State(told["state"]) if told["state"] != "ended" else State.EXITED, None
+    if state is State.EXITED:
+        ending = _ending(member, told["end"])
+        state = State.LOST if ending is None else State(ending.outcome.value)
+    return Share(
+        member=member,
+        job=str(told["name"]),
+        state=state,
+        began=datetime.fromtimestamp(told["began"], UTC),
+        age=age,
+        duration=ending.duration if ending else age if state is State.RUNNING else None,
+        code=ending.code if ending else None,
+        signal=ending.signal if ending else None,
+        was_abandoned=bool(ending and ending.why),
+        command=command,
+        is_detached=is_detached,
+        is_followed=bool(told["followed"]),
+        sizes=(int(told["sizes"][0]), int(told["sizes"][1])),
+        starts=(int(told["starts"][0]), int(told["starts"][1])),
+    )
+
+
+def _about(record: bytes) -> tuple[str, bool]:
+    """Return the command, and whether it was detached."""
+    try:
+        about = json.loads(record)
+        return str(about["command"]), about["detached"] is True
+    except (ValueError, TypeError, KeyError):
+        return "", False
+
+
+def _ending(member: Member, record: bytes) -> Ending | None:
+    """Return how it ended; nothing where that cannot be read: the disk was full."""
+    try:
+        return parse_end(member, record, (0, 0))
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,69 @@
+"""What was last seen of the switches of OS Login in projects, kept on this machine so that not every command asks again.
+
+Only the switches are kept: metadata may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_timestamp, parse_timestamp
+from tpuctl.private import make_private
+from tpuctl.remote.keys.os_login import SWITCHES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.clock import Clock
+
+# Somebody who switches OS Login on or off for a project waits so long at most until every tpuctl knows.
+LIFETIME = timedelta(minutes=10)
+
+
+class RememberedSwitches:
+    """A file of switches by project. One that cannot be read or written remembers nothing, which only costs time."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+
+    def of(self, project: str) -> Mapping[str, str] | None:
+        """Return the switches that were seen lately; nothing where that is too long ago."""
+        entry = self._read().get(project)
+        seen_at = parse_timestamp(entry.get("at")) if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or seen_at is None or not timedelta() <= self._clock.now() - seen_at < LIFETIME:
+            return None
+        return {str(name): str(value) for name, value in entry.items() if name in SWITCHES}
+
+    def remember(self, project: str, metadata: Mapping[str, str]) -> Mapping[str, str]:
+        """Keep the switches of a project's metadata, and return them."""
+        found = {name: metadata[name] for name in SWITCHES if name in metadata}
+        with suppress(OSError):
+            self._write({**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}})
+        return found
+
+    def forget(self, project: str) -> None:
+        """Have the project asked the next time: what was seen of it seems not to be so any more."""
+        entries = self._read()
+        if entries.pop(project, None) is not None:
+            with suppress(OSError):
+                self._write(entries)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, entries: Mapping[str, Any]) -> None:
+        make_private(self._path.parent)
+        descriptor, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(entries, file)
+        Path(scratch).replace(self._path)

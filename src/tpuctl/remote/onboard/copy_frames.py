@@ -1,0 +1,141 @@
+"""How the two ends of a copy speak: frames over two pipes.
+
+A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON but for D. The sender says S: what is coming; L:
+entries, with their numbers; F: a file's number and where its bytes begin; D: bytes; E: the file's number and what went wrong;
+Z: the end. The receiver says P: where it puts them; H: of which files it has a beginning, how long, its digest; R: a file's
+number and what went wrong; Z: the end. X, from either, is why it gives up. Paths are bytes, as UTF-8 with surrogates.
+Part of a program for workers: Python 3.8, the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from typing import Any, NamedTuple
+
+MARK = b"\0tpuctl copies\0\n"
+BLOCK = 1 << 18
+STEP = 1 << 20  # what is there counts in whole steps of so many bytes, so that one pass over a file serves all workers
+_HEAD = struct.Struct(">cI")
+_LONGEST = 1 << 26
+
+
+class LostError(Exception):
+    """The other end is gone."""
+
+
+class RefusedError(Exception):
+    """The copy cannot be made. The arguments are a word for the kind of obstacle, and a message."""
+
+
+class Entry(NamedTuple):
+    """A file or a folder. `path` begins with the name that was asked for; `key` tells this version of it from others."""
+
+    is_folder: bool
+    path: str
+    size: int
+    mode: int
+    mtime: int  # nanoseconds
+    key: str
+
+
+class Place(NamedTuple):
+    """Where entries go: below `root`, with (`is_into`) or without the name that was asked for; then `root` becomes `final`."""
+
+    root: str
+    is_into: bool
+    final: str | None
+
+
+def to_bytes(text: str) -> bytes:
+    """Return the path that a text of the wire stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def to_text(path: bytes) -> str:
+    """Return what stands for a path on the wire."""
+    return path.decode("utf-8", "surrogateescape")
+
+
+def shown(path: bytes) -> str:
+    """Return a path for people."""
+    return path.decode("utf-8", "replace")
+
+
+def reason(error: OSError) -> str:
+    """Return what the system says of a failure."""
+    return (error.strerror or str(error)).lower()
+
+
+def digest(path: bytes, length: int) -> str:
+    """Return what tells the first bytes of a file from others; nothing where it is shorter. Raises `OSError`."""
+    made, left = hashlib.blake2b(digest_size=20), length
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # pathlib knows no paths of bytes
+        while left and (block := file.read(min(STEP, left))):
+            made.update(block)
+            left -= len(block)
+    return "" if left else made.hexdigest()
+
+
+class Channel:
+    """Frames from a buffered reader and to a descriptor. One thread may send while another receives."""
+
+    def __init__(self, reader: Any, writer: int) -> None:  # a BufferedReader; for typeshed stdin's is a BinaryIO
+        self._reader, self._writer = reader, writer
+        self._waiting = bytearray()
+        self._block = memoryview(bytearray(BLOCK))
+
+    def send(self, kind: bytes, value: Any) -> None:  # JSON
+        """Send a frame, together with others soon to come. Raises `LostError`."""
+        payload = json.dumps(value, separators=(",", ":")).encode()
+        self._waiting += _HEAD.pack(kind, len(payload)) + payload
+        if len(self._waiting) > BLOCK:
+            self.flush()
+
+    def send_block(self, block: memoryview) -> None:
+        """Send bytes of a file. Raises `LostError`."""
+        self._waiting += _HEAD.pack(b"D", len(block))
+        if len(block) >= BLOCK // 4:
+            self.flush(block)
+            return
+        self._waiting += block
+        if len(self._waiting) > BLOCK:
+            self.flush()
+
+    def flush(self, last: memoryview = memoryview(b"")) -> None:  # noqa: B008  # it is constant
+        """Send what waits. Raises `LostError`."""
+        parts = [memoryview(bytes(self._waiting)), last]
+        self._waiting.clear()
+        try:
+            while parts:
+                written = os.writev(self._writer, parts)
+                while parts and written >= len(parts[0]):
+                    written -= len(parts.pop(0))
+                if parts:
+                    parts[0] = parts[0][written:]
+        except OSError as error:
+            raise LostError from error
+
+    def receive(self) -> tuple[bytes, Any]:  # JSON, or a view that is good until the next call
+        """Return the next frame. Raises `LostError`, and `RefusedError` where the other end gives up."""
+        kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
+        if kind == b"D" and length <= BLOCK:
+            return kind, self._exactly(length)
+        if length > _LONGEST or kind == b"D":
+            raise LostError
+        payload = self._reader.read(length)
+        if len(payload) < length:
+            raise LostError
+        value = json.loads(payload)
+        if kind == b"X":
+            raise RefusedError(*value)
+        return kind, value
+
+    def _exactly(self, length: int) -> memoryview:
+        view = self._block[:length]
+        # A buffered reader reads on until the view is full.
+        if self._reader.readinto(view) < length:
+            raise LostError
+        return view

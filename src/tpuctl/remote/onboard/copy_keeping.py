@@ -1,0 +1,280 @@
+"""The end of a copy that keeps: every file under a name of its own until it is whole. Nothing is ever deleted.
+
+Part of a program for workers: Python 3.8, the standard library.
+"""
+# ruff: noqa: PTH  # paths are bytes here, which pathlib does not know
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.remote.onboard.copy_frames import (
+    STEP,
+    Channel,
+    Entry,
+    LostError,
+    Place,
+    RefusedError,
+    digest,
+    reason,
+    shown,
+    to_bytes,
+    to_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_UNSAID = 8 << 20  # so many bytes may come before the sender hears which files are whole
+_LONGEST_NAME = 200  # of 255 bytes, the rest is for what is put around it
+# After these no other file has a better chance.
+_HOPELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+
+
+def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] | None = None) -> None:
+    """Keep what a channel brings until its end. Where nobody on this side hears, its other end is told what became of each.
+
+    `hear` gets what is said at the start. Raises `LostError`, and `RefusedError` where nothing more can be kept.
+    """
+    told, unsaid = 0, 0
+    while True:
+        kind, value = channel.receive()
+        if kind == b"D":
+            keeper.write(value)
+            unsaid += len(value)
+        elif kind == b"F":
+            keeper.begin(*value)
+        elif kind == b"E":
+            keeper.end(*value)
+        elif kind == b"S":
+            if hear:
+                hear(value)
+            channel.send(b"P", keeper.settle(value[0], value[1]))
+        elif kind == b"L":
+            channel.send(b"H", [held for number, *entry in value for held in keeper.expect(number, Entry(*entry))])
+        elif kind == b"Z":
+            keeper.finish()
+        else:
+            raise LostError
+        news = keeper.reports[told:] if hear is None else []
+        told += len(news)
+        for report in news:
+            channel.send(b"R", report)
+        if kind in {b"S", b"L"} or unsaid > _UNSAID or any(problem for _, problem in news):
+            channel.flush()
+            unsaid = 0
+        if kind == b"Z":
+            channel.send(b"Z", None)
+            channel.flush()
+            return
+
+
+class Keeper:
+    """Puts entries under a target: into it where it is a folder, else in its place.
+
+    `reports` grows by the number of each entry that has ended and what went wrong with it. `place` is what an earlier connection
+    made of the target: what is half there must not be taken for a folder to copy into.
+    """
+
+    def __init__(
+        self,
+        target: bytes,
+        *,
+        umask: int,
+        preserve: bool,
+        place: Place | None = None,
+        tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # nobody listens
+    ) -> None:
+        self._target, self._umask, self._preserve, self._tell = target, umask, preserve, tell
+        self.place = place
+        self.reports: list[tuple[int, str | None]] = []
+        self.files, self.size = 0, 0  # that are whole, in bytes
+        self._failed = False
+        self._coming: dict[int, tuple[Entry, bytes, bytes, os.stat_result | None]] = {}
+        self._folders: list[tuple[bytes, Entry, bool]] = []
+        self._whole: set[int] = set()
+        self._number = -1
+        self._file = -1
+        self._arrived = 0
+
+    def settle(self, count: int, tree: str | None) -> Place:
+        """Decide where entries go. `tree` is the key of the one folder that comes. Raises `RefusedError`."""
+        if self.place is None:
+            self.place = self._decide(count, tree)
+        return self.place
+
+    def _decide(self, count: int, tree: str | None) -> Place:
+        target = self._target
+        if os.path.isdir(target):
+            return Place(to_text(target), True, None)  # noqa: FBT003  # a row
+        if count > 1 or (target.endswith(b"/") and not tree):
+            raise RefusedError("target", f"`{shown(target)}` is no folder that is there")
+        target = target.rstrip(b"/")
+        parent = os.path.dirname(os.path.realpath(target))
+        if not os.path.isdir(parent):
+            raise RefusedError("target", f"there is no folder `{shown(os.path.dirname(target) or parent)}`")
+        if tree and os.path.lexists(target):
+            raise RefusedError("target", f"`{shown(target)}` is there and is no folder")
+        if tree:
+            return Place(to_text(_beside(target, tree)), False, to_text(target))  # noqa: FBT003  # as above
+        return Place(to_text(target), False, None)  # noqa: FBT003  # as above
+
+    def expect(self, number: int, entry: Entry) -> Sequence[tuple[int, int, str]]:
+        """Make ready for an entry, and return how much of it is here already, and the digest of that; nothing for nothing."""
+        path = self._path(entry)
+        try:
+            if entry.is_folder:
+                is_new = not os.path.isdir(path)
+                if is_new:
+                    os.mkdir(path, (entry.mode & 0o777 & ~self._umask) | 0o700)
+                self._folders.append((path, entry, is_new))
+                self._report(number, None)
+                return ()
+            return self._held(number, entry, os.path.realpath(path) if os.path.islink(path) else path)
+        except OSError as error:
+            self._fail(number, path, error)
+            return ()
+
+    def _held(self, number: int, entry: Entry, path: bytes) -> Sequence[tuple[int, int, str]]:
+        found = os.stat(path) if os.path.lexists(path) else None
+        if found and not stat.S_ISREG(found.st_mode):
+            what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is no file there"
+            self._report(number, f"`{shown(path)}` {what}")
+            return ()
+        unfinished = _beside(path, entry.key)
+        self._coming[number] = (entry, path, unfinished, found)
+        if os.path.lexists(unfinished):
+            there = min(os.lstat(unfinished).st_size, entry.size)
+            there -= there % STEP if there < entry.size else 0
+            return ((number, there, digest(unfinished, there)),) if there else ()
+        if found and found.st_size == entry.size:
+            self._whole.add(number)
+            return ((number, entry.size, digest(path, entry.size)),)
+        return ()
+
+    def begin(self, number: int, offset: int) -> None:
+        """Begin a file, of which the first bytes are here."""
+        self._file, self._number, self._arrived = -1, number, offset
+        if number not in self._coming:
+            return
+        entry, path, unfinished, _ = self._coming[number]
+        self._tell(offset, 0)
+        if number in self._whole and offset == entry.size:
+            return
+        self._whole.discard(number)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = os.open(unfinished, flags, 0o600)
+            os.lseek(self._file, offset, os.SEEK_SET)
+        except OSError as error:
+            self._fail(number, path, error)
+
+    def write(self, block: memoryview) -> None:
+        """Keep bytes of the file that has begun. Raises `RefusedError` where no other file can be kept either."""
+        if self._file < 0:
+            return
+        try:
+            left = block
+            while left:
+                left = left[os.write(self._file, left) :]
+            self._arrived += len(block)
+            self._tell(0, len(block))
+        except OSError as error:
+            self._close()
+            self._fail(self._number, self._coming[self._number][1], error)
+
+    def end(self, number: int, problem: str | None) -> None:
+        """Give a file its name and mode, if all of it is here and the sender has no problem with it."""
+        coming = self._coming.pop(number, None)
+        if coming is None:
+            return  # reported before
+        entry, path, unfinished, found = coming
+        try:
+            if problem is not None or self._arrived != entry.size:
+                self._report(number, problem or f"`{shown(path)}` has not come whole")
+                return
+            if number not in self._whole:
+                self._name(entry, path, unfinished, found)
+            elif self._preserve:
+                _preserve(path, entry)
+            self._report(number, None)
+            self.files += 1
+            self.size += entry.size
+        except OSError as error:
+            self._fail(number, path, error)
+        finally:
+            self._close()
+
+    def _name(self, entry: Entry, path: bytes, unfinished: bytes, found: os.stat_result | None) -> None:
+        os.ftruncate(self._file, entry.size)
+        mode = stat.S_IMODE(found.st_mode) if found else entry.mode & 0o777 & ~self._umask
+        os.fchmod(self._file, mode)
+        if self._preserve:
+            _preserve(unfinished, entry)
+        try:
+            os.rename(unfinished, path)
+        except FileNotFoundError:
+            # A connection that was given up may have been quicker: what it has named is this file.
+            if not os.path.samestat(os.stat(path), os.fstat(self._file)):
+                raise
+
+    def finish(self) -> None:
+        """Give folders their modes, and a folder that came whole its name. Raises `RefusedError`."""
+        for path, entry, is_new in reversed(self._folders):
+            try:
+                if self._preserve:
+                    _preserve(path, entry)
+                elif is_new:
+                    os.chmod(path, entry.mode & 0o777 & ~self._umask)
+            except OSError as error:
+                self._failed = True
+                raise RefusedError("target", f"`{shown(path)}`: {reason(error)}") from error
+        place = self.place
+        if place and place.final is not None and not self._failed:
+            root, final = to_bytes(place.root), to_bytes(place.final)
+            try:
+                if os.path.lexists(root):
+                    os.rename(root, final)
+            except OSError as error:
+                raise RefusedError(
+                    "target", f"`{shown(root)}` cannot be renamed to `{shown(final)}`: {reason(error)}"
+                ) from error
+
+    def _path(self, entry: Entry) -> bytes:
+        first, _, rest = entry.path.partition("/")
+        # A worker is believed about its files, not about where they go on this side.
+        parts = [first, *rest.split("/")] if rest else [first]
+        if {"", ".."} & {*parts} or "." in parts[1:] or "\0" in entry.path or self.place is None:
+            raise RefusedError("wrong", f"`{entry.path!a}` is no path that can be kept")
+        return os.path.join(to_bytes(self.place.root), *map(to_bytes, parts if self.place.is_into else parts[1:]))
+
+    def _report(self, number: int, problem: str | None) -> None:
+        self.reports.append((number, problem))
+
+    def _fail(self, number: int, path: bytes, error: OSError) -> None:
+        self._failed = True
+        self._coming.pop(number, None)
+        problem = f"`{shown(path)}`: {reason(error)}"
+        if error.errno in _HOPELESS:
+            raise RefusedError("hopeless", problem) from error
+        self._report(number, problem)
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
+
+
+def _preserve(path: bytes, entry: Entry) -> None:
+    # Bits that lend the owner's rights stay behind: here the owner is another.
+    os.chmod(path, entry.mode & 0o777)
+    os.utime(path, ns=(entry.mtime, entry.mtime))
+
+
+def _beside(path: bytes, key: str) -> bytes:
+    """Return the name under which an unfinished copy lies beside what it will be."""
+    name = os.path.basename(path)[:_LONGEST_NAME]
+    return os.path.join(os.path.dirname(path), b".%s.tpuctl-%s" % (name, key.encode()))

@@ -1,0 +1,159 @@
+"""The programs that a sync has started: ssh and rsync, all ended together when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import zlib
+from contextlib import suppress
+from tempfile import TemporaryFile
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+from tpuctl.remote.failures import is_retriable, telling_line
+from tpuctl.remote.inspection import last_line
+from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.onboard.tree import MARK
+from tpuctl.remote.session import SSH_FAILED
+from tpuctl.remote.ssh import argv
+from tpuctl.remote.syncing.values import NotSyncedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from tpuctl.remote.ssh import Connection
+
+_FAREWELL = 5.0
+_NO_PYTHON = 127
+# What a login shell may print before the program speaks.
+_NOISE = 1024 * 1024
+
+
+class Sessions:
+    """What was started and has not ended. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = Lock()
+        self._is_over = False
+
+    def start(
+        self, words: Sequence[str], *, stdout: int = subprocess.PIPE, stderr: int | IO[bytes] = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
+        """Start a program that reads from a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
+        with self._lock:
+            if self._is_over:
+                raise NotSyncedError("interrupted")
+            try:
+                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)
+            except FileNotFoundError as error:
+                raise SshProgramMissingError(words[0]) from error
+            self._running = {one for one in self._running if one.poll() is None} | {process}
+            return process
+
+    def end(self) -> None:
+        """End all, and let none start any more."""
+        with self._lock:
+            self._is_over = True
+            for process in self._running:
+                with suppress(OSError):
+                    process.terminate()
+
+
+class Session:
+    """A talk with the program on one worker. Raises `NotSyncedError` where it ends before its time, or refuses."""
+
+    def __init__(self, sessions: Sessions, way: Connection, line: str) -> None:
+        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes"))
+        self._errors = TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        try:
+            self._process = sessions.start(words, stderr=self._errors)
+        except BaseException:
+            self._errors.close()
+            raise
+        self._begun = False
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.terminate()
+        self._end()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+
+    def say(self, value: dict[str, Any]) -> None:
+        """Send a frame."""
+        text = zlib.compress(json.dumps(value).encode("ascii"), 1)
+        self.send([struct.pack(">Q", len(text)), text])
+
+    def send(self, pieces: Iterable[bytes]) -> None:
+        """Send bytes."""
+        stream = self._process.stdin
+        if stream is None:
+            raise AssertionError("the session was started with a pipe")
+        try:
+            for piece in pieces:
+                stream.write(piece)
+            stream.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            # It has ended; perhaps it said why.
+            self.hear()
+            raise self._ending() from None
+
+    def hear(self) -> dict[str, Any]:
+        """Return the next frame; the first one follows whatever a login shell printed."""
+        stream = self._process.stdout
+        if stream is None:
+            raise AssertionError("the session was started with a pipe")
+        if not self._begun:
+            self._begin(stream)
+        head = stream.read(8)
+        text = stream.read(struct.unpack(">Q", head)[0]) if len(head) == 8 else b""
+        if len(head) < 8 or len(text) < struct.unpack(">Q", head)[0]:
+            raise self._ending()
+        value: dict[str, Any] = json.loads(text)
+        if "error" in value:
+            raise NotSyncedError(str(value["error"]))
+        return value
+
+    def _begin(self, stream: IO[bytes]) -> None:
+        said = b""
+        while not said.endswith(MARK):
+            line = stream.readline(_NOISE)
+            said = (said + line)[-2 * len(MARK) :]
+            if not line:
+                raise self._ending()
+        self._begun = True
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(_FAREWELL)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ending(self) -> NotSyncedError:
+        """Return why the program fell silent."""
+        self._end()
+        code = self._process.returncode
+        self._errors.seek(0)
+        said = self._errors.read(64 * 1024).decode(errors="replace")
+        if code == SSH_FAILED and not self._begun:
+            return NotSyncedError(telling_line(said), may_pass=is_retriable(said), ssh_said=said)
+        if code == SSH_FAILED:
+            return NotSyncedError(telling_line(said) or "the link broke", may_pass=True)
+        if code == _NO_PYTHON:
+            return NotSyncedError("there is no `python3` on the worker")
+        why = last_line(said)
+        return NotSyncedError(f"its end of the sync ended with {code}" + (f": {why}" if why else ""), may_pass=code < 0)

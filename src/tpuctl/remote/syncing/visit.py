@@ -1,0 +1,145 @@
+"""One worker brought to what the tree holds: compare there, decide here, send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.remote import onboard
+from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.syncing import rsync
+from tpuctl.remote.syncing.sessions import Session
+from tpuctl.remote.syncing.values import Brought, NotSyncedError, Order, Via
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tpuctl.remote.ssh import Connection
+    from tpuctl.remote.syncing.contents import Contents
+    from tpuctl.remote.syncing.sessions import Sessions
+    from tpuctl.remote.syncing.values import Tree
+
+# rsync needs a connection of its own, and two handshakes cost more than a megabyte does.
+_MUCH = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cargo:
+    """What is the same for all workers. `token` names this sync, so that a try ends what an earlier one left behind.
+
+    `tell` gets the number of bytes as they go, from several threads.
+    """
+
+    tree: Tree
+    order: Order
+    contents: Contents
+    token: str
+    tell: Callable[[int], None]
+
+
+def visit(way: Connection, cargo: Cargo, sessions: Sessions) -> Brought:
+    """Bring one worker what it lacks. Raises `NotSyncedError`; then what had arrived stays, and the next try goes on."""
+    line, source = _program()
+    order = cargo.order
+    with Session(sessions, way, line) as session:
+        session.send([source])
+        session.say({
+            "folder": order.folder, "delete": order.delete, "look": order.look, "token": cargo.token,
+            "entries": cargo.tree.entries,
+        })  # fmt: skip
+        plan = session.hear()
+        work = _work(plan, cargo.contents)
+        via = _choose(cargo, plan, work["send"])
+        if order.look:
+            return _brought(cargo, plan, work, via=via)
+        session.say({**work, "rsync": via is Via.RSYNC})
+        note, rest = None, work["send"]
+        if via is Via.RSYNC:
+            session.hear()
+            note = rsync.carry(way, cargo.tree, rest, plan["folder"], sessions=sessions)
+            session.say({})
+            rest = session.hear()["missing"]
+            cargo.tell(_size(cargo.tree, set(work["send"]) - set(rest)))
+        session.send(_told(cargo.contents.stream(rest), cargo.tell))
+        report = session.hear()
+        notes = (f"{note}; the rest went through ssh",) if note else ()
+        return _brought(cargo, plan, work, via=via, report=report, notes=notes)
+
+
+def _program() -> tuple[str, bytes]:
+    """Return the line for the worker's shell and the program, whose second half is run by the first."""
+    second = _second_half()
+    line, first = bootstrap("folder", f"exec(compile(sys.stdin.buffer.read({len(second)}),'tpuctl','exec'))")
+    return line, first + second
+
+
+@cache
+def _second_half() -> bytes:
+    return resources.files(onboard).joinpath("tree.py").read_bytes() + b"\nmain()\n"
+
+
+def _work(plan: dict[str, Any], contents: Contents) -> dict[str, list[int]]:
+    """Return what is to be done, by number. What differs in time alone and has the same content is not sent."""
+    same = {int(number) for number, digest in plan["digests"].items() if contents.digest(int(number)) == digest}
+    differing = {int(number) for number in plan["digests"]} - same
+    return {
+        "send": sorted({*plan["send"], *differing}),
+        "link": plan["link"],
+        "touch": sorted({*plan["touch"], *same}),
+        "foreign": plan["foreign"],
+    }
+
+
+def _choose(cargo: Cargo, plan: dict[str, Any], numbers: Sequence[int]) -> Via | None:
+    """Return how the contents are to travel; nothing where there are none."""
+    via = cargo.order.via
+    if via is Via.RSYNC and not plan["rsync"]:
+        raise NotSyncedError("there is no `rsync` on the worker; `--via auto` does without")
+    if not numbers:
+        return None
+    is_possible = via is not Via.SSH and plan["rsync"] and rsync.is_here()
+    is_worth_it = via is Via.RSYNC or _size(cargo.tree, numbers) >= _MUCH
+    return Via.RSYNC if is_possible and is_worth_it else Via.SSH
+
+
+def _size(tree: Tree, numbers: Sequence[int] | set[int]) -> int:
+    return sum(tree.entries[number].size for number in numbers)
+
+
+def _told(pieces: Iterator[bytes], tell: Callable[[int], None]) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        tell(len(piece))
+
+
+def _brought(
+    cargo: Cargo,
+    plan: dict[str, Any],
+    work: dict[str, list[int]],
+    *,
+    via: Via | None,
+    report: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Brought:
+    entries = cargo.tree.entries
+    numbers = sorted(work["send"] + work["link"])
+    foreign = set(plan["foreign"])
+    would = {
+        "bytes": _size(cargo.tree, numbers),
+        "deleted": plan["delete"],
+        "replaced": [entries[number].path for number in numbers if number in foreign],
+    }
+    done = report or would
+    return Brought(
+        folder=plan["folder"],
+        sent=tuple(entries[number].path for number in numbers if entries[number].path not in cargo.contents.left_out),
+        size=done["bytes"],
+        adjusted=len(work["touch"]),
+        deleted=tuple(done["deleted"]),
+        kept=tuple(plan["kept"]),
+        replaced=tuple(done["replaced"]),
+        via=via,
+        notes=notes,
+    )

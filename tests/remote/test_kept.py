@@ -1,0 +1,222 @@
+"""Connections that are kept: whose they are, where their sockets lie, what they spare, and how they end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+from tests.chaos import Chaos
+
+from tpuctl.model import Node
+from tpuctl.remote.kept import FRESH, control_folder, forget, is_about_keeping, kept_options
+from tpuctl.remote.keys import ensure_key, metadata_entry
+from tpuctl.remote.ssh import Connection, argv, host_alias
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.world import World
+
+KEEP = timedelta(seconds=20)
+A = Connection("ada", "198.18.0.1", "tpu.77-0", (Path("/a b/100%"), Path("/gcloud")), Path("/key"))
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short name: those of pytest are longer than a socket's may be."""
+    with tempfile.TemporaryDirectory(prefix="kept-") as folder:
+        yield Path(folder)
+
+
+def socket_of(connection: Connection, folder: Path) -> str:
+    (path,) = re.findall(r'ControlPath="(.*)"', " ".join(kept_options(connection, folder, KEEP)))
+    return str(path)
+
+
+def test_the_options_name_a_socket_and_how_long_it_lasts() -> None:
+    options = kept_options(A, Path("/a 50% b"), timedelta(minutes=5))
+
+    assert options[1::2] == (
+        "ControlMaster=auto",
+        f'ControlPath="{socket_of(A, Path("/a 50% b"))}"',
+        "ControlPersist=300",
+        "ServerAliveInterval=5",
+        "ServerAliveCountMax=3",
+    )
+    assert re.fullmatch(r"/a 50%% b/[0-9a-f]{8}-[0-9a-f]{16}", socket_of(A, Path("/a 50% b")))
+    assert kept_options(A, Path("/f"), timedelta(milliseconds=1))[5] == "ControlPersist=1"
+    assert kept_options(A, Path("/f"), timedelta()) == kept_options(A, None, KEEP) == ()
+
+
+def test_only_what_is_reached_in_the_same_way_shares_a_connection() -> None:
+    others = [
+        replace(A, login="bob"),
+        replace(A, address="10.0.0.2"),
+        replace(A, host_alias="tpu.77-1"),
+        replace(A, identity=Path("/other")),
+        replace(A, known_hosts=(Path("/other"), Path("/gcloud"))),
+        replace(A, proxy_command="nc %h"),
+        replace(A, host_keys=("ssh-ed25519 AAAA",)),
+    ]
+
+    names = [Path(socket_of(one, Path("/f"))).name for one in (A, *others)]
+
+    assert len(set(names)) == len(names)
+    assert socket_of(replace(A), Path("/f")) == socket_of(A, Path("/f"))
+    # What `forget` goes by.
+    assert len({name.partition("-")[0] for name in names}) == 1
+    assert names[0].partition("-")[0] != Path(socket_of(replace(A, host_alias="tpu.7-70"), Path("/f"))).name[:8]
+
+
+def test_sockets_lie_where_only_the_user_is_and_where_they_fit(short: Path) -> None:
+    runtime, state, tmp = short / "run", short / "state", short / "tmp"
+    runtime.mkdir()
+    tmp.mkdir()
+    ours = tmp / f"tpuctl-{os.geteuid()}"
+    environ = {"XDG_RUNTIME_DIR": str(runtime)}
+
+    assert control_folder(environ, state, temporary=tmp) == runtime / "tpuctl"
+    assert (runtime / "tpuctl").stat().st_mode & 0o777 == 0o700
+    (runtime / "tpuctl").chmod(0o750)
+    in_state = control_folder(environ, state, temporary=tmp)
+    assert in_state is not None
+    assert in_state.parent == state
+    assert control_folder({"XDG_RUNTIME_DIR": "run"}, state, temporary=tmp) == in_state
+    too_long, quoted = short / ("x" * 80), short / 'a"b'
+    assert control_folder({}, too_long, temporary=tmp) == control_folder({}, quoted, temporary=tmp) == ours
+    assert (too_long.exists(), list(ours.iterdir())) == (False, [])
+    ours.rmdir()
+    ours.symlink_to(runtime)
+    assert control_folder({}, too_long, temporary=tmp) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ControlSocket /run/user/1/tpuctl/ab already exists, disabling multiplexing\r\n", True),
+        ("mux_client_request_session: session request failed: Session open refused by peer", True),
+        ("mux_client_request_session: read from master failed: Broken pipe", True),
+        ("muxclient: master hello exchange failed", True),
+        ("Control socket connect(/f/ab): Connection reset by peer", True),
+        ("ada@198.18.0.1: Permission denied (publickey).", False),
+        ("Traceback: mux_client_request_session: no", False),
+        ("", False),
+    ],
+)
+def test_what_ssh_says_about_sharing_is_known(line: str, expected: bool) -> None:
+    assert is_about_keeping(line) is expected
+
+
+@dataclass
+class Kept:
+    """A worker of a sandbox, the folder of sockets, and a proxy that counts connections and can harm them."""
+
+    connection: Connection
+    node: Node
+    other_node: Node
+    folder: Path
+    chaos: Chaos
+
+    def ssh(self, command: str, *options: str) -> tuple[str, str, int]:
+        words = argv(self.connection, (command,), options=(*options, *kept_options(self.connection, self.folder, KEEP)))
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
+            env={**os.environ, "PATH": f"{self.folder.parent / 'shims'}:{os.environ['PATH']}"},
+        )  # fmt: skip
+        said = "".join(line for line in done.stderr.splitlines(keepends=True) if not is_about_keeping(line))
+        return done.stdout, said, done.returncode
+
+    @property
+    def handshakes(self) -> int:
+        return len(self.chaos.links())
+
+    def sockets(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir()]
+
+    def master(self) -> int:
+        words = ["ssh", "-O", "check", "-S", socket_of(self.connection, self.folder), "any"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return int(re.findall(r"pid=(\d+)", done.stderr)[0])
+
+
+@pytest.fixture
+def kept(tmp_path: Path, short: Path) -> Iterator[Kept]:
+    key = ensure_key(tmp_path, login=getuser())
+    with World.open(tmp_path / "world.sqlite3", speed=1) as world:
+        metadata = {"ssh-keys": metadata_entry(getuser(), key)}
+        node, other = (Node.from_api(admin.add_node(world, name, metadata=metadata)) for name in ("demo", "other"))
+    address = node.endpoints[0].address or ""
+    connection = Connection(
+        login=getuser(),
+        address=address,
+        host_alias=host_alias(node.id or "", 0),
+        known_hosts=(tmp_path / "known_hosts", tmp_path / "gcloud"),
+        identity=key.path,
+        proxy_command=proxy_command(tmp_path / "world.sqlite3", address),
+    )
+    folder = short / "sockets"
+    folder.mkdir(mode=0o700)
+    with Chaos() as chaos:
+        chaos.shims(short / "shims")
+        kept = Kept(connection, node, other, folder, chaos)
+        yield kept
+        forget(node, folder)
+        assert kept.sockets() == []
+
+
+@pytest.mark.sshd
+def test_a_second_command_needs_no_handshake_until_the_node_is_forgotten(kept: Kept) -> None:
+    assert kept.ssh("echo one; echo words >&2; exit 3")[::2] == ("one\n", 3)
+    assert kept.ssh("echo two; echo words >&2; exit 255") == ("two\n", "words\n", 255)
+    assert kept.handshakes == 1
+    forget(kept.other_node, kept.folder)
+    assert kept.ssh("echo three", *FRESH) == ("three\n", "", 0)
+    assert kept.ssh("echo four") == ("four\n", "", 0)
+    assert kept.handshakes == 2
+
+    forget(kept.node, kept.folder)
+
+    assert kept.sockets() == []
+    assert kept.ssh("echo five") == ("five\n", "", 0)
+    assert kept.handshakes == 3
+
+
+@pytest.mark.sshd
+def test_a_crash_and_a_race_and_a_crowd_are_settled_without_a_word(kept: Kept) -> None:
+    with ThreadPoolExecutor(11) as pool:
+        first = list(pool.map(kept.ssh, ["sleep 0.3; echo race"] * 2))
+        assert kept.handshakes == 2
+        # The server lets ten sessions onto one connection.
+        crowd = list(pool.map(kept.ssh, ["sleep 0.4; echo crowd"] * 11))
+    assert [(out, code) for out, _, code in first] == [("race\n", 0)] * 2
+    assert [(out, code) for out, _, code in crowd] == [("crowd\n", 0)] * 11
+    assert not [said for _, said, _ in first + crowd if "mux" in said or "Control" in said]
+    os.kill(kept.master(), signal.SIGKILL)
+
+    assert kept.ssh("echo after the crash") == ("after the crash\n", "", 0)
+
+
+@pytest.mark.sshd
+def test_a_dead_link_is_replaced_and_a_master_that_hangs_is_not_waited_for(kept: Kept) -> None:
+    address = kept.connection.address
+    assert kept.ssh("true", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1")[2] == 0
+    with ThreadPoolExecutor(1) as pool:
+        kept.chaos.drop(address)
+        hanging = pool.submit(kept.ssh, "echo on another link")
+        kept.chaos.wait_until(address, opened=2)
+        kept.chaos.heal(address)
+        assert hanging.result() == ("on another link\n", "", 0)
+
+    stopped = kept.master()
+    os.kill(stopped, signal.SIGSTOP)
+    forget(kept.node, kept.folder)
+    assert kept.ssh("echo at once") == ("at once\n", "", 0)
+    os.kill(stopped, signal.SIGKILL)

@@ -1,0 +1,348 @@
+"""`tpuctl ssh-config`: entries that plain ssh reads, names that are taken, and what becomes of entries as nodes come and go."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.model import Node
+from tpuctl.remote.ssh import Connection
+from tpuctl.remote.ssh_config import Entry, TakenNames, change, entry_of, read
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.world import World
+
+in_process = pytest.mark.parametrize("face", ["in-process"], indirect=True)
+SLICE = {"zone": "us-central1-a", "acceleratorType": "v5litepod-16"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "home" / ".ssh"
+
+
+def not_included(folder: Path) -> str:
+    return (
+        f"warning: {folder}/config does not include the entries: make this its first line, or repeat with `--yes`\n"
+        f"  Include {folder}/tpuctl_config\n"
+    )
+
+
+def elsewhere(folder: Path) -> str:
+    plain = Path("~root" if os.geteuid() == 0 else "~").expanduser() / ".ssh" / "config"
+    return f"warning: HOME is not the home of this account, and plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+def test_what_an_entry_says(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+    node = sandbox.add_node("trainer")
+
+    result = tpuctl("ssh-config", "trainer")
+
+    key_note = "adding our ssh key to the metadata of `trainer`\n"
+    assert (
+        result[0]
+        == f"trainer\t1\ttrainer\t{node['name'].split('/')[3]}\tsandbox\t{tpuctl.environ['TPUCTL_ENDPOINT']}\n"
+    )
+    assert result[1:] == (key_note + not_included(folder) + elsewhere(folder), 0)
+    lines = (folder / "tpuctl_config").read_text().splitlines()
+    assert lines[2:] == [
+        "Host trainer trainer-0",
+        "  HostName 198.18.0.1",
+        "  User ada",
+        f'  IdentityFile "{folder}/google_compute_engine"',
+        "  IdentitiesOnly yes",
+        f"  HostKeyAlias tpu.{node['id']}-0",
+        f'  UserKnownHostsFile "{tmp_path}/state/known_hosts" "{folder}/google_compute_known_hosts"',
+        "  StrictHostKeyChecking yes",
+        "  CheckHostIP no",
+        "  HashKnownHosts no",
+        "  UpdateHostKeys no",
+        "  ServerAliveInterval 15",
+        "# tpuctl end",
+    ]
+    assert (folder / "tpuctl_config").stat().st_mode & 0o777 == 0o600
+    assert not (folder / "config").exists()
+
+
+@in_process
+def test_the_users_own_file_gets_one_line_and_stays_as_it_is(
+    tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
+) -> None:
+    sandbox.add_node("trainer")
+    mine = tmp_path / "dotfiles"
+    mine.write_bytes(b"# \xff mine\nInclude else\\where\nHost a\n  User b\nInclude tpuctl_config\n \t")
+    mine.chmod(0o640)
+    folder.mkdir()
+    (folder / "config").symlink_to(mine)
+    before = mine.read_bytes()
+
+    # An Include below `Host a` counts for `a` alone.
+    assert not_included(folder) in tpuctl("ssh-config", "trainer")[1]
+    question = f"add `Include {folder}/tpuctl_config` at the top of {folder}/config? [y/N] "
+    refused = tpuctl("ssh-config", "trainer", stdin="n\n")
+    assert (question in refused[1], not_included(folder) in refused[1], refused[2]) == (True, True, 0)
+    assert not_included(folder) in tpuctl("ssh-config", "trainer", stdin="y\n", CI="1")[1]
+    assert mine.read_bytes() == before
+
+    assert tpuctl("ssh-config", "trainer", stdin="y\n")[1:] == (question + elsewhere(folder), 0)
+    once = f"Include {folder}/tpuctl_config\n".encode() + before
+    assert (mine.read_bytes(), mine.stat().st_mode & 0o777) == (once, 0o640)
+    assert (folder / "config").is_symlink()
+
+    tpuctl("ssh-config", "trainer", "--yes")
+    assert mine.read_bytes() == once
+
+
+@in_process
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("Host slice-3", "`Host slice-3` in line 1 of {folder}/config"),
+        ("Host a slice\n", "`Host a slice` in line 1 of {folder}/config"),
+        ("\n\nhost = SLICE", "`Host SLICE` in line 3 of {folder}/config"),
+        (
+            'Match host "slice-*,b" exec "touch x"\n',
+            '`Match host "slice-*,b" exec "touch x"` in line 1 of {folder}/config',
+        ),
+        ("Host x\n  Include conf.d/*\n", "`Host sl?ce` in line 2 of {folder}/conf.d/one"),
+        ("Host *\n  User me\nHost * !b *.*\n  Port 3\nHost slice-31 slic slices slice[-]3\nMatch all\n", None),
+        ("Host slice* !slice !slice-*\n# Host slice\n", None),
+    ],
+)
+def test_a_name_that_the_user_has_is_refused(
+    tpuctl: Console, sandbox: Sandbox, folder: Path, config: str, said: str | None
+) -> None:
+    sandbox.add_node("slice", **SLICE)
+    (folder / "conf.d").mkdir(parents=True)
+    (folder / "conf.d" / "one").write_text("# \nHost sl?ce\n")
+    (folder / "config").write_text(config)
+
+    _, err, code = tpuctl("ssh-config", "slice")
+
+    if said is None:
+        assert code == 0
+        return
+    first, hint = [line for line in err.splitlines() if line.startswith(("error", "  hint"))]
+    assert (first.partition(" is taken: ")[2], code) == (said.format(folder=folder), 8)
+    assert hint == "  hint: use `--prefix PREFIX`; or rename or remove it there"
+    assert not (folder / "tpuctl_config").exists()
+    assert tpuctl("ssh-config", "slice", "--prefix", "tpu.", "-o", "name")[0].split() == [
+        *("tpu.slice", "tpu.slice-0", "tpu.slice-1", "tpu.slice-2", "tpu.slice-3"),
+    ]
+
+
+@in_process
+def test_nodes_must_not_share_a_name(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
+    sandbox.add_node("slice", **SLICE)
+    sandbox.add_node("slice", zone="us-central2-b")
+    sandbox.add_node("slice-3", zone="us-central2-b")
+    assert tpuctl("ssh-config", "us-central1-a/slice")[2] == 0
+    before = (folder / "tpuctl_config").read_text()
+
+    refusals = [tpuctl("ssh-config", name) for name in ("us-central2-b/slice", "slice-3")]
+
+    taken = "error: the ssh host `{}` is taken: worker of `slice` in us-central1-a of project sandbox\n"
+    hint = "  hint: use `--prefix PREFIX`; or `tpuctl ssh-config --remove slice` removes it\n"
+    assert [(err.partition("error:")[2], code) for _, err, code in refusals] == [
+        (taken.format(host).removeprefix("error:") + hint, 8) for host in ("slice", "slice-3")
+    ]
+    assert (folder / "tpuctl_config").read_text() == before
+    assert tpuctl("ssh-config", "us-central2-b/slice", "--prefix", "b-", "-o", "name")[0] == "b-slice\nb-slice-0\n"
+    assert tpuctl("ssh-config", "slice-3", "--prefix", "-x")[2] == 2
+
+
+@in_process
+def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+    sandbox.add_node("a", zone="us-central1-a", acceleratorType="v5litepod-8")
+    node = sandbox.add_node("b", zone="us-central2-b")
+    sandbox.add_node("off", zone="us-central2-b", state="STOPPED")
+    assert tpuctl("ssh-config", terminal=True)[1] == "no entries; `tpuctl ssh-config NODE` writes some\n"
+
+    printed = tpuctl("ssh-config", "--all", "--print")
+    assert "left out: `off` is STOPPED: ssh cannot reach it\n" in printed[1]
+    assert not folder.exists()
+
+    assert tpuctl("ssh-config", "--all", "--yes")[0] == (
+        "a\t1\ta\tus-central1-a\tsandbox\tsandbox\nb\t1\tb\tus-central2-b\tsandbox\tsandbox\n"
+    )
+    own = folder / "tpuctl_config"
+    assert own.read_text().split("\n", 1)[1] == printed[0]
+    own.write_text("Host mine\n" + own.read_text() + "  User me\n")
+
+    cloud = f"sandbox {tmp_path}/state/sandbox/world.sqlite3"
+    shown = json.loads(tpuctl("ssh-config", "-o", "json")[0])
+    assert shown[1] == {
+        "nodeId": "b",
+        "zone": "us-central2-b",
+        "project": "sandbox",
+        "id": node["id"],
+        "cloud": cloud,
+        "hosts": ["b", "b-0"],
+    }
+    assert tpuctl("ssh-config", "--remove", "b", "c") == (
+        "",
+        f"error: `{own}` has no entry for `c`\n  hint: `tpuctl ssh-config` shows the entries that there are\n",
+        3,
+    )
+    assert tpuctl("ssh-config", "--remove", "us-central2-b/b", "-o", "name") == ("b\nb-0\n", "", 0)
+    assert [entry.hosts for entry in read(own).entries] == [("a", "a-0")]
+    tpuctl("ssh-config", "--remove", "--all")
+    # What somebody else wrote stays.
+    assert [line for line in own.read_text().splitlines() if not line.startswith("#")] == ["Host mine", "  User me"]
+
+
+@in_process
+def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
+    own = folder / "tpuctl_config"
+    make = ("up", "trainer", "--type", "v4-8", "--zone", "us-central2-b")
+    assert (tpuctl(*make)[2], own.exists()) == (0, False)
+    tpuctl("ssh-config", "trainer", "--prefix", "my-", "--yes")
+    first = read(own).entries[0]
+    tpuctl("reset", "trainer", "--mode", "recreate", "--yes")
+
+    assert tpuctl(*make)[2] == 0
+
+    second = read(own).entries[0]
+    assert (second.hosts, second.prefix) == (first.hosts, "my-") == (("my-trainer", "my-trainer-0"), "my-")
+    assert (first.id == second.id, f"tpu.{second.id}-0" in second.text()) == (False, True)
+    # The same name in another cloud is another node.
+    theirs = replace(second, cloud="google", prefix="g-", lines=("Host g-trainer",))
+    change(own, lambda text: text.changed(new=[theirs]))
+    assert tpuctl("down", "trainer", "--yes")[2] == 0
+    assert read(own).entries == [theirs]
+
+
+@in_process
+def test_down_of_what_is_gone_removes_its_entries_too(
+    tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
+) -> None:
+    sandbox.add_node("trainer")
+    tpuctl("ssh-config", "trainer")
+    # As from another machine.
+    assert tpuctl("down", "trainer", "--yes", HOME=str(tmp_path))[2] == 0
+    assert (folder / "tpuctl_config").exists()
+
+    assert tpuctl("down", "trainer", "--yes")[1] == "trainer: already gone\n"
+    assert not (folder / "tpuctl_config").exists()
+
+
+@in_process
+def test_with_the_setting_up_writes_entries_of_every_node_and_a_taken_name_is_a_warning(
+    tpuctl: Console, sandbox: Sandbox, folder: Path
+) -> None:
+    make = ("--type", "v4-8", "--zone", "us-central2-b")
+    assert tpuctl("up", "a", *make, TPUCTL_SSH_CONFIG="1")[2] == 0
+    (folder / "config").write_text("Host b-0\n")
+
+    _, err, code = tpuctl("up", "b", *make, TPUCTL_SSH_CONFIG="1")
+
+    assert code == 0
+    assert err.splitlines()[-2:] == [
+        (
+            "warning: the entries of ssh's configuration were not refreshed: the ssh host `b-0` is taken: `Host b-0` in "
+            f"line 1 of {folder}/config"
+        ),
+        "  use `--prefix PREFIX`; or rename or remove it there",
+    ]
+    assert [entry.hosts for entry in read(folder / "tpuctl_config").entries] == [("a", "a-0")]
+
+
+@in_process
+def test_options_that_were_given_count_again(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+    sandbox.add_node("trainer")
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    tpuctl("ssh-config", "trainer", "--ssh-key", str(key))
+    before = read(folder / "tpuctl_config").entries[0]
+
+    assert tpuctl("wait", "trainer")[2] == 0
+
+    assert read(folder / "tpuctl_config").entries == [before]
+    assert (dict(before.options), f'  IdentityFile "{key}"' in before.lines) == ({"ssh_key": str(key)}, True)
+
+
+@in_process
+@pytest.mark.parametrize("cut", ["# tpuctl end\n", '"node": '])
+def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder: Path, cut: str) -> None:
+    sandbox.add_node("trainer")
+    tpuctl("ssh-config", "trainer")
+    own = folder / "tpuctl_config"
+    damaged = own.read_text().replace(cut, "")
+    own.write_text(damaged)
+
+    assert tpuctl("ssh-config", "trainer") == (
+        "",
+        (
+            f"error: line 2 of `{own}` begins an entry that is damaged\n"
+            "  hint: remove the file; `tpuctl ssh-config NODE` writes its entries again\n"
+        ),
+        1,
+    )
+    assert own.read_text() == damaged
+
+
+def entry(name: str) -> Entry:
+    node = Node.from_api({"name": f"projects/p/locations/z-a/nodes/{name}", "id": "1"})
+    way = Connection("ada", "192.0.2.1", "tpu.1-0", (Path("/k"), Path("/g")), Path("/h/a b/100%"), "reach %%h")
+    return entry_of(node, [way], cloud="google")
+
+
+def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / ".ssh" / "tpuctl_config"
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: change(path, lambda text: text.changed(new=[entry(f"n{number}")])), range(40)))
+
+    assert {one.name.node_id for one in read(path).entries} == {f"n{number}" for number in range(40)}
+    assert TakenNames.read(path, folder=path.parent).get("n7") is None
+
+
+@pytest.mark.sshd
+def test_ssh_reads_what_is_written_as_it_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    change(path, lambda text: text.changed(new=[entry("trainer")]))
+
+    done = subprocess.run(["ssh", "-G", "-F", str(path), "trainer-0"], capture_output=True, text=True, check=True)
+
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert {
+        key: said[key] for key in ("hostname", "user", "hostkeyalias", "proxycommand", "stricthostkeychecking")
+    } == {
+        "hostname": "192.0.2.1",
+        "user": "ada",
+        "hostkeyalias": "tpu.1-0",
+        "proxycommand": "reach %%h",
+        "stricthostkeychecking": "accept-new",
+    }
+    assert (said["identityfile"], said["userknownhostsfile"]) == ("/h/a b/100%%", "/k /g")
+
+
+@pytest.mark.sshd
+def test_plain_ssh_reaches_each_worker_of_a_slice(tmp_path: Path) -> None:
+    """The program in a process of its own, on an embedded sandbox, with the machine's own ssh."""
+    with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
+        admin.add_node(world, "t", zone="us-central2-b", acceleratorType="v4-64")
+    environ = {
+        **{"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_SANDBOX": "1"},
+        "TPUCTL_STATE_DIR": str(tmp_path / "state"),
+    }
+    run: Callable[..., str] = lambda *words: (
+        subprocess.run(  # noqa: E731  # shorter than a function
+            words, env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        ).stdout
+    )
+
+    assert run(sys.executable, "-m", "tpuctl", "ssh-config", "t", "--file", "hosts") == (
+        "t\t8\tt\tus-central2-b\tsandbox\tsandbox\n"
+    )
+    assert run("ssh", "-F", "hosts", "t-3", "hostname").endswith("-w-3\n")
+    assert run(sys.executable, "-m", "tpuctl", "ssh-config", "t", "--yes") != ""
+    assert run("ssh", "-F", ".ssh/config", "t", "hostname").endswith("-w-0\n")
