@@ -1,7 +1,7 @@
 """`python -m benchmarks.copying`: 100 MB to the eight workers of a slice, beside `scp` started eight times at once.
 
-Both use OpenSSH with its own choice of cipher, no compression, and the same way to the sandbox's real sshd. The two take turns, so
-that what else the machine does falls on both.
+All use OpenSSH without compression, and the same way to the sandbox's real sshd; scp once with its own choice of cipher and once
+with tpuctl's. They take turns, so that what else the machine does falls on all.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import suppress
 from getpass import getuser
 from pathlib import Path
 
+from tpuctl.remote.copying.link import CIPHERS
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.remote.ssh import Connection, host_alias, trust_options
 from tpuctl.sandbox import admin
@@ -35,16 +36,16 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=100, help="what is copied (default: 100)")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tpuctl-bench-") as folder:
-        ours, theirs = _measure(Path(folder), asked.runs, asked.megabytes)
-    what = f"{asked.megabytes} MB to {_WORKERS} workers"
-    for name, seconds in (("tpuctl scp", ours), ("scp, started 8 times", theirs)):
+        measured = _measure(Path(folder), asked.runs, asked.megabytes)
+    print(f"{asked.megabytes} MB to {_WORKERS} workers, medians of {asked.runs}:")
+    ours = measured["tpuctl scp"]
+    for name, seconds in measured.items():
         wall, used = statistics.median(wall for wall, _ in seconds), statistics.median(used for _, used in seconds)
-        print(f"{what}, {name}: {wall:.2f} s, {used:.2f} s of processor (median of {len(seconds)})")
-    ratio = statistics.median(mine[0] / other[0] for mine, other in zip(ours, theirs, strict=True))
-    print(f"tpuctl takes {ratio:.2f} of scp's time")
+        ratio = statistics.median(mine[0] / other[0] for mine, other in zip(ours, seconds, strict=True))
+        print(f"{name:40} {wall:6.2f} s  {used:6.2f} s of processor  tpuctl takes {ratio:.2f} of it")
 
 
-def _measure(folder: Path, runs: int, megabytes: int) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+def _measure(folder: Path, runs: int, megabytes: int) -> dict[str, list[tuple[float, float]]]:
     state = folder / "state"
     key = ensure_key(state / "sandbox", key=None, login=getuser())
     with World.open(state / "sandbox" / "world.sqlite3", speed=60) as world:
@@ -52,23 +53,29 @@ def _measure(folder: Path, runs: int, megabytes: int) -> tuple[list[tuple[float,
         node = admin.add_node(world, "t", zone="us-central2-b", acceleratorType="v4-64", metadata=metadata)
         ways = [_way(world, state, node, worker, key.path) for worker in range(_WORKERS)]
     environ = {**os.environ, "HOME": str(folder), "TPUCTL_STATE_DIR": str(state), "TPUCTL_SANDBOX": "1"}
-    ours, theirs = [], []
+    measured: dict[str, list[tuple[float, float]]] = {}
     for run in range(runs + 1):
         # Another file each time: what is there already would not be sent again.
         file = folder / f"data-{run}"
         file.write_bytes(os.urandom(megabytes * 1_000_000))
-        mine = _timed([[sys.executable, "-m", "tpuctl", "scp", str(file), "t:mine"]], environ)
-        other = _timed(
-            [["scp", "-q", *trust_options(way), str(file), f"{way.login}@{way.address}:theirs"] for way in ways]
-        )
+        programs = {
+            "tpuctl scp": [[sys.executable, "-m", "tpuctl", "scp", str(file), "t:mine"]],
+            "scp, started 8 times": [_scp(way, file) for way in ways],
+            "scp, started 8 times, tpuctl's cipher": [_scp(way, file, "-o", CIPHERS) for way in ways],
+        }
+        for name, commands in programs.items():
+            took = _timed(commands, environ)
+            if run:  # the first one makes known hosts, folders and byte code
+                measured.setdefault(name, []).append(took)
         file.unlink()
-        if run:  # the first one makes known hosts, folders and byte code
-            ours.append(mine)
-            theirs.append(other)
-    return ours, theirs
+    return measured
 
 
-def _timed(commands: list[list[str]], environ: dict[str, str] | None = None) -> tuple[float, float]:
+def _scp(way: Connection, file: Path, *options: str) -> list[str]:
+    return ["scp", "-q", *options, *trust_options(way), str(file), f"{way.login}@{way.address}:theirs"]
+
+
+def _timed(commands: list[list[str]], environ: dict[str, str]) -> tuple[float, float]:
     """Return how long commands take that run at once, and the processor's time of all processes, at both ends."""
     # sshd outlives its ssh: with this (PR_SET_CHILD_SUBREAPER) orphans become ours, and can be counted.
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measurement import Program
-from benchmarks.stage import PROJECT, ZONE, Stage, served
+from benchmarks.stage import ZONE, Stage, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -157,7 +157,8 @@ def _sshd(folder: Path, name: str, host_key: str, addresses: Sequence[str], port
     path.write_text(text + "".join(f"ListenAddress {_local(each)}\n" for each in addresses))
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it for its privilege separation
-    with subprocess.Popen((str(_SSHD), "-D", "-e", "-f", str(path)), stdin=subprocess.DEVNULL) as server:
+    command = (str(_SSHD), "-D", "-f", str(path), "-E", f"{path}.log")
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as server:
         try:
             _wait_for(_local(addresses[0]), port, server)
             yield
@@ -183,6 +184,3 @@ def _free_port() -> int:
 def _write_program(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o755)
-
-
-__all__ = ["PROJECT", "Loopback", "Slice", "workers"]

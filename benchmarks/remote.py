@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import shlex
 import statistics
 import subprocess
@@ -160,8 +159,8 @@ def _workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
         try:
             yield loopback
         finally:
-            for path in glob.glob(f"{folder}/client/ssh-*/*"):
-                subprocess.run(("ssh", "-O", "exit", "-S", path, "any"), capture_output=True, check=False)
+            for path in folder.glob("client/ssh-*/*"):
+                subprocess.run(("ssh", "-O", "exit", "-S", str(path), "any"), capture_output=True, check=False)
 
 
 def _missed(is_missed: bool) -> str:  # noqa: FBT001  # reads as a sentence
@@ -172,19 +171,19 @@ def _ignore(_: str) -> None:
     pass
 
 
-_COMMANDS_TEXT = f"""`tpuctl run NODE -- true` beside `gcloud compute tpus tpu-vm ssh NODE --worker=all --command=true`, and
-beside as many plain `ssh … true` started at once, which is what both cannot do without. Real sshds on addresses of the loopback
-network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over the connections
-that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here, and the program that
-looks after the command on each worker, which in a real slice costs the workers', too. Aimed at: the shares named, and
-{_OVER_SSH:g} s over ssh alone."""
+_COMMANDS_TEXT = f"""`tpuctl run NODE -- true` beside `gcloud compute tpus tpu-vm ssh NODE --worker=all --command=true`,
+and beside as many plain `ssh … true` started at once, which is what both cannot do without. Real sshds on addresses of the
+loopback network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over
+the connections that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here, and so
+does the program that looks after the command on each worker. Aimed at: the shares named, and {_OVER_SSH:g} s over ssh alone."""
 _COPIES_TEXT = f"""A file of 100 MiB to a home of its own on each of 8 workers; medians of {_FEW}, taking turns.
 Aimed at: no slower than `scp` started 8 times at once."""
-_OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, read from a pipe as fast as it comes. tpuctl's own memory
-at its peak, and that of all its ssh processes together (pages that they share are counted once). Aimed at: {_MEMORY:g} MiB."""
-_FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true`: on 64 workers on loopback, whose sshds share this machine's cores; and on
-{_MANY} simulated ones far away: a program in place of ssh that waits {_HANDSHAKE:g} s and burns {_CLIENT_CPU * 1000:g} ms of CPU, which is what
-OpenSSH's client needs for a handshake here, and then answers. Medians of {_FEW}."""
+_OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, read from a pipe as fast as it comes. tpuctl's own
+memory at its peak, and that of all its ssh processes together (pages that they share are counted once).
+Aimed at: {_MEMORY:g} MiB."""
+_FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true` on 64 workers on loopback, whose sshds share this machine's cores,
+and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns
+{_CLIENT_CPU * 1000:g} ms of CPU, which is what OpenSSH's client needs for a handshake here, and then answers. Medians of {_FEW}."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "remote-commands": _commands,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tpuctl.cli.app import App
-from tpuctl.cli.environment_options import environment_options, take_environment
+from tpuctl.cli.environment_options import environment_options, take_environment, warn_of_environment
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.options import cli_command
 from tpuctl.errors import InvalidInputError
@@ -29,6 +30,7 @@ from tpuctl.remote.environment import (
     variables,
 )
 
+JAX = "warning: TPU_WORKER_HOSTNAMES is set: JAX takes that for GKE, and waits until it has been started on all 2 workers\n"
 NAME = "projects/p/locations/us-central2-b/nodes/trainer"
 OWN = {
     "TPUCTL_NODE": "trainer",
@@ -147,15 +149,17 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputErro
     @cli_command("run")
     @environment_options
     def command(app: App, **options: Any) -> None:
-        found.append(take_environment(app, options))
+        wish = take_environment(app, options)
         assert options == {}
+        warn_of_environment(app, wish, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")])
+        found.append(wish)
 
-    with Path(os.devnull).open("r+", encoding="utf-8") as null:
-        app = App(Invocation(arguments, {"HOME": "/home/ada"}, Streams(null, null, null), tmp_path))
-        result = CliRunner().invoke(command, arguments, obj=app)
+    stderr = io.StringIO()
+    app = App(Invocation(arguments, {"HOME": "/home/ada"}, Streams(io.StringIO(), io.StringIO(), stderr), tmp_path))
+    result = CliRunner().invoke(command, arguments, obj=app)
     if isinstance(result.exception, InvalidInputError):
         return result.exception
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, stderr.getvalue()) == (0, JAX if "--tpu-env" in arguments else "")
     return found[0]
 
 

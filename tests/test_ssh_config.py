@@ -168,6 +168,8 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
 
     printed = tpuctl("ssh-config", "--all", "--print")
     assert "left out: `off` is STOPPED: ssh cannot reach it\n" in printed[1]
+    assert tpuctl("ssh-config", "b", "--file", "hosts")[2] == 0
+    assert (tpuctl.folder / "hosts").read_text().split("\n", 1)[1] in printed[0]
     assert not folder.exists()
 
     assert tpuctl("ssh-config", "--all", "--yes")[0] == (
@@ -331,18 +333,19 @@ def test_plain_ssh_reaches_each_worker_of_a_slice(tmp_path: Path) -> None:
     with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "t", zone="us-central2-b", acceleratorType="v4-64")
     environ = {
-        **{"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_SANDBOX": "1"},
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "TPUCTL_SANDBOX": "1",
         "TPUCTL_STATE_DIR": str(tmp_path / "state"),
     }
-    run: Callable[..., str] = lambda *words: (
-        subprocess.run(  # noqa: E731  # shorter than a function
-            words, env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
-        ).stdout
-    )
 
-    assert run(sys.executable, "-m", "tpuctl", "ssh-config", "t", "--file", "hosts") == (
-        "t\t8\tt\tus-central2-b\tsandbox\tsandbox\n"
-    )
-    assert run("ssh", "-F", "hosts", "t-3", "hostname").endswith("-w-3\n")
-    assert run(sys.executable, "-m", "tpuctl", "ssh-config", "t", "--yes") != ""
-    assert run("ssh", "-F", ".ssh/config", "t", "hostname").endswith("-w-0\n")
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            words, env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return done.stdout or done.stderr
+
+    written = run(sys.executable, "-m", "tpuctl", "ssh-config", "t", "--yes")
+
+    assert written == "t\t8\tt\tus-central2-b\tsandbox\tsandbox\n"
+    assert run("ssh", "-F", ".ssh/config", "t-3", "hostname").endswith("-w-3\n")

@@ -31,6 +31,7 @@ case $(cat "$home.fault" 2>/dev/null) in
     down) echo "ssh: connect to host $address port 22: Connection refused" >&2; exit 255 ;;
     cut) rm "$home.fault"; head -c 200000 | HOME=$home sh -c "$last"
          echo "client_loop: send disconnect: Broken pipe" >&2; exit 255 ;;
+    full) ulimit -f 20 ;;
     noisy) echo Welcome; case $* in *"rsync --server"*) exit 12 ;; esac ;;
 esac
 mkdir -p "$home"
@@ -284,6 +285,18 @@ def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
     assert not list((workers[0] / "work").glob(".tpuctl*"))
 
 
+def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
+    tpuctl: Console, workers: list[Path], tree: Path
+) -> None:
+    (tree / "big").write_bytes(os.urandom(100_000))
+    Path(f"{workers[0]}.fault").write_text("full")
+
+    out, _, code = tpuctl("sync", "slice", "work", "--worker", "0")
+
+    assert (out, code) == (said("0\t-\t-\t-\t`big` cannot be written on the worker: file too large"), 11)
+    assert not [path for path in (workers[0] / "work").rglob("*") if path.name in {"big", ".tpuctl-sync"}]
+
+
 @needs_rsync
 def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     big = tree / "a ' \" $x \\ big"
@@ -293,7 +306,8 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
     out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
 
     assert [(one["via"], len(one["sent"]), one["bytes"]) for one in json.loads(out)] == [("rsync", 7, 2_000_045)] * 2
-    assert "worker 1: rsync ended with 12" in err
+    assert "worker 1: rsync ended with " in err
+    assert "; the rest went through ssh\n" in err
     assert code == 0
     expected = {path.relative_to(tree) for path in tree.rglob("*") if ".git/" not in f"{path}/"}
     for home in workers[:2]:
@@ -419,4 +433,8 @@ def test_a_tree_reaches_real_workers_through_real_ssh(tmp_path: Path) -> None:
         return done.stdout, done.returncode
 
     assert run("sync", "demo", "code", "--worker", "1,3") == ("1\t1\t17\t0\t\n3\t1\t17\t0\t\n", 0)
-    assert run("ssh", "demo", "--worker", "3", "--", "python3 code/train.py") == ("trained\n", 0)
+    there = sorted((state / "sandbox/workers").glob("**/code/train.py"))
+    assert [(path.parts[-3], path.read_text()) for path in there] == [
+        ("1", "print('trained')\n"),
+        ("3", "print('trained')\n"),
+    ]

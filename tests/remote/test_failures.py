@@ -171,7 +171,7 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
         (SILENCE, member(external=None), Circumstances(), "ssh-timed-out", "it has no external address"),
         ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timed-out", "see whether the node is still"),
         ("", member(), Circumstances(), None, "look closer with `ssh -v`"),
-        (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "see what it says above"),
+        (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` tells"),
         ("Something new.", member(), Circumstances(), None, "look closer with `ssh -v`"),
     ],
 )

@@ -21,7 +21,7 @@ class SimulatedWorkers:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    def can_be_asked(self) -> bool:
+    def can_be_asked(self, node: Node | None = None) -> bool:
         return self._stage.plan.can_ask
 
     def key_entry(self) -> str | None:

@@ -90,8 +90,8 @@ class Cloud(Protocol):
 class Workers(Protocol):
     """The workers of a node, by ssh."""
 
-    def can_be_asked(self) -> bool:
-        """Tell whether ssh can be used at all from here."""
+    def can_be_asked(self, node: Node | None = None) -> bool:
+        """Tell whether ssh can be used at all from here; of a node, whether its workers can be reached from here."""
 
     def key_entry(self, node: Node | None = None) -> str | None:
         """Return the line of `ssh-keys` metadata that lets us in; nothing where a node needs none for that."""

@@ -1,27 +1,19 @@
-"""Jobs on nodes: what workers tell of them put together, following one, signals."""
+"""The jobs of nodes: what workers tell of them put together, and which of them is meant."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import NotFoundError
 from tpuctl.remote.jobs.asking import Silence, Workers, failures
 from tpuctl.remote.jobs.values import Share, State
-from tpuctl.remote.running.crew import Crew
-from tpuctl.remote.running.post import Post
-from tpuctl.remote.running.values import Limits, Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime, timedelta
 
-    from tpuctl.clock import Clock
     from tpuctl.errors import TpuctlError
-    from tpuctl.remote.member import Member
-    from tpuctl.remote.running.values import Audience, Ending
-    from tpuctl.remote.ssh import Connection
 
 # Of each worker: enough for all to name the same newest job, though it was started on some of them only.
 _NEWEST = 20
@@ -123,59 +115,3 @@ def missing(name: str | None, nodes: str) -> NotFoundError:
             f"there are no jobs on `{nodes}`", hint=f"`tpuctl run {nodes} --detach -- COMMAND` starts one"
         )
     return NotFoundError(f"there is no job `{name}` on `{nodes}`", hint=f"`tpuctl jobs {nodes}` shows which there are")
-
-
-class Follower:
-    """Follows a job without a part in it: what ends this process leaves the job alone."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        audience: Audience,
-        *,
-        inquire: Callable[[Member], str | None],
-        ssh_options: Callable[[Connection], tuple[str, ...]],
-    ) -> None:
-        self._clock, self._audience = clock, audience
-        self._inquire, self._ssh_options = inquire, ssh_options
-
-    def follow(self, shares: Sequence[Share]) -> tuple[Ending, ...]:
-        """Pass on what a job prints on these workers, from the shares' `starts` on, until it has ended on all.
-
-        A signal is for the caller: it raises what it raises, and all connections are let go. Raises `SshProgramMissingError`.
-        """
-        posts = [
-            Post(
-                share.member,
-                Order(job=share.job, token="", must_exist=True, start=share.starts),
-                self._audience,
-                options=self._ssh_options(share.member.way),
-            )
-            for share in shares
-        ]
-        interrupts = _Never()
-        try:
-            crew = Crew(posts, Limits(), self._audience, self._clock, interrupts=interrupts, inquire=self._inquire)
-            return crew.work()
-        finally:
-            interrupts.close()
-
-
-class _Never:
-    """Signals that do not come here."""
-
-    def __init__(self) -> None:
-        self._ends = os.pipe()
-
-    def fileno(self) -> int:
-        """Return what never becomes readable."""
-        return self._ends[0]
-
-    def take(self) -> list[int]:
-        """Return none."""
-        return []
-
-    def close(self) -> None:
-        """Let go of the pipe."""
-        for end in self._ends:
-            os.close(end)

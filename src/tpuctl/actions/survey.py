@@ -63,4 +63,6 @@ class Survey:
             and (node.health is Health.HEALTH_UNSPECIFIED or self._policy.repair is not Repair.NONE)
         )
         is_addressed = node.state is NodeState.READY and len(node.endpoints) >= node.workers
-        return is_of_use and is_addressed and self._context.workers.can_be_asked()
+        # Who waits for ssh is told why it will never answer; for all else the silence of such workers says nothing.
+        about = None if goal.includes(Goal.SSH) else node
+        return is_of_use and is_addressed and self._context.workers.can_be_asked(about)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.remote.kept import FRESH
 from tpuctl.remote.syncing import rsync
 from tpuctl.remote.syncing.contents import Contents
 from tpuctl.remote.syncing.sessions import Sessions
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
     from tpuctl.remote.member import Member
+    from tpuctl.remote.ssh import Connection
+
+    SshOptions = Callable[[Connection], tuple[str, ...]]
 
 # Workers served at once: each has an ssh and reads the same files.
 _AT_ONCE = 32
@@ -37,11 +41,13 @@ def sync(
     clock: Clock,
     tell: Callable[[int], None] = lambda _: None,
     patient: bool = True,
+    ssh_options: SshOptions = lambda _: (),
 ) -> Synced:
     """Bring a tree to workers, at most 32 at a time. A worker that fails does not keep the others from getting theirs.
 
     `tell` gets the number of bytes as they go, from several threads. With `patient` a link that breaks is tried anew, three
-    times. Raises `InvalidInputError` where rsync is demanded and is not here, `SshProgramMissingError` without ssh.
+    times; `ssh_options` gives further options of ssh for a connection. Raises `InvalidInputError` where rsync is demanded and
+    is not here, `SshProgramMissingError` without ssh.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
 
@@ -53,7 +59,9 @@ def sync(
     pauses = _PAUSES if patient else ()
 
     def serve(member: Member) -> Ending:
-        return Ending(member, _bring(member, cargo, sessions, clock=clock, pauses=pauses))
+        return Ending(
+            member, _bring(member, cargo, sessions, clock=clock, pauses=pauses, options=ssh_options(member.way))
+        )
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
         try:
@@ -70,6 +78,7 @@ def keep_synced(
     order: Order,
     *,
     clock: Clock,
+    ssh_options: SshOptions = lambda _: (),
 ) -> Iterator[Synced | TpuctlError]:
     """Sync, and again whenever the tree has changed and then stood still for a second. Yields how each round ended; no end.
 
@@ -77,7 +86,7 @@ def keep_synced(
     been recreated; an error of that is yielded. Raises what `read` and the first `find` raise.
     """
     members, tree = find(), read()
-    done = sync(members, tree, order, clock=clock)
+    done = sync(members, tree, order, clock=clock, ssh_options=ssh_options)
     while True:
         yield done
         away = {member.label for member, _ in done.failed}
@@ -91,19 +100,27 @@ def keep_synced(
         has_changed = latest.entries != tree.entries
         tree = latest
         due = [member for member in members if has_changed or member.label in away]
-        done = sync(due, tree, order, clock=clock, patient=False)
+        done = sync(due, tree, order, clock=clock, patient=False, ssh_options=ssh_options)
 
 
 def _bring(
-    member: Member, cargo: Cargo, sessions: Sessions, *, clock: Clock, pauses: Sequence[timedelta]
+    member: Member,
+    cargo: Cargo,
+    sessions: Sessions,
+    *,
+    clock: Clock,
+    pauses: Sequence[timedelta],
+    options: tuple[str, ...],
 ) -> Brought | NotSyncedError:
     for pause in (*pauses, None):
         try:
-            return visit(member.way, cargo, sessions)
+            return visit(member.way, cargo, sessions, options=options)
         except NotSyncedError as error:
             if not error.may_pass or pause is None:
                 return error
             clock.sleep(pause)
+            # A connection that is kept may be what broke.
+            options = FRESH
     raise AssertionError("the last try returns")
 
 

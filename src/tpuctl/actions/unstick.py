@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.remote import holders
+from tpuctl.remote.failures import explain_failures, look_around
 from tpuctl.remote.holders import Found, Holder, Silence
 
 if TYPE_CHECKING:
@@ -113,11 +114,7 @@ def problems(node_id: str, sites: Sequence[Site]) -> list[TpuctlError]:
     if locks := _locks(sites, "held"):
         hint = f"look again: `tpuctl unstick {node_id} --dry-run`"
         found.append(ConflictError(f"the lock file is held, and stays: {locks}", hint=hint))
-    if silent := _silent(sites):
-        hint = f"see what it answers: `tpuctl ssh {node_id} --worker {silent[0].member.worker} -- true`"
-        text = "; ".join(f"worker {site.member.label}: {_why(site)}" for site in silent)
-        found.append(RemoteCommandError(text, hint=hint))
-    return found
+    return [*found, *_unheard(node_id, sites)]
 
 
 def _named(sites: Sequence[Site], outcome: str) -> str:
@@ -160,11 +157,19 @@ def _locks(sites: Sequence[Site], outcome: str) -> str:
     )
 
 
-def _silent(sites: Sequence[Site]) -> list[Site]:
-    return [site for site in sites if isinstance(site.seen, Silence) or isinstance(site.after, Silence)]
-
-
-def _why(site: Site) -> str:
-    if isinstance(site.seen, Silence):
-        return site.seen.why
-    return f"what became of the order is unknown: {site.after.why}" if isinstance(site.after, Silence) else ""
+def _unheard(node_id: str, sites: Sequence[Site]) -> Iterator[TpuctlError]:
+    """Yield an error for each reason for which workers were not heard of, or not again."""
+    shut_out = [
+        (site.member, site.seen.ssh_said)
+        for site in sites
+        if isinstance(site.seen, Silence) and site.seen.ssh_said is not None
+    ]
+    if shut_out:
+        got_in = any(isinstance(site.seen, Found) for site in sites)
+        yield from explain_failures(shut_out, look_around(shut_out[0][0], accepted_elsewhere=got_in))
+    for site in sites:
+        where, hint = f"worker {site.member.label} of `{node_id}`", f"look again: `tpuctl unstick {node_id} --dry-run`"
+        if isinstance(site.seen, Silence) and site.seen.ssh_said is None:
+            yield RemoteCommandError(f"{where} did not tell what holds its TPU: {site.seen.why}", hint=hint)
+        if isinstance(site.after, Silence):
+            yield RemoteCommandError(f"{where} did not tell what became of the order: {site.after.why}", hint=hint)

@@ -50,9 +50,10 @@ class App:
         self.shows_events = False
         self._at_the_end: list[Callable[[], None]] = []
 
-    def take(self, options: dict[str, Any]) -> None:
+    def take(self, options: dict[str, Any]) -> App:
         """Take the shared options that were given; those of the command win over those before it."""
         self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
+        return self
 
     @cached_property
     def terminal(self) -> Terminal:
@@ -242,8 +243,7 @@ class App:
         if self._in_flight is None:
             self.terminal.note(how)
             return
-        what = self._in_flight.what
-        text = what if isinstance(what, str) else what()
+        text = what if isinstance(what := self._in_flight.what, str) else what()
         undone = "; nothing was undone" if self._in_flight.undo else ""
         lines = [f"{how}: {text}{undone}", f"  go on: {self._in_flight.resume}"]
         lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
@@ -265,9 +265,7 @@ class App:
 
     def again(self, options: dict[str, Any]) -> App:
         """Return an app for the same run in which these shared options count too. Close it."""
-        other = App(self.invocation)
-        other.take({**self._flags, **options})
-        return other
+        return App(self.invocation).take(self._flags | options)
 
     def close(self) -> None:
         """Let go of what was opened."""
@@ -299,5 +297,4 @@ class App:
         return folder / "sandbox" if self.is_sandbox else folder
 
     def _zone_flags(self) -> tuple[str, ...]:
-        given: tuple[str, ...] = self._flags.get("zone", ())
-        return tuple(zone for text in given for zone in text.split(",") if zone)
+        return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)

@@ -44,7 +44,7 @@ def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], dur
         return ExitCode.OK
     for one in failed:
         _explain(app, one, is_single=len(copied) == 1)
-    raise _error(app, copied, failed)
+    raise _error(copied, failed)
 
 
 def _summary(copied: Sequence[Copied], duration: timedelta) -> str:
@@ -71,7 +71,7 @@ def _explain(app: App, one: Copied, *, is_single: bool) -> None:
         app.terminal.warn(f"{label}{text}")
 
 
-def _error(app: App, copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
+def _error(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
     first = failed[0].error
     hints = dict.fromkeys(one.error.hint for one in failed if one.error and one.error.hint)
     hint = "\n".join(hints) or "the same command goes on where this one ended"

@@ -9,9 +9,10 @@ import click
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tpuctl.cli.app import App
+    from tpuctl.model import Node
     from tpuctl.remote.environment import EnvironmentWish
 
 _OPTIONS = (
@@ -69,6 +70,15 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentWish:
         given |= _read(app, path)
     given |= dict(parse_variable(text, local) for text in options.pop("env"))
     return EnvironmentWish(given, tpu=options.pop("tpu_env"))
+
+
+def warn_of_environment(app: App, wish: EnvironmentWish, nodes: Sequence[Node]) -> None:
+    """Say once, before commands run on these nodes, what their libraries make of the environment."""
+    from tpuctl.remote.environment import caution, variables  # noqa: PLC0415  # as above
+
+    largest = max(nodes, key=lambda node: node.workers)
+    if text := caution(variables(wish, largest, 0, largest.workers), largest.workers):
+        app.terminal.warn(text)
 
 
 def _read(app: App, path: str) -> dict[str, str]:

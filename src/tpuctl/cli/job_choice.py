@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.options import complete_node
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, worst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpuctl.cli.app import App
+    from tpuctl.errors import TpuctlError
     from tpuctl.remote.jobs.asking import Workers
 
 
@@ -55,15 +56,23 @@ def chosen(app: App, words: Sequence[str], selector: Sequence[str], worker: str)
         raise InvalidInputError("which node?", hint="name it, or use `-l KEY=VALUE`; after it may stand a job")
     if job is not None:
         check_job_name(job)
-    return Choice(ask(app, nodes, selector, worker), job, " ".join(nodes) or " ".join(f"-l {one}" for one in selector))
+    return ask(app, nodes, selector, worker, job=job)
 
 
-def ask(app: App, nodes: Sequence[str], selector: Sequence[str], worker: str) -> Workers:
-    """Return the workers to ask. Raises what `members` raises."""
+def ask(app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None) -> Choice:
+    """Return the workers of these nodes. Raises what `members` raises."""
     from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.asking import Workers  # noqa: PLC0415  # as above
 
-    workers = WorkerSet.parse(worker)
-    return Workers(members(app, find_nodes(app, nodes, selector), workers), keeping(app))
+    meant = WorkerSet.parse(worker)
+    workers = Workers(members(app, find_nodes(app, nodes, selector), meant), keeping(app))
+    return Choice(workers, job, " ".join([*nodes, *(f"-l {one}" for one in selector)]))
+
+
+def tell_errors(app: App, errors: Sequence[TpuctlError]) -> int:
+    """Show errors, and return the exit code of the whole."""
+    for error in errors:
+        app.show_error(error)
+    return worst(error.exit_code for error in errors)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.job_choice import ask, worker_options
+from tpuctl.cli.job_choice import ask, tell_errors, worker_options
 from tpuctl.cli.options import Duration, cli_command, complete_node
-from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @cli_command("jobs")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option("--last", "-n", type=click.IntRange(1), default=100, metavar="N", help="Only the newest N. [default: 100]")
+@click.option(
+    "--last", "-n", type=click.IntRange(1), default=100, metavar="N", help="Only the newest N. [default: 100]"
+)
 @click.option("--remove", multiple=True, metavar="JOB", help="Remove a job that has ended, with its output.")
 @click.option("--prune", is_flag=True, help="Remove all jobs that ended long ago, with their output.")
 @click.option("--older-than", type=Duration(), metavar="TIME", help="With --prune: how long ago. [default: 7d]")
@@ -57,13 +59,13 @@ def command(
         raise InvalidInputError("`--prune` and `--remove` exclude each other", hint="leave one of them out")
     for name in remove:
         check_job_name(name)
-    workers = ask(app, nodes, selector, worker)
+    choice = ask(app, nodes, selector, worker)
     if prune or remove:
         older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
-        return _remove(app, workers, remove, older if prune else timedelta(), " ".join(nodes))
-    listing = list_jobs(workers, limit=last)
-    _show(app, listing, " ".join(nodes))
-    return _tell_errors(app, listing)
+        return _remove(app, choice.workers, remove, older, choice.nodes)
+    listing = list_jobs(choice.workers, limit=last)
+    _show(app, listing, choice.nodes)
+    return tell_errors(app, listing.errors)
 
 
 def _show(app: App, listing: Listing, nodes: str) -> None:
@@ -84,18 +86,16 @@ def _show(app: App, listing: Listing, nodes: str) -> None:
         terminal.note(f"{listing.left_out} older jobs are not shown: `--last N` shows more, `--prune` removes old ones")
 
 
-def _tell_errors(app: App, listing: Listing) -> int:
-    for error in listing.errors:
-        app.show_error(error)
-    return ExitCode.REMOTE_FAILED if listing.silent else ExitCode.OK
-
-
 def _remove(app: App, workers: Workers, names: Sequence[str], older: timedelta, nodes: str) -> int:
     """Remove jobs, say which, and which were left alone."""
-    from tpuctl.actions.jobs import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.job_changes import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
-    removal = remove_jobs(workers, names, older=older)
-    app.terminal.names(removal.removed)
-    if not removal.removed and not names and not removal.silent:
-        app.terminal.note("no job has ended so long ago")
-    return app_errors(app, removal.errors(nodes))
+    removal = remove_jobs(workers, names, older=older, nodes=nodes)
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data([{"job": name} for name in removal.removed], app.format)
+    else:
+        app.terminal.names(removal.removed)
+    if not removal.removed and not removal.errors:
+        app.terminal.note("no job ended so long ago")
+    return tell_errors(app, removal.errors)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuctl.cli.app import App
+    from tpuctl.model import Node, NodeSpec
+    from tpuctl.names import NodeName
+    from tpuctl.readiness import Policy
     from tpuctl.remote.reach import Reach, Surroundings, Way
 
 
@@ -63,6 +66,26 @@ def reach(app: App) -> Reach:
         gcloud=lambda: shutil.which("gcloud"),
         impersonate=str(impersonate.value) if impersonate else None,
     )
+
+
+def with_reachable_goal(
+    app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
+) -> Policy:
+    """Return the policy for one node: without a `goal` of the user's it goes for `healthy` where ssh cannot get to the workers."""
+    from dataclasses import replace as with_goal  # noqa: PLC0415  # most commands reach no worker
+
+    from tpuctl.readiness import Goal  # noqa: PLC0415  # as above
+
+    if goal is not None or policy.goal is not Goal.SSH:
+        return policy
+    if node is not None and not policy.replace and not node.state.is_dead:
+        obstacle = app.workers.obstacle(node)
+    else:
+        obstacle = app.workers.obstacle_of_new(name, spec) if spec is not None else None
+    if obstacle is None:
+        return policy
+    app.terminal.note(f"{name.node_id}: waiting until it is healthy, not until ssh answers: {obstacle}")
+    return with_goal(policy, goal=Goal.HEALTHY)
 
 
 def _way(app: App) -> Way | None:

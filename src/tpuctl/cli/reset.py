@@ -87,6 +87,7 @@ def command(
     if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
+    policy = with_reachable_goal(app, policy, found.name, goal=goal, node=found)
     where = f"{found.name.zone}/{found.name.node_id}"
     going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):

@@ -38,9 +38,9 @@ def command(
 ) -> int:
     """Copy files to all workers of a node, or from them.
 
-    One side is NODE:PATH, USER@NODE:PATH, ZONE/NODE:PATH or several nodes A,B:PATH; with -l it is :PATH. On workers, a path begins
-    in the login's home, and ~ and wildcards are expanded there. What comes from several workers goes into a folder for
-    each: DST/0, DST/1, or DST/NODE-0 for several nodes.
+    One side is NODE:PATH, USER@NODE:PATH, ZONE/NODE:PATH or several nodes A,B:PATH; with -l it is :PATH. On workers, a
+    path begins in the login's home, and ~ and wildcards are expanded there. What comes from several workers goes into a
+    folder for each: DST/0, DST/1, or DST/NODE-0 for several nodes.
 
     A file appears under its name once it is whole. The same command, given again, goes on where a broken one ended.
 

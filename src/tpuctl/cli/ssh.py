@@ -13,7 +13,7 @@ from tpuctl.cli.members import await_key, find_nodes, members
 from tpuctl.cli.one_worker import Session, attach, explain
 from tpuctl.cli.options import cli_command, node_argument
 from tpuctl.cli.reach_options import reach_options
-from tpuctl.cli.ssh_flags import command_words, ssh_flags, take_flags, tell_forwards
+from tpuctl.cli.ssh_flags import AllOrNumber, command_words, ssh_flags, take_flags, tell_forwards
 from tpuctl.errors import InvalidInputError
 from tpuctl.model.worker_set import WorkerSet
 from tpuctl.remote.foreground import execute, run
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 @ssh_flags
 @reach_options
 @click.option("--plain", is_flag=True, help="Leave keys and host keys to your own ssh configuration.")
-@click.option("--batch-size", metavar="N", help="With several workers: on how many at a time. [default: all]")
+@click.option(
+    "--batch-size", type=AllOrNumber(), metavar="N", help="Of several workers: on N at a time. [default: all]"
+)
 @click.option("--dry-run", is_flag=True, help="Print what ssh would be started with; change nothing.")
 def command(
     app: App, *, node: str, remote_command: tuple[str, ...], worker: str, line: str | None, **options: Any
@@ -61,13 +63,14 @@ def command(
     nodes = find_nodes(app, [node])
     numbers = workers.of(nodes[0].name.node_id, nodes[0].workers)
     if len(numbers) > 1:
-        _check_many(nodes[0].workers, words, is_single=flags.are_for_one_worker or options["tmux"] is not None)
+        alone = flags.are_for_one_worker or options["tmux"] is not None or options["plain"]
+        _check_many(nodes[0].workers, words, is_single=alone)
     found = members(app, nodes, workers, only_looks=looks)
     if len(found) > 1 and not options["dry_run"]:
-        # A command on several workers is what `tpuctl run` does.
-        from tpuctl.cli.run import run_on  # noqa: PLC0415  # most sessions are with one worker
+        from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
+        from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
 
-        return run_on(app, found, words, batch=options["batch_size"])
+        return run_on(app, found, Wish(line=line_of(words), limits=Limits(batch=options["batch_size"])))
     sessions = [_session(app, node, member, words, flags=flags, options=options) for member in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
@@ -114,7 +117,8 @@ def _check_many(count: int, words: tuple[str, ...], *, is_single: bool) -> None:
         raise InvalidInputError("a shell opens on one worker at a time", hint=hint)
     if is_single:
         hint = f"name one of 0 to {count - 1} with `--worker`"
-        raise InvalidInputError("ssh's own options and `--tmux` are for one worker at a time", hint=hint)
+        what = "ssh's own options, `--tmux` and `--plain`"
+        raise InvalidInputError(f"{what} are for one worker at a time", hint=hint)
 
 
 def _warn_without_terminals(app: App, member: Member) -> None:

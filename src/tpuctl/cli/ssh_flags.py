@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,20 @@ _OPTIONS = (
         "unless LOCAL names one.",
     ),
 )
+
+
+class AllOrNumber(click.ParamType[int | None]):
+    """A number of workers, or gcloud's word `all`, which stands for no limit."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """Return the number, or nothing for all."""
+        if value == "all" or isinstance(value, int):
+            return value if isinstance(value, int) else None
+        if not re.fullmatch(r"[1-9]\d*", str(value), re.ASCII):
+            self.fail(f"'{value}' is neither a number of workers nor 'all'", param, ctx)
+        return int(value)
 
 
 def ssh_flags(function: Callable[..., Any]) -> Callable[..., Any]:

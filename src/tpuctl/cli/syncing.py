@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.sync import keep_synced, sync
+from tpuctl.cli.keeping import keeping
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TpuctlError
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
 from tpuctl.output.terminal import Format
-from tpuctl.remote.syncing.tree import read_tree
+from tpuctl.remote.syncing.tree import read_tree, worker_folder
 from tpuctl.remote.syncing.values import Brought, Order, Synced, Via
 
 if TYPE_CHECKING:
@@ -40,23 +41,17 @@ class Wish:
         """Return what the options ask for. Raises `InvalidInputError` for a folder on the worker that cannot be meant."""
         from pathlib import Path  # noqa: PLC0415  # above it is imported for types alone
 
-        text = app.invocation.environ.get("HOME")
-        home = Path(text) if text else None
+        text = app.invocation.environ.get("HOME", "").rstrip("/")
         folder = options["folder"]
         if folder is None:
-            name = source.resolve().name
-            if not name:
-                raise InvalidInputError(
-                    "`/` has no name that a folder on the workers could have", hint="use `--to PATH`"
-                )
-            folder = f"~/{name}"
+            folder = worker_folder(source)
         elif not folder.strip():
             raise InvalidInputError("`--to` names no folder", hint="give a path on the workers, like `--to '~/work'`")
-        elif text and (folder == text or folder.startswith(text.rstrip("/") + "/")):
+        elif text and (folder == text or folder.startswith(text + "/")):
             # The shell here has taken the tilde for its own.
-            folder = "~" + folder[len(text.rstrip("/")) :]
+            folder = "~" + folder[len(text) :]
         order = Order(folder=folder, delete=options["delete"], look=options["dry_run"], via=Via(options["via"]))
-        return cls(source, home, order)
+        return cls(source, Path(text) if text else None, order)
 
     def read(self) -> Tree:
         """Return what is to be sent now."""
@@ -69,7 +64,7 @@ def once(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
     _note(app, tree.notes)
     members, clock = find(), _clock(app)
     with Meter(app.terminal, clock, "sent") as meter:
-        synced = sync(members, tree, wish.order, clock=clock, tell=meter)
+        synced = sync(members, tree, wish.order, clock=clock, tell=meter, ssh_options=keeping(app))
     _show(app, synced, dry_run=wish.order.look)
     _note(app, syncs.remarks(synced))
     if said := syncs.summary(synced, dry_run=wish.order.look):
@@ -86,7 +81,7 @@ def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
     clock = _clock(app)
     _note(app, wish.read().notes)
     wrong: frozenset[str] | None = None
-    for ending in keep_synced(find, wish.read, wish.order, clock=clock):
+    for ending in keep_synced(find, wish.read, wish.order, clock=clock, ssh_options=keeping(app)):
         if isinstance(ending, Synced):
             _show_round(app, ending, clock, is_first=wrong is None)
         now_wrong = _wrong(ending)

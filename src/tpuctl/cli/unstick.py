@@ -27,8 +27,8 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     "--signal",
     type=click.Choice(_SIGNALS, case_sensitive=False),
     default="TERM",
-    show_default=True,
-    help="What they are sent first.",
+    metavar="NAME",
+    help="What they are sent first: HUP, INT, QUIT, TERM, KILL. [default: TERM]",
 )
 @click.option("--grace", type=Duration(), metavar="TIME", help="How long they have before KILL. [default: 10s]")
 @click.option("--dry-run", is_flag=True, help="Only show what holds the TPU.")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
 
+    from tpuctl.remote.member import Member
+
 HEADER = ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND")
 # So many workers are named; of more only their number is told.
 _NAMED = 3
@@ -69,7 +71,8 @@ def state(shares: Sequence[Share]) -> str:
         groups.setdefault(_how(share), []).append(share)
     if len(groups) == 1 and (len(shares) == 1 or shares[0].state is not State.RUNNING):
         return next(iter(groups))
-    return ", ".join(f"{how} on {_workers(group, len(shares))}" for how, group in groups.items())
+    where = {how: workers([share.member for share in group], len(shares)) for how, group in groups.items()}
+    return ", ".join(f"{how} on {place}" for how, place in where.items())
 
 
 def to_json(job: Shown, *, sandbox: bool) -> dict[str, Any]:
@@ -126,11 +129,11 @@ def _style(shares: Sequence[Share]) -> str:
     return "green" if State.RUNNING in states else ""
 
 
-def _workers(shares: Sequence[Share], total: int) -> str:
-    if len(shares) == total or len(shares) > _NAMED:
-        return f"{len(shares)} workers"
-    names = ", ".join(share.member.label for share in sorted(shares, key=lambda share: share.member.worker))
-    return f"worker{'s' if len(shares) > 1 else ''} {names}"
+def workers(members: Sequence[Member], total: int) -> str:
+    """Return the workers by name where they are few, else how many: `worker 5`, `workers 2, 3`, `8 workers`."""
+    if len(members) > 1 and (len(members) == total or len(members) > _NAMED):
+        return f"{len(members)} workers"
+    return f"worker{'s' if len(members) > 1 else ''} {', '.join(member.label for member in members)}"
 
 
 def _seconds(duration: timedelta | None) -> str:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.remote.devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
+from tpuctl.remote.failures import telling_line
 from tpuctl.remote.inspection import last_line
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.session import SSH_FAILED, run
-from tpuctl.remote.ssh import classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +93,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why a worker told nothing."""
+    """Why a worker told nothing. `ssh_said` is what ssh printed where it did not get in, or its link broke."""
 
     why: str
+    ssh_said: str | None = None
 
 
 def look(member: Member) -> Found | Silence:
@@ -136,7 +137,7 @@ def _ask(member: Member, order: dict[str, Any] | None, patience: timedelta) -> F
     if ended.code is None:
         return Silence(f"no answer within {patience.total_seconds():g} s")
     if ended.code == SSH_FAILED:
-        return Silence(classify(ended.code, ended.errors).detail or "ssh failed")
+        return Silence(telling_line(ended.errors) or "ssh failed", ended.errors)
     said = last_line(ended.errors) or last_line(ended.output)
     return Silence(f"it could not look: {said}" if said else f"it could not look: exit {ended.code}")
 

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from tpuctl.model import Node
 
@@ -95,10 +95,24 @@ class Neighbourhood(StrEnum):
 
 def network_of(node: Node) -> Network:
     """Return a node's network, the first where it has several: ssh goes to that one's addresses [gcloud 528 source]."""
+    return network_named(str(_network_config(node).get("network") or ""), node.name.project)
+
+
+def network_named(text: str, project: str) -> Network:
+    """Return the network that a node of a project gets under this name; the default one without a name [API v2]."""
+    network = Network.parse(text or "default")
+    return network if network.project else Network(project, network.name)
+
+
+def _network_config(node: Node) -> Mapping[str, Any]:
     configs = node.raw.get("networkConfigs") or ()
-    config = (configs[0] if configs else None) or node.raw.get("networkConfig") or {}
-    network = Network.parse(str(config.get("network") or "default"))
-    return network if network.project else Network(node.name.project, network.name)
+    return (configs[0] if configs else None) or node.raw.get("networkConfig") or {}
+
+
+def _promises_external(node: Node) -> bool:
+    """Tell whether a node that has no addresses yet is to get external ones; where nothing is told, it is believed to."""
+    config = _network_config(node)
+    return not config or bool(config.get("enableExternalIps"))  # off when absent [API v2, NetworkConfig]
 
 
 def neighbourhood(network: Network, project: str, here: Surroundings | None) -> Neighbourhood:
@@ -147,12 +161,14 @@ class Reach:
         if endpoint is None or endpoint.address is None:
             hint = f"see `tpuctl status {name}`; an address comes once it is READY: `tpuctl wait {name}`"
             raise NoWayError(f"worker {worker} of `{name}` has no address", hint=hint)
-        way = self.way or self._nearest(node, has_external=endpoint.external is not None)
-        if way is Way.EXTERNAL and endpoint.external is None:
+        has_external = endpoint.external is not None
+        way = self.way or self._nearest(network_of(node), node.name.project, has_external=has_external)
+        if way is Way.EXTERNAL and not has_external:
             raise NoWayError(
                 f"worker {worker} of `{name}` has no external address: it cannot be reached from outside its network",
                 hint="`--iap` tunnels through Identity-Aware Proxy (setting `iap`)\n"
-                "`--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)",
+                "`--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)\n"
+                f"what needs no ssh is waited for with `tpuctl wait {name} --for healthy`",
             )
         if way is Way.INTERNAL and endpoint.internal is None:
             raise NoWayError(f"worker {worker} of `{name}` has no internal address", hint=f"see `tpuctl status {name}`")
@@ -162,11 +178,18 @@ class Reach:
         """Return why workers, or those of one node, cannot be reached; nothing where they can, or that is not known yet."""
         if self.way is Way.IAP and self.gcloud() is None:
             return "tunnels through Identity-Aware Proxy need `gcloud`, which is not on PATH"
-        if node is None or not node.endpoints or node.endpoints[0].address is None:
+        if node is None:
             return None
-        try:
-            self.way_to(node, 0)
-        except NoWayError:
+        if node.endpoints and node.endpoints[0].address is not None:
+            has_external = node.endpoints[0].external is not None
+        else:
+            has_external = _promises_external(node)
+        return self.obstacle_in(network_of(node), node.name.project, has_external=has_external)
+
+    def obstacle_in(self, network: Network, project: str, *, has_external: bool) -> str | None:
+        """Return why workers of a node of `project`, which need not be there yet, cannot be reached; nothing where they can."""
+        way = self.way or self._nearest(network, project, has_external=has_external)
+        if way is Way.EXTERNAL and not has_external:
             return "its workers have no external address (`--iap` or `--internal-ip` reach them)"
         return None
 
@@ -188,8 +211,8 @@ class Reach:
         words += [f"--impersonate-service-account={self.impersonate}"] if self.impersonate else []
         return " ".join(word if word == "%p" else shlex.quote(word).replace("%", "%%") for word in words)
 
-    def _nearest(self, node: Node, *, has_external: bool) -> Way:
-        near = neighbourhood(network_of(node), node.name.project, self.here())
+    def _nearest(self, network: Network, project: str, *, has_external: bool) -> Way:
+        near = neighbourhood(network, project, self.here())
         if near is Neighbourhood.SAME or (near is Neighbourhood.PERHAPS and not has_external):
             return Way.INTERNAL
         return Way.EXTERNAL

@@ -15,13 +15,13 @@ from tpuctl.readiness import Answer, WorkerSeen
 from tpuctl.remote import inspection, set_up
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.remote.known_hosts import remember_host_keys
-from tpuctl.remote.reach import Reach, Way
+from tpuctl.remote.reach import Reach, Way, network_named
 from tpuctl.remote.session import SSH_FAILED, run
 from tpuctl.remote.set_up import SetUpResult
 from tpuctl.remote.ssh import Connection, ProbeOutcome, classify, host_alias, probe
 
 if TYPE_CHECKING:
-    from tpuctl.model import Node
+    from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.remote.keys import SshKey
 
@@ -82,6 +82,11 @@ class SshWorkers:
         if shutil.which("ssh") is None:
             return "there is no `ssh` on this machine"
         return self._settings.obstacle() or self._settings.reach.obstacle(node)
+
+    def obstacle_of_new(self, name: NodeName, spec: NodeSpec) -> str | None:
+        """Return why the workers of a node that is to be made cannot be reached from here, or nothing where they can."""
+        network = network_named(spec.network or "", name.project)
+        return self._settings.reach.obstacle_in(network, name.project, has_external=not spec.internal_ips)
 
     def note_admission(self, node: Node) -> None:
         """Remember that our key was put on a node a moment ago: its workers may refuse it for some time yet."""

@@ -35,7 +35,9 @@ _HINTS = {
 class Transfer(Protocol):
     """A copy of one worker that can be gone on with over a new link."""
 
-    call: str
+    @property
+    def call(self) -> str:
+        """The line that starts the other end."""
 
     def go_on(self, channel: Channel) -> None:
         """Copy what is missing. Raises `LostError`, and `RefusedError` where it cannot be done."""
@@ -45,7 +47,10 @@ class Transfer(Protocol):
 
 
 def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *, links: Links, clock: Clock) -> Copied:
-    """Copy until all is done or it cannot be. A link that brought something is worth another; without any, four more are tried."""
+    """Copy until all is done or it cannot be.
+
+    A link that brought something is worth another; while none does, four more are tried.
+    """
     started, one, error = clock.monotonic(), transfer(tally), None
     failures = 0
     while True:

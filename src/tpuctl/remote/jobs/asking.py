@@ -108,7 +108,7 @@ def failures(silences: Iterable[Silence]) -> list[TpuctlError]:
     late = [one for one in silent if one.code is None]
     apart = [one for one in silent if one.code == SSH_FAILED]
     errors: list[TpuctlError] = [
-        RemoteCommandError(f"worker {one.member.label} cannot tell: {one.words or f'exit {one.code}'}")
+        RemoteCommandError(f"worker {one.member.label}: {one.words or f'the session ended with {one.code}'}")
         for one in silent
         if one.code not in {None, SSH_FAILED}
     ]

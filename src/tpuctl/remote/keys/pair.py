@@ -67,9 +67,9 @@ def ensure_key(
     """Return the key pair to log in with: `key`, else `~/.ssh/google_compute_engine` as gcloud does.
 
     gcloud's is made (ed25519, no passphrase, comment `login`) when it is missing, by one of the processes that try at once;
-    a key that the user named is never made, and none without `makes`. `key` may be the public half of what an agent holds (a security key, a password
-    manager's), where the private one is no file. A missing public half is written again. Raises `SshKeyError`, also for a
-    private key that others may read, which ssh would ignore, and `SshProgramMissingError`.
+    a key that the user named is never made, and none without `makes`. `key` may be the public half of what an agent holds (a
+    security key, a password manager's), where the private one is no file. A missing public half is written again. Raises
+    `SshKeyError`, also for a private key that others may read, which ssh would ignore, and `SshProgramMissingError`.
     """
     path = key or default_path(home)
     try:

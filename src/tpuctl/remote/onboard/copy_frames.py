@@ -72,7 +72,7 @@ def reason(error: OSError) -> str:
 def digest(path: bytes, length: int) -> str:
     """Return what tells the first bytes of a file from others; nothing where it is shorter. Raises `OSError`."""
     made, left = hashlib.blake2b(digest_size=20), length
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # pathlib knows no paths of bytes
+    with open(path, "rb", buffering=0) as file:
         while left and (block := file.read(min(STEP, left))):
             made.update(block)
             left -= len(block)

@@ -75,8 +75,8 @@ def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] 
 class Keeper:
     """Puts entries under a target: into it where it is a folder, else in its place.
 
-    `reports` grows by the number of each entry that has ended and what went wrong with it. `place` is what an earlier connection
-    made of the target: what is half there must not be taken for a folder to copy into.
+    `reports` grows by the number of each entry that has ended and what went wrong with it. `place` is what an earlier
+    connection made of the target: what is half there must not be taken for a folder to copy into.
     """
 
     def __init__(

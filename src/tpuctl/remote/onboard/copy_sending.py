@@ -1,9 +1,11 @@
-"""The end of a copy that sends: what there is, and its bytes. Part of a program for workers: Python 3.8, the standard library."""
+"""The end of a copy that sends: what there is, and its bytes.
+
+Part of a program for workers: Python 3.8, the standard library.
+"""
 # ruff: noqa: PTH  # paths are bytes here, which pathlib does not know
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -21,16 +23,19 @@ _UNFINISHED = re.compile(rb"\..+\.tpuctl-[0-9a-f]{12}", re.DOTALL)
 
 
 class Listing(NamedTuple):
-    """What is to be sent: where each file is, and its entry; what is left out; what cannot be read; how many were named."""
+    """What is to be sent: where each file is, and its entry; what is left out; what cannot be read; how many were asked for."""
 
     files: list[tuple[bytes, Entry]]
     notes: list[str]
     failed: list[str]
-    count: int
+    named: int
 
 
 def list_files(sources: Sequence[bytes], *, recurse: bool) -> Listing:
-    """Return all files to send, links followed. Raises `RefusedError` for a source that is not there, or a folder unasked for."""
+    """Return all files to send, links followed.
+
+    Raises `RefusedError` for a source that is not there, or a folder unasked for.
+    """
     listing = Listing([], [], [], len(sources))
     for source in sources:
         name = os.path.basename(source.rstrip(b"/")) or b"."
@@ -82,7 +87,10 @@ def _entry(path: bytes, name: bytes, found: os.stat_result) -> Entry:
 
 
 class Sender:
-    """Sends a listing. `digest_of` reads the beginning of a file; `tell` gets how many bytes need not be sent, and were sent."""
+    """Sends a listing.
+
+    `digest_of` reads the beginning of a file; `tell` gets how many bytes need not be sent, and how many were sent.
+    """
 
     def __init__(
         self,
@@ -102,9 +110,9 @@ class Sender:
         """
         listing, channel = self._listing, self._channel
         entries = [entry for _, entry in listing.files]
-        tree = entries[0].key if listing.count == 1 and entries and entries[0].is_folder else None
+        tree = entries[0].key if listing.named == 1 and entries and entries[0].is_folder else None
         size = sum(entry.size for entry in entries)
-        channel.send(b"S", [listing.count, tree, len(entries), size, listing.notes, listing.failed])
+        channel.send(b"S", [listing.named, tree, len(entries), size, listing.notes, listing.failed])
         channel.flush()
         answer(b"P")
         left = [number for number in range(len(entries)) if number not in done]

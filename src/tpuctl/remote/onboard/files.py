@@ -21,7 +21,7 @@ def receive(target: str, place: Sequence[Any] | None, *, preserve: bool) -> None
     def copy(channel: Channel) -> None:
         umask = os.umask(0o077)
         os.umask(umask)
-        path = os.path.expanduser(to_bytes(target) or b".")  # noqa: PTH111  # pathlib knows no paths of bytes
+        path = os.path.expanduser(to_bytes(target) or b".")
         keeper = Keeper(path, umask=umask, preserve=preserve, place=Place(*place) if place else None)
         keep(channel, keeper)
 

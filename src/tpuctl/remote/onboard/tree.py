@@ -74,9 +74,9 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
             say(sink, {"missing": put.missing(work["send"])})
         put.receive(source)
         deleted = [name for name in gone if folder.remove(name)]
-        folder.forget_stage()
         say(sink, {"put": put.count, "bytes": put.size, "deleted": deleted, "replaced": put.replaced})
     finally:
+        folder.forget_stage()
         folder.remember()
 
 
@@ -150,7 +150,11 @@ class Delivery:
                 return
             name = self.entries[number][0]
             part = self.folder.stage(name, number)
-            size, is_whole = write(source, part)
+            try:
+                size, is_whole = write(source, part)
+            except OSError as error:
+                why = (error.strerror or str(error)).lower()
+                raise RefusalError(f"`{name}` cannot be written on the worker: {why}") from error
             if is_whole:
                 os.chmod(part, mode & 0o777)
                 os.utime(part, ns=(mtime, mtime))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # ssh's own limit [OpenSSH source, readconf.c].
 _DEEPEST = 16
 _LINE = re.compile(r"\s*(?P<keyword>[A-Za-z]+)(?:\s*=\s*|\s+)(?P<rest>\S.*)")
-_BLOCK = re.compile(r"# tpuctl \{.*?^# tpuctl end$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^# tpuctl \{.*?^# tpuctl end$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,12 @@ def is_here() -> bool:
     return shutil.which("rsync") is not None
 
 
-def carry(way: Connection, tree: Tree, numbers: Sequence[int], folder: str, *, sessions: Sessions) -> str | None:
+def carry(
+    way: Connection, tree: Tree, numbers: Sequence[int], folder: str, *, sessions: Sessions, options: tuple[str, ...]
+) -> str | None:
     """Send files of a tree to a folder on the worker, where theirs are made already. Returns what rsync complained of."""
     names = b"".join(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0" for number in numbers)
-    process = sessions.start(words(way, tree, folder), stdout=subprocess.DEVNULL)
+    process = sessions.start(words(way, tree, folder, options=options), stdout=subprocess.DEVNULL)
     _, said = process.communicate(names)
     if process.returncode in {0, _VANISHED}:
         return None
@@ -35,12 +37,12 @@ def carry(way: Connection, tree: Tree, numbers: Sequence[int], folder: str, *, s
     return f"rsync ended with {process.returncode}" + (f": {lines[0]}" if lines else "")
 
 
-def words(way: Connection, tree: Tree, folder: str) -> list[str]:
+def words(way: Connection, tree: Tree, folder: str, *, options: tuple[str, ...]) -> list[str]:
     """Return the argv of rsync, which reads names from stdin, each ended by a NUL.
 
     It takes the remote shell as one text, in which only quotes count, a doubled one for itself [rsync's manual, `--rsh`].
     """
-    shell = argv(way, options=("-o", "BatchMode=yes"))
+    shell = argv(way, options=("-o", "BatchMode=yes", *options))
     destination = shell.pop()
     login, _, address = destination.rpartition("@")
     host = f"[{address}]" if ":" in address else address

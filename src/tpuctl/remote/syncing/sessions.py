@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.remote.failures import is_retriable, telling_line
 from tpuctl.remote.inspection import last_line
+from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
 from tpuctl.remote.session import SSH_FAILED
@@ -65,8 +66,8 @@ class Sessions:
 class Session:
     """A talk with the program on one worker. Raises `NotSyncedError` where it ends before its time, or refuses."""
 
-    def __init__(self, sessions: Sessions, way: Connection, line: str) -> None:
-        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes"))
+    def __init__(self, sessions: Sessions, way: Connection, line: str, *, options: tuple[str, ...] = ()) -> None:
+        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
         self._errors = TemporaryFile()  # noqa: SIM115  # closed in __exit__
         try:
             self._process = sessions.start(words, stderr=self._errors)
@@ -148,9 +149,10 @@ class Session:
         self._end()
         code = self._process.returncode
         self._errors.seek(0)
-        said = self._errors.read(64 * 1024).decode(errors="replace")
+        lines = self._errors.read(_NOISE).decode(errors="replace").splitlines(keepends=True)
+        said = "".join(line for line in lines if not is_about_keeping(line.strip()))
         if code == SSH_FAILED and not self._begun:
-            return NotSyncedError(telling_line(said), may_pass=is_retriable(said), ssh_said=said)
+            return NotSyncedError(telling_line(said), may_pass=is_retriable(said) or not said.strip(), ssh_said=said)
         if code == SSH_FAILED:
             return NotSyncedError(telling_line(said) or "the link broke", may_pass=True)
         if code == _NO_PYTHON:

@@ -56,6 +56,14 @@ def read_tree(folder: Path, *, home: Path | None = None) -> Tree:
     return Tree(folder, entries, tuple(dict.fromkeys(reader.notes)))
 
 
+def worker_folder(source: Path) -> str:
+    """Return where the files of a folder go when nobody says where: below the home, under its name."""
+    name = source.resolve().name
+    if not name:
+        raise InvalidInputError("`/` has no name that a folder on the workers could have", hint="use `--to PATH`")
+    return f"~/{name}"
+
+
 class _Reader:
     """Reads one folder. Names are relative to it."""
 

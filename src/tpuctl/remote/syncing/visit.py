@@ -39,11 +39,14 @@ class Cargo:
     tell: Callable[[int], None]
 
 
-def visit(way: Connection, cargo: Cargo, sessions: Sessions) -> Brought:
-    """Bring one worker what it lacks. Raises `NotSyncedError`; then what had arrived stays, and the next try goes on."""
-    line, source = _program()
+def visit(way: Connection, cargo: Cargo, sessions: Sessions, *, options: tuple[str, ...] = ()) -> Brought:
+    """Bring one worker what it lacks; `options` are ssh's.
+
+    Raises `NotSyncedError`. What had arrived by then stays, and the next try goes on from there.
+    """
+    line, source = program()
     order = cargo.order
-    with Session(sessions, way, line) as session:
+    with Session(sessions, way, line, options=options) as session:
         session.send([source])
         session.say({
             "folder": order.folder, "delete": order.delete, "look": order.look, "token": cargo.token,
@@ -58,7 +61,7 @@ def visit(way: Connection, cargo: Cargo, sessions: Sessions) -> Brought:
         note, rest = None, work["send"]
         if via is Via.RSYNC:
             session.hear()
-            note = rsync.carry(way, cargo.tree, rest, plan["folder"], sessions=sessions)
+            note = rsync.carry(way, cargo.tree, rest, plan["folder"], sessions=sessions, options=options)
             session.say({})
             rest = session.hear()["missing"]
             cargo.tell(_size(cargo.tree, set(work["send"]) - set(rest)))
@@ -68,7 +71,7 @@ def visit(way: Connection, cargo: Cargo, sessions: Sessions) -> Brought:
         return _brought(cargo, plan, work, via=via, report=report, notes=notes)
 
 
-def _program() -> tuple[str, bytes]:
+def program() -> tuple[str, bytes]:
     """Return the line for the worker's shell and the program, whose second half is run by the first."""
     second = _second_half()
     line, first = bootstrap("folder", f"exec(compile(sys.stdin.buffer.read({len(second)}),'tpuctl','exec'))")

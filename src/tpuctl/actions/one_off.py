@@ -1,0 +1,64 @@
+"""A node for one run: brought up before, and taken down after where this run made it, whatever happened in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.bring_up import bring_up
+from tpuctl.actions.tear_down import find_target, tear_down
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.events import EventKind, to_all
+from tpuctl.names import NodeReference
+from tpuctl.readiness import Goal, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.actions.cloud import Context
+    from tpuctl.actions.locate import Place
+    from tpuctl.actions.observation import Task
+    from tpuctl.events import Event
+    from tpuctl.model import Node
+
+
+class OneOff:
+    """One node of one run. It remembers whether this run made the node: only then it may remove it."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._node: Node | None = None
+        self.was_made = False
+
+    def note(self, event: Event) -> None:
+        """Take notice of a creation; a listener for the events of the run."""
+        if event.kind is EventKind.ACTION and event.data.get("verb") == "create":
+            self.was_made = True
+
+    def bring_up(self, context: Callable[[Callable[[Event], None]], Context], tell: Callable[[Event], None]) -> Node:
+        """Bring the node up and return it. Raises what kept it from being usable."""
+        (ending,) = bring_up(context(to_all(self.note, tell)), [self._task])
+        if isinstance(ending, TpuctlError):
+            raise ending
+        if ending.node is None:
+            raise ConflictError(f"`{self._task.name.node_id}` is gone again")
+        self._node = ending.node
+        return ending.node
+
+    def remove(self, context: Context, place: Place, *, timeout: Policy, wait: bool) -> bool:
+        """Delete the node where this run made it; return whether there was something to delete.
+
+        With `wait` it returns once all of it is gone. Raises what keeps it from being deleted: then it bills on.
+        """
+        name = self._task.name
+        target = find_target(context, place, NodeReference(name.node_id, name.zone, name.project))
+        if target is None:
+            return False
+        if self._node is not None and target.node is not None and target.node.id != self._node.id:
+            raise ConflictError(
+                f"`{name.node_id}` was made anew by somebody else, and is left alone",
+                hint=f"see `tpuctl status {name.node_id}`",
+            )
+        (ending,) = tear_down(context, [target], timeout, by="run", wait=wait)
+        if isinstance(ending, TpuctlError):
+            raise ending
+        return True

@@ -1,0 +1,101 @@
+"""`tpuctl kill`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.job_choice import chosen, job_options, tell_errors
+from tpuctl.cli.options import Duration, cli_command, yes_option
+from tpuctl.errors import InvalidInputError, TimedOutError
+
+if TYPE_CHECKING:
+    from tpuctl.actions.job_changes import Signaling
+    from tpuctl.cli.app import App
+    from tpuctl.cli.job_choice import Choice
+
+# Most programs end by then, and it can be said how.
+_MOMENT = timedelta(seconds=1)
+
+
+@cli_command("kill")
+@job_options
+@click.option(
+    "--signal", "-s", "name", default="TERM", show_default=True, help="TERM, INT, QUIT, KILL, …, or a number."
+)
+@click.option("--wait", is_flag=True, help="Wait until it has ended on all workers.")
+@click.option(
+    "--timeout", type=Duration(), default="60s", show_default=True, metavar="TIME", help="With --wait: how long."
+)
+@yes_option
+def command(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    selector: tuple[str, ...],
+    worker: str,
+    name: str,
+    wait: bool,
+    timeout: timedelta | str,
+    yes: bool,
+) -> int:
+    """Send a signal to all processes of a job, on all its workers; fine if it has ended already.
+
+    Without JOB it is the one that runs; of several the newest, after a question. Of two words or more the last is the job.
+    A process that has made a session of its own is not reached: see `tpuctl unstick`.
+
+    \b
+    Examples:
+      tpuctl kill trainer
+      tpuctl kill trainer nightly --signal INT --wait
+      tpuctl kill trainer nightly -s KILL --worker 3
+    """
+    from tpuctl.actions.job_changes import signal_job  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.remote.jobs.values import parse_signal, signal_name  # noqa: PLC0415  # as above
+
+    number = parse_signal(name)
+    if not isinstance(timeout, timedelta):
+        raise InvalidInputError("`--timeout forever` is longer than a session may last", hint="such as 10m")
+    choice = chosen(app, words, selector, worker)
+    job = choice.job or _newest(app, choice, signal_name(number), yes=yes)
+    done = signal_job(choice.workers, job, number, wait=timeout if wait else _MOMENT, nodes=choice.nodes)
+    _show(app, done, signal_name(number))
+    errors = done.errors
+    if wait and done.job.is_running:
+        hint = f"`tpuctl kill {choice.nodes} {job} --signal KILL` ends what does not obey"
+        errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
+    return tell_errors(app, errors)
+
+
+def _newest(app: App, choice: Choice, signal: str, *, yes: bool) -> str:
+    """Return the job that is meant where none is named."""
+    from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
+
+    listing = list_jobs(choice.workers)
+    job = choose(listing, None, choice.nodes, running_first=True)
+    running = sum(one.is_running for one in listing.jobs)
+    question = f"{running} jobs run on `{choice.nodes}`; send {signal} to the newest, `{job.name}` ({job.command})?"
+    if running > 1 and not app.terminal.confirm(question, yes=yes):
+        raise NotConfirmedError("nothing was done", hint=f"name the job: `tpuctl jobs {choice.nodes}` shows them")
+    return job.name
+
+
+def _show(app: App, done: Signaling, signal: str) -> None:
+    from tpuctl.output import jobs as shown  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.tables import Cell  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
+
+    if done.sent:
+        app.terminal.note(f"{signal} sent to job `{done.job.name}` on {shown.workers(done.sent, len(done.job.shares))}")
+    else:
+        app.terminal.note(f"job `{done.job.name}` does not run any more: nothing was sent")
+    match app.format:
+        case Format.JSON | Format.YAML:
+            app.terminal.data(shown.to_json(done.job, sandbox=app.is_sandbox), app.format)
+        case Format.NAME:
+            app.terminal.names([done.job.name])
+        case Format.TABLE:
+            app.terminal.table(("JOB", "STATE"), [(Cell(done.job.name), Cell(shown.state(done.job.shares)))])

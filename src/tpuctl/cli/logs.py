@@ -1,0 +1,71 @@
+"""`tpuctl logs`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.cli.job_choice import chosen, job_options, tell_errors
+from tpuctl.cli.options import cli_command
+from tpuctl.errors import ExitCode, RemoteCommandError
+
+if TYPE_CHECKING:
+    from tpuctl.actions.jobs import Job, Listing
+    from tpuctl.cli.app import App
+    from tpuctl.cli.job_choice import Choice
+
+
+@cli_command("logs", without=("output",))
+@job_options
+@click.option(
+    "--follow", "-f", is_flag=True, help="Go on until the job has ended; a connection that breaks is made again."
+)
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines of each worker.")
+def command(
+    app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, follow: bool, tail: int | None
+) -> int:
+    """Print what a job has printed on its workers: the one that is named, or the newest.
+
+    Of two words or more the last is the job. With several workers each line is marked with its worker, one worker after the
+    other, or with --follow as it comes. Ends with 0 however the job has ended: `tpuctl attach` ends as the job did.
+    A detached job's stdout and stderr come as one; of others stderr comes after stdout. Ctrl-C never reaches the job.
+
+    \b
+    Examples:
+      tpuctl logs trainer -f
+      tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
+      tpuctl logs -l team=vision nightly
+    """
+    from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+
+    choice = chosen(app, words, selector, worker)
+    listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
+    job = choose(listing, choice.job, choice.nodes)
+    if choice.job is None and app.terminal.is_interactive:
+        app.terminal.note(f"job {job.name}: {job.command}")
+    return _follow(app, choice, listing, job) if follow else _read(app, choice, listing, job)
+
+
+def _read(app: App, choice: Choice, listing: Listing, job: Job) -> int:
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.streams import Streams  # noqa: PLC0415  # as above
+    from tpuctl.remote.jobs.asking import failures  # noqa: PLC0415  # as above
+    from tpuctl.remote.jobs.reading import Reader  # noqa: PLC0415  # as above
+
+    with Streams(app.terminal, [share.member for share in job.shares]) as streams:
+        silent = Reader(streams, choice.workers.ssh_options, SystemClock()).read(job.shares)
+    return tell_errors(app, failures([*listing.silent, *silent]))
+
+
+def _follow(app: App, choice: Choice, listing: Listing, job: Job) -> int:
+    from tpuctl.actions.run_report import labels  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.job_following import follow  # noqa: PLC0415  # as above
+
+    result = follow(app, choice, job, listing.silent)
+    cut = [ending for ending in result.endings if ending.code is None]
+    if not cut:
+        return ExitCode.OK
+    whys = dict.fromkeys(f"worker {ending.member.label}: {ending.why or ending.outcome}" for ending in cut)
+    text = f"job `{job.name}` could not be followed to its end on worker {labels(cut)}"
+    return tell_errors(app, [RemoteCommandError(text, hint="\n".join(whys))])

@@ -1,0 +1,114 @@
+"""The parts of a sync that no ordinary tree reaches: names that lead out, files that change meanwhile, rsync's own quoting."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.remote.onboard.tree import END, HEAD, MARK, SIZE
+from tpuctl.remote.ssh import Connection
+from tpuctl.remote.syncing.contents import Contents
+from tpuctl.remote.syncing.rsync import words
+from tpuctl.remote.syncing.tree import read_tree
+from tpuctl.remote.syncing.values import Entry, Tree
+from tpuctl.remote.syncing.visit import program
+
+
+def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
+    """Start the program of the worker, and ask it for these files."""
+    line, source = program()
+    process = subprocess.Popen(
+        ["sh", "-c", line],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    wish = {"folder": "x", "delete": False, "look": False, "token": "t"}
+    say(process, wish | {"entries": [Entry(name, 0o644, 1, 1, None) for name in names]}, before=source)
+    return process
+
+
+def say(process: subprocess.Popen[bytes], value: dict[str, Any], *, before: bytes = b"") -> None:
+    text = zlib.compress(json.dumps(value).encode())
+    assert process.stdin
+    process.stdin.write(before + struct.pack(">Q", len(text)) + text)
+    process.stdin.flush()
+
+
+def hear(process: subprocess.Popen[bytes]) -> Any:
+    assert process.stdout
+    return json.loads(process.stdout.read(struct.unpack(">Q", process.stdout.read(8))[0]))
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a//b", "./a", "", "a\0b"])
+def test_the_worker_refuses_a_name_that_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    with start(tmp_path, "fine", name) as process:
+        assert process.stdout
+        assert process.stdout.read(len(MARK)) == MARK
+        assert hear(process) == {"error": f"`{name}` leads out of the folder"}
+    assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_a_second_try_ends_the_first_that_lost_its_client(tmp_path: Path) -> None:
+    with start(tmp_path, "a") as first:
+        assert first.stdout
+        first.stdout.read(len(MARK))
+        hear(first)
+        with start(tmp_path, "a") as second:
+            assert second.stdout
+            second.stdout.read(len(MARK))
+            assert hear(second)["send"] == [0]
+            assert first.wait(5) < 0
+            say(second, {"send": [0], "link": [], "touch": [], "foreign": [], "rsync": False})
+            second.communicate(
+                HEAD.pack(0, 0o600, 7) + SIZE.pack(1) + b"!" + SIZE.pack(0) + b"\1" + HEAD.pack(END, 0, 0)
+            )
+    assert (tmp_path / "x/a").read_text() == "!"
+
+
+def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"a" * 1_000_000)
+    contents = Contents(read_tree(tmp_path))
+
+    pieces = contents.stream([0])
+    read = next(pieces)
+    (tmp_path / "big").write_bytes(b"b" * 500_000)
+    read += b"".join(pieces)
+
+    # The last of it is the new file and its end.
+    blocks = [SIZE.pack(size) + b"b" * size for size in (262144, 500_000 - 262144)]
+    status = (tmp_path / "big").stat()
+    head = HEAD.pack(0, status.st_mode & 0o777, status.st_mtime_ns)
+    assert read.endswith(SIZE.pack(0) + b"\0" + head + b"".join(blocks) + SIZE.pack(0) + b"\1" + HEAD.pack(END, 0, 0))
+    assert contents.left_out == {}
+
+
+def test_a_file_that_became_a_symlink_is_not_followed_and_one_that_went_is_no_fault(tmp_path: Path) -> None:
+    for name in ("gone", "link"):
+        (tmp_path / name).write_text(name)
+    contents = Contents(read_tree(tmp_path))
+    for name in ("gone", "link"):
+        (tmp_path / name).unlink()
+    (tmp_path / "link").symlink_to("/etc/passwd")
+
+    assert b"".join(contents.stream([0, 1])) == HEAD.pack(END, 0, 0)
+    assert contents.left_out == {"link": "too many levels of symbolic links"}
+
+
+def test_rsync_gets_our_ssh_in_its_own_quotes() -> None:
+    way = Connection("ada", "fd00::1", "tpu.1-0", (Path("/a b/k"), Path("/g")), Path("/key"), "it's 'so'")
+
+    found = words(way, Tree(Path("/my tree"), ()), "/home/ada/x y", options=("-o", "ControlMaster=auto"))
+
+    assert found[-2:] == ["/my tree/", "ada@[fd00::1]:/home/ada/x y/"]
+    shell = found[found.index("-e") + 1]
+    assert shell.startswith("'ssh' '-T' '-o' 'IdentityFile=\"/key\"'")
+    assert '\'UserKnownHostsFile="/a b/k" "/g"\'' in shell
+    assert "'ProxyCommand=it''s ''so'''" in shell
+    assert "'BatchMode=yes' '-o' 'ControlMaster=auto'" in shell

@@ -1,0 +1,111 @@
+"""How `tpuctl unstick` ends: the words and the exit code for each thing that is still wrong, and what is left alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.actions.unstick import Site, notes, problems
+from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
+from tpuctl.model import Node
+from tpuctl.remote.holders import Found, Holder, LockFile, Silence
+from tpuctl.remote.member import Member
+from tpuctl.remote.ssh import Connection
+
+
+def site(seen: Found | Silence, after: Found | Silence | None = None) -> Site:
+    files = (Path("/k"), Path("/g"))
+    way = Connection(login="ada", address="h", host_alias="a", known_hosts=files, identity=Path("/id"))
+    return Site(Member(Node.from_api({"name": "projects/p/locations/z/nodes/demo"}), 3, way, "3"), seen, after)
+
+
+def holder(pid: int, **fields: object) -> Holder:
+    values: dict[str, Any] = {
+        "start": 5,
+        "user": "bob",
+        "age": timedelta(hours=1),
+        "state": "S",
+        "name": "python3",
+        "command": "python3 train.py",
+        "devices": ("accel0",),
+        "has_lock_file": False,
+        "maps_library": True,
+        "is_protected": False,
+        "container": None,
+    }
+    return Holder(pid=pid, **(values | fields))
+
+
+def found(*holders: Holder, lock: bool = False, **fields: object) -> Found:
+    values: dict[str, Any] = {"hidden": 0, "is_root": True} | fields
+    lock_file = LockFile("/tmp/libtpu_lockfile", "bob", timedelta(hours=2)) if lock else None
+    return Found(holders, lock_file, **values)
+
+
+REBOOT = "`tpuctl reset demo --mode reboot` reboots all workers"
+SEVEN = holder(7)
+
+
+@pytest.mark.parametrize(
+    ("one", "kind", "message"),
+    [
+        (
+            site(found(SEVEN), found(holder(7, state="D"), outcomes={(7, 5): "survives"}, lock_outcome="held")),
+            BrokenNodeError,
+            "no signal ends 7 python3 of bob on worker 3 (it waits inside the kernel)",
+        ),
+        (
+            site(found(SEVEN), found(SEVEN, outcomes={(7, 5): "refused"}, lock_outcome="absent")),
+            AccessError,
+            "not yours to end, and `sudo -n` does not work: 7 python3 of bob on worker 3",
+        ),
+        (
+            site(found(lock=True), found(lock=True, lock_outcome="refused")),
+            AccessError,
+            "the lock file is not yours to remove: worker 3",
+        ),
+        (
+            site(found(SEVEN), found(holder(9), outcomes={(7, 5): "ended"}, lock_outcome="absent")),
+            ConflictError,
+            "the TPU was taken again by 9 python3 of bob on worker 3",
+        ),
+        (
+            site(found(lock=True), found(lock=True, lock_outcome="held")),
+            ConflictError,
+            "the lock file is held, and stays: worker 3",
+        ),
+        (
+            site(Silence("no answer within 30 s")),
+            RemoteCommandError,
+            "worker 3 of `demo` did not tell what holds its TPU: no answer within 30 s",
+        ),
+        (
+            site(found(SEVEN), Silence("no answer within 40 s", "Connection reset")),
+            RemoteCommandError,
+            "worker 3 of `demo` did not tell what became of the order: no answer within 40 s",
+        ),
+    ],
+)
+def test_what_is_still_wrong_has_an_error_and_an_exit_code_of_its_own(
+    one: Site, kind: type[TpuctlError], message: str
+) -> None:
+    (error,) = problems("demo", [one])
+
+    assert (type(error), error.message) == (kind, message)
+    if kind is BrokenNodeError:
+        assert (error.exit_code, error.hint) == (10, REBOOT)
+
+
+def test_who_is_protected_or_has_only_loaded_the_library_is_left_alone() -> None:
+    init, loaded = holder(1, name="systemd", is_protected=True), holder(8, devices=())
+    one = site(found(init, loaded))
+
+    assert (one.to_end, one.is_stuck) == ((), False)
+    assert list(notes("demo", [one], signal="TERM")) == ["left 1 systemd on worker 3 alone: the machine needs it"]
+    assert list(notes("demo", [site(found(loaded, is_root=False, hidden=4))], signal="TERM")) == [
+        "processes of others cannot be seen on worker 3: `sudo -n` does not work there",
+        "nothing that can be seen holds the TPU of `demo`",
+    ]
