@@ -1,7 +1,7 @@
 """`python -m benchmarks.copying`: 100 MB to the eight workers of a slice, beside `scp` started eight times at once.
 
-All use OpenSSH without compression, and the same way to the sandbox's real sshd; scp once with its own choice of cipher and once
-with tpuctl's. They take turns, so that what else the machine does falls on all.
+All use OpenSSH without compression, and the same way to the sandbox's real sshd; scp once with its own choice of cipher and
+once with tpuctl's. They take turns, each beginning as often, so that what else the machine does falls on all.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def _measure(folder: Path, runs: int, megabytes: int) -> dict[str, list[tuple[fl
             "scp, started 8 times": [_scp(way, file) for way in ways],
             "scp, started 8 times, tpuctl's cipher": [_scp(way, file, "-o", CIPHERS) for way in ways],
         }
-        for name, commands in programs.items():
-            took = _timed(commands, environ)
+        names = list(programs)
+        for name in names[run % len(names) :] + names[: run % len(names)]:
+            took = _timed(programs[name], environ)
             if run:  # the first one makes known hosts, folders and byte code
                 measured.setdefault(name, []).append(took)
         file.unlink()

@@ -174,16 +174,16 @@ def _ignore(_: str) -> None:
 _COMMANDS_TEXT = f"""`tpuctl run NODE -- true` beside `gcloud compute tpus tpu-vm ssh NODE --worker=all --command=true`,
 and beside as many plain `ssh … true` started at once, which is what both cannot do without. Real sshds on addresses of the
 loopback network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over
-the connections that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here, and so
-does the program that looks after the command on each worker. Aimed at: the shares named, and {_OVER_SSH:g} s over ssh alone."""
+the connections that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here,
+and so does the program that looks after the command on each worker. Aimed at: the shares named, and {_OVER_SSH:g} s over ssh."""
 _COPIES_TEXT = f"""A file of 100 MiB to a home of its own on each of 8 workers; medians of {_FEW}, taking turns.
 Aimed at: no slower than `scp` started 8 times at once."""
 _OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, read from a pipe as fast as it comes. tpuctl's own
 memory at its peak, and that of all its ssh processes together (pages that they share are counted once).
 Aimed at: {_MEMORY:g} MiB."""
 _FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true` on 64 workers on loopback, whose sshds share this machine's cores,
-and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns
-{_CLIENT_CPU * 1000:g} ms of CPU, which is what OpenSSH's client needs for a handshake here, and then answers. Medians of {_FEW}."""
+and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns the CPU that OpenSSH's client
+needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Medians of {_FEW}."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "remote-commands": _commands,

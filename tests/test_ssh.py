@@ -81,12 +81,16 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
 
     _, _, code = tpuctl(
-        "ssh", "ada@slice", "--worker", "2", "-L", "6006:localhost:6006", "-o", "LogLevel=ERROR", "-t", "--", "htop"
+        *("ssh", "ada@slice", "--worker", "2", "-L", "6006:localhost:6006", "-R", "9:h:9", "-D", "1080", "-A"),
+        *("-o", "LogLevel=ERROR", "--ssh-flag=-C", "-t", "--", "htop"),
     )
 
     words = argv()
     assert code == 7
-    assert {"-t", "-L6006:localhost:6006", "-oLogLevel=ERROR"} <= set(words)
+    assert "-t" in words
+    user = words[words.index("UpdateHostKeys=no") + 1 : words.index("ConnectTimeout=20") - 1]
+    given = ["-o", "LogLevel=ERROR", "-C", "-L", "6006:localhost:6006", "-R", "9:h:9", "-D", "1080", "-A"]
+    assert [word for word in user if "ProxyCommand" not in word][-len(given) - 4 :][: len(given)] == given
     assert "StrictHostKeyChecking=yes" in words
     # The sandbox's own sshd logs in nobody but the user who runs it.
     login = getuser() if "TPUCTL_SANDBOX" in face else "ada"
@@ -108,7 +112,61 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("trainer", "--", "-L", "1:h:2"),
-            "error: `-L` after `--` is not a command\n  hint: ssh's own options go before `--`: `-L`, `-o`, `-t`\n",
+            "error: `-L` after `--` is not a command\n"
+            "  hint: ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`\n",
+            2,
+        ),
+        (
+            ("trainer", "--", "-vv"),
+            "error: `-vv` after `--` is not a command\n"
+            "  hint: ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`\n",
+            2,
+        ),
+        (
+            ("slice", "--worker", "all"),
+            "error: a shell opens on one worker at a time\n"
+            "  hint: name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`\n",
+            2,
+        ),
+        (
+            ("slice", "--worker", "0,2", "--tmux=x", "--", "ls"),
+            "error: ssh's own options, `--tmux` and `--plain` are for one worker at a time\n"
+            "  hint: name one of 0 to 3 with `--worker`\n",
+            2,
+        ),
+        (
+            ("slice", "--worker", "3-", "--", "ls"),
+            "error: `3-` is no set of workers\n  hint: name workers by number, like `0`, `1,3-5`, or say `all`\n",
+            2,
+        ),
+        (
+            ("trainer", "--ssh-flag", "-vo stricthostkeychecking=no"),
+            "error: `-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl always checks "
+            "them\n  hint: keys that the service publishes are trusted alone; else a worker's first key is kept and no other "
+            "accepted\n",
+            2,
+        ),
+        (
+            ("trainer", "--ssh-flag=-i/my/key"),
+            "error: `-o IdentityFile` is refused: tpuctl gives it to ssh itself\n"
+            "  hint: name the key with `--ssh-key FILE`\n",
+            2,
+        ),
+        (
+            ("trainer", "--tmux"),
+            "error: `--tmux` needs a terminal\n"
+            "  hint: jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`\n",
+            2,
+        ),
+        (
+            ("trainer", "-N", "--", "ls"),
+            "error: `-N` runs nothing\n  hint: leave out `-N`, or the command and `--tmux`\n",
+            2,
+        ),
+        (
+            ("trainer", "--batch-size", "none", "--", "ls"),
+            "error: invalid value for `--batch-size`: `none` is neither a number of workers nor `all`\n"
+            "  hint: see `tpuctl ssh --help`\n",
             2,
         ),
         (

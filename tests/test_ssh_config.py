@@ -208,13 +208,14 @@ def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sa
     assert (tpuctl(*make)[2], own.exists()) == (0, False)
     tpuctl("ssh-config", "trainer", "--prefix", "my-", "--yes")
     first = read(own).entries[0]
-    tpuctl("reset", "trainer", "--mode", "recreate", "--yes")
 
-    assert tpuctl(*make)[2] == 0
+    assert tpuctl("down", "trainer", "--yes", HOME=str(folder))[2] == tpuctl(*make)[2] == 0
 
     second = read(own).entries[0]
     assert (second.hosts, second.prefix) == (first.hosts, "my-") == (("my-trainer", "my-trainer-0"), "my-")
     assert (first.id == second.id, f"tpu.{second.id}-0" in second.text()) == (False, True)
+    tpuctl("reset", "trainer", "--mode", "recreate", "--yes")
+    assert read(own).entries[0].id not in {first.id, second.id}
     # The same name in another cloud is another node.
     theirs = replace(second, cloud="google", prefix="g-", lines=("Host g-trainer",))
     change(own, lambda text: text.changed(new=[theirs]))

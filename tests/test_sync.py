@@ -297,6 +297,22 @@ def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
     assert not [path for path in (workers[0] / "work").rglob("*") if path.name in {"big", ".tpuctl-sync"}]
 
 
+def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
+    tpuctl: Console, workers: list[Path], tree: Path, sandbox: Sandbox
+) -> None:
+    for name in ("a", "b"):
+        sandbox.add_node(name, labels={"team": "vision"}, metadata={})
+
+    out, err, code = tpuctl(
+        "sync", "-l", "team=vision", "work", "--to", "~/deep/er", terminal=True, stdin="", NO_COLOR="1"
+    )
+
+    assert (out, code) == (said("WORKER  SENT  SIZE  DELETED", "a-0     6     45 B  0", "b-0     6     45 B  0"), 0)
+    assert err.splitlines()[-1] == "synced 6 files (45 B) to 2 workers in 0.0s"
+    homes = (workers[0].parent / "198.18.0.5", workers[0].parent / "198.18.0.6")
+    assert [(home / "deep/er/src/train.py").read_text() for home in homes] == ["print(1)\n"] * 2
+
+
 @needs_rsync
 def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     big = tree / "a ' \" $x \\ big"
@@ -376,7 +392,7 @@ def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers
     ("arguments", "error"),
     [
         ((), "which node?\n  hint: name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"),
-        (("slice", "nope"), "there is no folder `FOLDER/nope`"),
+        (("slice", "nope"), "there is no folder `FOLDER/nope`\n  hint: several nodes are chosen with `-l KEY=VALUE`"),
         (("slice", "work/run me.sh"), "`FOLDER/work/run me.sh` is no folder\n  hint: name the folder that it is in"),
         (("slice", "HOME"), "`HOME` is sent only as a git tree\n  hint: sync a folder below it"),
         (("slice", "work/out"), "`FOLDER/work/out` has no files to send: git tracks nothing there, and ignores the rest"),

@@ -22,7 +22,7 @@ from tpuctl.clock import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import TpuctlError
 
 # Who asks by one of these for the node to be there again removes a tombstone; a watcher does not.
-_REVIVING: Final = frozenset({"up", "create", "start", "reset"})
+_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset"})
 
 
 class LeaseError(TpuctlError):

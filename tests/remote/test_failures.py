@@ -184,6 +184,13 @@ def test_what_is_known_beside_the_words_counts(
     assert (error.hint or "").startswith(first)
 
 
+def test_a_session_that_had_to_be_ended_is_told_by_its_time() -> None:
+    said = "Warning: Permanently added 'tpu.7-0' (ED25519) to the list of known hosts.\n"
+    error = explain_failure(said, member(), Circumstances(waited=timedelta(seconds=1.5)))
+
+    assert error.message == "worker 0 of `trainer` cannot be reached: no answer within 1.5 s"
+
+
 def test_workers_that_share_a_cause_are_named_together() -> None:
     stderr = {0: REFUSED, 2: SILENCE, 3: SILENCE, 4: SILENCE, 6: SILENCE, 7: "Something new.\n"}
     errors = explain_failures([(member(worker), text) for worker, text in stderr.items()])

@@ -137,5 +137,3 @@ def test_of_a_project_only_the_switches_are_kept_and_not_for_long(tmp_path: Path
     path.write_text("[1")
     seen.remember("p", {})
     assert seen.of("p") == {}
-    seen.forget("p")
-    assert seen.of("p") is None

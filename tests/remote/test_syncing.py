@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
+from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.tree import END, HEAD, MARK, SIZE
 from tpuctl.remote.ssh import Connection
 from tpuctl.remote.syncing.contents import Contents
 from tpuctl.remote.syncing.rsync import words
 from tpuctl.remote.syncing.tree import read_tree
 from tpuctl.remote.syncing.values import Entry, Tree
-from tpuctl.remote.syncing.visit import program
 
 
 def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
     """Start the program of the worker, and ask it for these files."""
-    line, source = program()
+    line, source = bootstrap("tree", "main()")
     process = subprocess.Popen(
         ["sh", "-c", line],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
 NUMBER = provision.project_number("sandbox")
 P = "/compute/v1/projects/sandbox"
 KEY = {"key": "ssh-ed25519 AAAA me"}
+FINGERPRINT = hashlib.sha256(KEY["key"].encode()).hexdigest()
 PERMISSIONS = {"permissions": ["tpu.nodes.get", "tpu.nodes.create"]}
 OWN = {"policy": {"bindings": [{"role": "roles/owner", "members": ["user:a@example.com"]}]}}
 _TWICE = ("v1", "v3")
@@ -80,6 +83,10 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "iam.roles.get": [("GET", "/v1/roles/tpu.admin", None)],
     "oslogin.users.getLoginProfile": [("GET", "/v1/users/me@example.com/loginProfile", None)],
     "oslogin.users.importSshPublicKey": [("POST", "/v1/users/me@example.com:importSshPublicKey", KEY)],
+    "oslogin.users.sshPublicKeys.patch": [
+        ("POST", "/v1/users/me@example.com:importSshPublicKey", KEY),
+        ("PATCH", f"/v1/users/me@example.com/sshPublicKeys/{FINGERPRINT}", {"expirationTimeUsec": "1767225600000000"}),
+    ],
     "cloudbilling.projects.getBillingInfo": [("GET", "/v1/projects/sandbox/billingInfo", None)],
 }
 # Nothing begins in a region or a zone yet: their operations are served, and answer 404.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
 from tpuctl.remote.keys import holds_key, metadata_entry
 from tpuctl.remote.keys.metadata import end_of
 from tpuctl.remote.keys.os_login import ENABLED, OsLoginError, check_demands, is_on
+from tpuctl.remote.keys.switches import LIFETIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.keys import SshKey
     from tpuctl.remote.keys.switches import RememberedSwitches
 
+_T = TypeVar("_T")
 _BLOCK = "block-project-ssh-keys"
 # A key of a profile that ends sooner is made to last: what is begun now may connect again for a while.
 _ENOUGH = timedelta(hours=1)
@@ -91,8 +93,9 @@ class Admission:
         tell: Callable[[str], None],
     ) -> None:
         self._services, self._login, self._expires, self._tell = services, login, expires, tell
-        self._metadata: dict[str, Mapping[str, str]] = {}
-        self._logins: dict[tuple[str, str], str] = {}
+        self._metadata: _Recent[Mapping[str, str]] = _Recent(services.clock)
+        self._logins: _Recent[str] = _Recent(services.clock)
+        self._accounts: _Recent[str | None] = _Recent(services.clock)
 
     def os_login(self, node: Node, key: SshKey) -> str | None:
         """Let OS Login know the key, and return the login name that it gives; nothing where metadata decides.
@@ -107,10 +110,11 @@ class Admission:
             return None
         account = self._account(node)
         check_demands(node.name.node_id, account, node.metadata, switches)
-        place = (project, node.name.zone.rpartition("-")[0])
-        if place not in self._logins:
-            self._logins[place] = self._chosen(account, self._admitted(account, key, *place))
-        return self._logins[place]
+        region = node.name.zone.rpartition("-")[0]
+        return self._logins.get(
+            f"{project}/{region}",
+            lambda: self._chosen(account, self._admitted(account, key, project=project, region=region)),
+        )
 
     def needs_entry(self, node: Node, entry: str) -> bool:
         """Tell whether our key is still to be put into the node's metadata.
@@ -143,14 +147,14 @@ class Admission:
         return Known(None, login, None)
 
     def _account(self, node: Node) -> str:
-        account = self._services.account()
+        account = self._accounts.get("", self._services.account)
         if account is None:
             hint = "name it with `gcloud config set account EMAIL`, or use the credentials of a service account"
             why = f"`{node.name.node_id}` uses OS Login, and it is not known whose credentials these are"
             raise OsLoginError(why, hint=hint)
         return account
 
-    def _admitted(self, account: str, key: SshKey, project: str, region: str) -> LoginProfile:
+    def _admitted(self, account: str, key: SshKey, *, project: str, region: str) -> LoginProfile:
         """Return the profile once it has our key for long enough."""
         profiles, expires, now = self._services.profiles(), self._expires(), self._services.clock.now()
         profile = profiles.profile(account, project)
@@ -176,20 +180,43 @@ class Admission:
         return profile.logins[0]
 
     def _switches(self, project: str) -> Mapping[str, str]:
-        known = self._metadata.get(project) or self._services.remembered.of(project)
+        known = self._metadata.peek(project)
+        if known is None:
+            known = self._services.remembered.of(project)
         return self._project_metadata(project) if known is None else known
 
     def _project_metadata(self, project: str) -> Mapping[str, str]:
-        """Return the project's metadata, asked once; none where it may not or cannot be read."""
-        if project not in self._metadata:
-            try:
-                found = self._services.projects().project_metadata(project)
-            except AccessError:
-                # The usual role for TPUs does not include it; the node's own metadata must do then.
-                found = {}
-            except (ServiceUnavailableError, NotFoundError, QuotaError):
-                self._metadata[project] = {}
-                return {}
-            self._services.remembered.remember(project, found)
-            self._metadata[project] = found
-        return self._metadata[project]
+        """Return the project's metadata; none where it may not or cannot be read."""
+        return self._metadata.get(project, lambda: self._read(project))
+
+    def _read(self, project: str) -> Mapping[str, str]:
+        try:
+            found = self._services.projects().project_metadata(project)
+        except AccessError:
+            # The usual roles for TPUs do not include it; the node's own metadata must do then.
+            found = {}
+        except (ServiceUnavailableError, NotFoundError, QuotaError):
+            return {}
+        self._services.remembered.remember(project, found)
+        return found
+
+
+class _Recent(Generic[_T]):
+    """What was found out lately. A run may last for days, in which keys expire and switches are turned."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[str, tuple[timedelta, _T]] = {}
+
+    def peek(self, name: str) -> _T | None:
+        """Return what is known, if it is recent."""
+        at, found = self._found.get(name, (None, None))
+        return found if at is not None and self._clock.monotonic() - at < LIFETIME else None
+
+    def get(self, name: str, find: Callable[[], _T]) -> _T:
+        """Return what is known, found out where it is not."""
+        known = self.peek(name)
+        if known is None:
+            known = find()
+            self._found[name] = (self._clock.monotonic(), known)
+        return known

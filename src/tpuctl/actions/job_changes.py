@@ -33,7 +33,7 @@ class Signaling:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The jobs of which something was removed; why others, which were named, are still there, or never were."""
+    """The jobs that were removed; why others, which were named, were not, and why workers did not tell."""
 
     removed: tuple[str, ...]
     errors: tuple[TpuctlError, ...]
@@ -54,28 +54,36 @@ def signal_job(workers: Workers, name: str, number: int, *, wait: timedelta, nod
 
 
 def remove_jobs(workers: Workers, names: Sequence[str], *, older: timedelta, nodes: str) -> Removal:
-    """Remove the jobs that are named, or all that ended so long ago, with what they have printed. What runs is left alone."""
-    answers = workers.remove(names, older=older)
-    silent = [answer for answer in answers if isinstance(answer, Silence)]
-    outcomes: dict[str, dict[str, list[str]]] = {}
+    """Remove the jobs that are named, or all that ended so long ago, with what they have printed.
+
+    A job that runs anywhere is left everywhere, and where a worker does not tell nothing is removed. Raises
+    `SshProgramMissingError`.
+    """
+    answers = workers.remove(names, older=older, only_looks=True)
+    if silent := [answer for answer in answers if isinstance(answer, Silence)]:
+        return Removal((), tuple(failures(silent)))
+    outcomes: dict[str, dict[str, list[Member]]] = {}
     for member, answer in zip(workers.members, answers, strict=True):
         for name, outcome in {} if isinstance(answer, Silence) else answer.items():
-            outcomes.setdefault(name, {}).setdefault(outcome, []).append(member.label)
-    removed = tuple(sorted(name for name, found in outcomes.items() if "removed" in found))
-    kept = [_kept(name, outcomes[name], nodes) for name in names if name in outcomes]
-    gone = [missing(name, nodes) for name in names if not silent and set(outcomes.get(name, ())) == {"missing"}]
-    return Removal(removed, (*[error for error in kept if error], *gone, *failures(silent)))
+            outcomes.setdefault(name, {}).setdefault(outcome, []).append(member)
+    errors = [error for name in names if (error := _obstacle(name, outcomes.get(name, {}), nodes))]
+    ended = sorted(
+        name for name, found in outcomes.items() if "ended" in found and not {"running", "followed"} & set(found)
+    )
+    if not ended:
+        return Removal((), tuple(errors))
+    removed = workers.remove(ended, older=older)
+    silent = [answer for answer in removed if isinstance(answer, Silence)]
+    return Removal(tuple(ended), (*errors, *failures(silent)))
 
 
-def _kept(name: str, found: dict[str, list[str]], nodes: str) -> TpuctlError | None:
-    """Return why a job that was named is still there on some worker."""
-    if runs := found.get("running"):
-        where = ", ".join(runs)
-        hint = f"`tpuctl kill {nodes} {name}` ends it"
-        return ConflictError(f"job `{name}` runs on worker {where}, and is left there", hint=hint)
-    if read := found.get("followed"):
-        where = ", ".join(read)
-        return ConflictError(
-            f"job `{name}` is being read on worker {where}, and is left there", hint="try again when that has ended"
-        )
-    return None
+def _obstacle(name: str, found: dict[str, list[Member]], nodes: str) -> TpuctlError | None:
+    """Return why a job that was named is not removed."""
+    for outcome, what, hint in (
+        ("running", "runs", f"`tpuctl kill {nodes} {name}` ends it"),
+        ("followed", "is being read", "try again when that has ended"),
+    ):
+        if members := found.get(outcome):
+            where = ", ".join(member.label for member in members)
+            return ConflictError(f"job `{name}` {what} on worker {where}; nothing of it was removed", hint=hint)
+    return None if "ended" in found else missing(name, nodes)

@@ -9,7 +9,6 @@ from tpuctl.actions.tear_down import find_target, tear_down
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.events import EventKind, to_all
 from tpuctl.names import NodeReference
-from tpuctl.readiness import Goal, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,20 +18,30 @@ if TYPE_CHECKING:
     from tpuctl.actions.observation import Task
     from tpuctl.events import Event
     from tpuctl.model import Node
+    from tpuctl.names import NodeName
+    from tpuctl.readiness import Policy
 
 
 class OneOff:
     """One node of one run. It remembers whether this run made the node: only then it may remove it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, found: Node | None) -> None:
         self._task = task
         self._node: Node | None = None
+        self.was_there = found is not None
         self.was_made = False
 
+    @property
+    def name(self) -> NodeName:
+        """The node's full name."""
+        return self._task.name
+
     def note(self, event: Event) -> None:
-        """Take notice of a creation; a listener for the events of the run."""
+        """Take notice of a creation, and of one that somebody else was quicker with; a listener for the events of the run."""
         if event.kind is EventKind.ACTION and event.data.get("verb") == "create":
             self.was_made = True
+        elif event.data.get("exists"):
+            self.was_made = False
 
     def bring_up(self, context: Callable[[Callable[[Event], None]], Context], tell: Callable[[Event], None]) -> Node:
         """Bring the node up and return it. Raises what kept it from being usable."""
@@ -44,7 +53,7 @@ class OneOff:
         self._node = ending.node
         return ending.node
 
-    def remove(self, context: Context, place: Place, *, timeout: Policy, wait: bool) -> bool:
+    def remove(self, context: Context, place: Place, *, policy: Policy, wait: bool) -> bool:
         """Delete the node where this run made it; return whether there was something to delete.
 
         With `wait` it returns once all of it is gone. Raises what keeps it from being deleted: then it bills on.
@@ -58,7 +67,7 @@ class OneOff:
                 f"`{name.node_id}` was made anew by somebody else, and is left alone",
                 hint=f"see `tpuctl status {name.node_id}`",
             )
-        (ending,) = tear_down(context, [target], timeout, by="run", wait=wait)
+        (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
         if isinstance(ending, TpuctlError):
             raise ending
         return True

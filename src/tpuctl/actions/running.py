@@ -31,12 +31,16 @@ LINGER = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is to run: a line for the login shells, the folder it runs in, and what it reads; `detach` outlives this process."""
+    """What is to run: a line for the login shells, the folder it runs in, and what it reads; `detach` outlives this process.
+
+    `passes_signals`: SIGINT and SIGTERM are for the command, and this process goes on until that has ended.
+    """
 
     line: str
     folder: str | None = None
     detach: bool = False
     source: Source | None = None
+    passes_signals: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +101,14 @@ class Runner:
             about=json.dumps({"command": command.line, "detached": command.detach}),
         )
         orders = [replace(order, environment=environment(member)) for member in members]
-        return self._work(members, orders, limits, command.source)
+        return self._work(members, orders, limits, command)
 
-    def follow(self, members: Sequence[Member], limits: Limits, *, job: str) -> Result:
-        """Follow a job that is there already, from the beginning of its output to its end."""
-        order = Order(job=job, token="", must_exist=True)
-        return self._work(members, [order] * len(members), limits, None)
-
-    def _work(
-        self, members: Sequence[Member], orders: Sequence[Order], limits: Limits, source: Source | None
-    ) -> Result:
+    def _work(self, members: Sequence[Member], orders: Sequence[Order], limits: Limits, command: Command) -> Result:
         posts = [
             Post(member, order, self._audience, options=self._ssh_options(member.way))
             for member, order in zip(members, orders, strict=True)
         ]
-        with passed_on() as interrupts:
+        with passed_on(catch=command.passes_signals) as interrupts:
             crew = Crew(
                 posts,
                 limits,
@@ -119,7 +116,7 @@ class Runner:
                 self._clock,
                 interrupts=interrupts,
                 inquire=self._inquire,
-                source=source,
+                source=command.source,
             )
             endings = crew.work()
         return Result(orders[0].job, endings, crew.stopping.reason)

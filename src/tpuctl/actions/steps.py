@@ -56,7 +56,7 @@ class Steps:
                 return Pending(Verb.CREATE, self._context.cloud.create_node(self._name, spec))
             except AlreadyExistsError:
                 # The next look finds theirs and adopts it, or says how it differs.
-                self._note("somebody else has just created it")
+                self._note("somebody else has just created it", exists=True)
                 return None
 
     def start(self, node: Node, reason: str) -> Pending:
@@ -130,8 +130,8 @@ class Steps:
         event = Event(EventKind.ACTION, self._context.clock.now(), self._name, text, {"verb": str(verb), **data})
         self._context.tell(event)
 
-    def _note(self, text: str) -> None:
-        self._context.tell(Event(EventKind.NOTE, self._context.clock.now(), self._name, text))
+    def _note(self, text: str, **data: object) -> None:
+        self._context.tell(Event(EventKind.NOTE, self._context.clock.now(), self._name, text, data))
 
     def _note_down(self, event: str, **data: Any) -> None:
         self._context.journal.append(self._name, event, self._context.clock.now(), **data)

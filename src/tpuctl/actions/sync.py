@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError, TpuctlError
@@ -39,15 +40,16 @@ def sync(
     order: Order,
     *,
     clock: Clock,
-    tell: Callable[[int], None] = lambda _: None,
+    tell: Callable[[str, int, int], None] = lambda *_: None,
     patient: bool = True,
     ssh_options: SshOptions = lambda _: (),
 ) -> Synced:
     """Bring a tree to workers, at most 32 at a time. A worker that fails does not keep the others from getting theirs.
 
-    `tell` gets the number of bytes as they go, from several threads. With `patient` a link that breaks is tried anew, three
-    times; `ssh_options` gives further options of ssh for a connection. Raises `InvalidInputError` where rsync is demanded and
-    is not here, `SshProgramMissingError` without ssh.
+    `tell` gets a worker's label, how many bytes it was sent and of how many, from several threads. With `patient` a link that
+    breaks is tried anew, three times; `ssh_options` gives further options of ssh for a connection.
+
+    Raises `InvalidInputError` where rsync is demanded and is not here, `SshProgramMissingError` without ssh.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
 
@@ -55,13 +57,12 @@ def sync(
         raise InvalidInputError("there is no `rsync` on PATH", hint="install it, or use `--via auto`")
     started = clock.monotonic()
     contents, sessions = Contents(tree), Sessions()
-    cargo = Cargo(tree, order, contents, secrets.token_hex(8), tell)
+    cargo = Cargo(tree, order, contents, secrets.token_hex(8))
     pauses = _PAUSES if patient else ()
 
     def serve(member: Member) -> Ending:
-        return Ending(
-            member, _bring(member, cargo, sessions, clock=clock, pauses=pauses, options=ssh_options(member.way))
-        )
+        attempt = partial(visit, member.way, cargo, sessions, tell=partial(tell, member.label))
+        return Ending(member, _bring(attempt, ssh_options(member.way), clock=clock, pauses=pauses))
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
         try:
@@ -104,17 +105,11 @@ def keep_synced(
 
 
 def _bring(
-    member: Member,
-    cargo: Cargo,
-    sessions: Sessions,
-    *,
-    clock: Clock,
-    pauses: Sequence[timedelta],
-    options: tuple[str, ...],
+    attempt: Callable[..., Brought], options: tuple[str, ...], *, clock: Clock, pauses: Sequence[timedelta]
 ) -> Brought | NotSyncedError:
     for pause in (*pauses, None):
         try:
-            return visit(member.way, cargo, sessions, options=options)
+            return attempt(options=options)
         except NotSyncedError as error:
             if not error.may_pass or pause is None:
                 return error

@@ -103,7 +103,7 @@ class OsLoginClient:
         That it tells it for every kind of token with the scope cloud-platform is unverified.
         """
         try:
-            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: str(data["email"]))
+            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: data.get("email") or None)
         except (RefusedError, TransportError):
             return None
 

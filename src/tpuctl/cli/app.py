@@ -74,7 +74,7 @@ class App:
 
         environ = self.invocation.environ
         home = Path(environ["HOME"]) if environ.get("HOME") else None
-        project_file = configfile.find_project_file(self.invocation.folder, home=home)
+        project_file = self._flags.get("spec_file") or configfile.find_project_file(self.invocation.folder, home=home)
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
         if "sandbox" in shared:
             shared["sandbox"] = "true" if shared["sandbox"] else "false"
@@ -279,6 +279,11 @@ class App:
     def log_in_as(self, login: str) -> None:
         """Use another login name on the workers."""
         self._flags["user"] = login
+        self.__dict__.pop("settings", None)
+
+    def use_project_file(self, path: Path) -> None:
+        """Read settings from a file instead of the `tpuctl.yaml` that is found; it may say as much, and no more."""
+        self._flags["spec_file"] = path
         self.__dict__.pop("settings", None)
 
     def command_line(self) -> str:

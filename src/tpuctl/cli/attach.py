@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, tail: int | None) -> int:
     """Follow a job to its end, and end as `tpuctl run` would have: with 0 only if it did so on all its workers.
 
-    Without JOB it is the newest that runs, else the newest; of two words or more the last is the job. What it has printed so far
-    comes first. Ctrl-C leaves a detached job running. To any other it is passed on, as `tpuctl run` does: INT, then QUIT,
-    then KILL; nobody else is there to end it.
+    Without JOB it is the newest that runs, else the newest; of two words or more the last is the job. What it has printed so
+    far comes first. Ctrl-C leaves a detached job running, and one that somebody else follows. To any other it is passed on, as
+    `tpuctl run` does: INT, then QUIT, then KILL.
 
     \b
     Examples:
@@ -36,8 +36,10 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     choice = chosen(app, words, selector, worker)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes, running_first=True)
+    # In place of a `run` that is gone: nobody else would end it.
+    is_ours = not job.is_detached and not job.is_followed
     if app.terminal.is_interactive:
-        leaves = "leaves it running" if job.is_detached else "sends INT to it"
+        leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))
-    result = follow(app, choice, job, listing.silent, passes_signals=not job.is_detached)
+    result = follow(app, choice, job, listing.silent, passes_signals=is_ours)
     return show_result(app, result)

@@ -42,7 +42,8 @@ def command(
     """List the jobs of nodes, with how each has ended on its workers. The workers keep that, and the output.
 
     They are those that were started with `tpuctl run --detach`, and other commands of `tpuctl run` while they run, or that lost
-    who followed them. A job that does not run and whose end nobody wrote down is lost: the worker was rebooted, or out of memory.
+    who followed them. A job that does not run and whose end nobody wrote down is lost: the worker was rebooted, or out of
+    memory.
 
     \b
     Examples:

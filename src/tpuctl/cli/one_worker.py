@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError, RemoteCommandError
 from tpuctl.remote import tmux
@@ -41,19 +41,40 @@ class Session:
         return build(self.member.way, words, tty=self.tty, options=options)
 
 
+def check_wish(app: App, node: str, words: tuple[str, ...], *, flags: SshFlags, options: dict[str, Any]) -> None:
+    """Raise `InvalidInputError` for what does not go together, before anything is sent."""  # click's options
+    name = options["tmux"]
+    if flags.no_command and (words or name is not None):
+        raise InvalidInputError("`-N` runs nothing", hint="leave out `-N`, or the command and `--tmux`")
+    if name is None:
+        return
+    tmux.attach_line(name)
+    if not app.terminal.streams.stdin_is_terminal and not options["dry_run"]:
+        hint = f"jobs that need none go on by themselves: `tpuctl run {node} --detach -- COMMAND`"
+        raise InvalidInputError("`--tmux` needs a terminal", hint=hint)
+
+
+def session_with(
+    app: App, node: str, member: Member, words: tuple[str, ...], *, flags: SshFlags, options: dict[str, Any]
+) -> Session:  # click's options
+    """Return what is to be started with one worker. Forwards alone, where nobody types, stay until they are ended."""
+    name, is_typed_into = options["tmux"], app.terminal.streams.stdin_is_terminal
+    only_forwards = flags.no_command or bool(flags.forwards and not words and name is None and not is_typed_into)
+    is_shell = not words and not only_forwards
+    tty = flags.tty or (is_typed_into and (is_shell or name is not None))
+    return Session(node, member, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
+
+
 def attach(app: App, session: Session) -> int:
     """Attach to the session of tmux until the user leaves it, across lost connections; return the exit code.
 
-    Raises `InvalidInputError` without a terminal and `RemoteCommandError` without tmux on the worker.
+    Raises `RemoteCommandError` where the worker has no tmux, lets us in no more, or is gone.
     """
     from tpuctl.actions.attachment import stay_attached  # noqa: PLC0415  # only with --tmux
     from tpuctl.remote.foreground import run  # noqa: PLC0415  # as above
 
     member, terminal = session.member, app.terminal
     name = member.node.name.node_id
-    if not terminal.streams.stdin_is_terminal:
-        hint = f"jobs that need none go on by themselves: `tpuctl run {name} --detach -- COMMAND`"
-        raise InvalidInputError("`--tmux` needs a terminal", hint=hint)
     back = f"tpuctl ssh {session.node} --worker {member.worker} --tmux={session.tmux}"
 
     def enter() -> Ran:
@@ -109,3 +130,12 @@ def _check(app: App, session: Session) -> None:
         what = "is gone" if node is None else "was made anew"
         raise RemoteCommandError(f"`{name}` {what}, and the session with it", hint=f"see `tpuctl history {name}`")
     check_state(node)
+
+
+def warn_without_terminals(app: App, member: Member) -> None:
+    """Say beforehand why the sandbox's sshd will end the session: it does not tell itself."""
+    from tpuctl.sandbox.sshd.terminals import terminal_obstacle  # noqa: PLC0415  # only for the sandbox
+
+    if obstacle := terminal_obstacle():
+        name = member.node.name.node_id
+        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {name} -- COMMAND")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +13,12 @@ import click
 
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import TerminatedError
+from tpuctl.cli.signals import undisturbed
 from tpuctl.cli.usage import asked_for_json, show_usage
 from tpuctl.errors import ExitCode, TpuctlError
 from tpuctl.output.terminal import Format, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tpuctl.cli.app import App
 
 # What a shell reports for a process that SIGPIPE ended.
@@ -62,13 +59,13 @@ def run(invocation: Invocation) -> int:
         show_usage(error, app.terminal, form=Format.JSON if as_json else Format.TABLE)
         return ExitCode.USAGE
     except KeyboardInterrupt:
-        with _undisturbed():
+        with undisturbed():
             if invocation.streams.stderr_is_terminal:
                 invocation.streams.stderr.write("\n")  # the terminal has shown ^C
             app.interrupted("interrupted")
         return ExitCode.INTERRUPTED
     except TerminatedError:
-        with _undisturbed():
+        with undisturbed():
             app.interrupted("terminated")
         return ExitCode.TERMINATED
     except BrokenPipeError:
@@ -118,20 +115,6 @@ def _working_directory() -> Path:
     except FileNotFoundError:
         # With another one the wrong project file would be found: perhaps the cloud instead of the sandbox.
         sys.exit("error: the working directory was removed\n  hint: change to one that is there, and try again")
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore further signals for as long as it takes to say what goes on in the cloud: that must be read."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _silence(streams: Streams) -> None:

@@ -71,7 +71,7 @@ def reach(app: App) -> Reach:
 def with_reachable_goal(
     app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
 ) -> Policy:
-    """Return the policy for one node: without a `goal` of the user's it goes for `healthy` where ssh cannot get to the workers."""
+    """Return the policy for one node: it goes for `healthy` where ssh cannot get to the workers and no `goal` was named."""
     from dataclasses import replace as with_goal  # noqa: PLC0415  # most commands reach no worker
 
     from tpuctl.readiness import Goal  # noqa: PLC0415  # as above

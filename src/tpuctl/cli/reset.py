@@ -17,6 +17,7 @@ from tpuctl.cli.options import (
     yes_option,
 )
 from tpuctl.cli.policy import deadline, level_option, reachable_goal
+from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
@@ -47,6 +48,7 @@ _QUESTIONS = {
     help="How to do it.",
 )
 @level_option
+@reach_options
 @timeout_option
 @steal_option
 @events_option

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def show_node(app: App, node: Node) -> None:
     """Show a node that a command changed: name and state, or the whole node as JSON."""
+    refresh(app, [node])
     show_states(app, [node])
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.environment_options import environment_options, take_environment
+from tpuctl.cli.one_off_options import one_off_options, take_job
 from tpuctl.cli.options import Duration, cli_command, complete_node
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     help="How long a worker is tried to be reached. [default: 45s]",
 )
 @click.option("--no-stdin", "-n", is_flag=True, help="Do not pass stdin on to the command of a single worker.")
+@one_off_options
 @reach_options
 def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[str, ...], **options: Any) -> int:
     """Run a command on all workers of nodes at once, and end with 0 only if it did so on all.
@@ -62,19 +64,33 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
       tpuctl run trainer --worker 0 -- 'ls -l $HOME'
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
+      tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
-    from tpuctl.cli.members import find_nodes, members  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.running import run_on  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
+    job = take_job(app, options, workers)
     wish = _wish(app, options)
+    if job is not None:
+        from tpuctl.cli.one_off import run_job  # noqa: PLC0415  # as above
+
+        return run_job(app, _only(nodes, selector), job, wish)
     found = members(app, find_nodes(app, nodes, selector), workers)
+    await_key(app, found)
     return run_on(app, found, wish)
+
+
+def _only(nodes: tuple[str, ...], selector: tuple[str, ...]) -> str | None:
+    if len(nodes) > 1 or selector:
+        raise InvalidInputError("`--up` is about one node", hint="name one, or none: then it gets a name of its own")
+    return nodes[0] if nodes else None
 
 
 def _wish(app: App, options: dict[str, Any]) -> Wish:
     from tpuctl.cli.running import Wish, line_of  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.remote.jobs.values import check_job_name  # noqa: PLC0415  # as above
     from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
 
     words: tuple[str, ...] = options["remote_command"]
@@ -95,7 +111,7 @@ def _wish(app: App, options: dict[str, Any]) -> Wish:
         line=options["line"] if options["line"] is not None else line_of(words),
         limits=limits,
         environment=environment,
-        job=options["job"],
+        job=check_job_name(options["job"]) if options["job"] is not None else None,
         folder=options["workdir"],
         log_folder=app.invocation.folder / Path(options["log_dir"]).expanduser() if options["log_dir"] else None,
         detach=options["detach"],

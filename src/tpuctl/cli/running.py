@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.run_report import problem, to_json
 from tpuctl.actions.running import Command, Runner, job_name
+from tpuctl.cli.environment_options import warn_of_environment
 from tpuctl.cli.keeping import keeping
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
@@ -45,6 +46,7 @@ class Wish:
     log_folder: Path | None = None
     detach: bool = False
     takes_stdin: bool = True
+    passes_signals: bool = True
 
 
 def line_of(words: Sequence[str]) -> str:
@@ -57,6 +59,7 @@ def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
     # Links and commands live in real time, also where the cloud's clock is the sandbox's.
     clock = SystemClock()
     form = app.format
+    warn_of_environment(app, wish.environment, [member.node for member in members])
     source = _source(app, members, takes_stdin=wish.takes_stdin and not wish.detach)
     with Streams(
         app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
@@ -64,7 +67,13 @@ def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
         runner = Runner(clock, streams, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
         result = runner.run(
             members,
-            Command(line=wish.line, folder=wish.folder, detach=wish.detach, source=source),
+            Command(
+                line=wish.line,
+                folder=wish.folder,
+                detach=wish.detach,
+                source=source,
+                passes_signals=wish.passes_signals,
+            ),
             wish.limits,
             job=wish.job or job_name(clock.now()),
             environment=lambda member: variables(wish.environment, member.node, member.worker, member.node.workers),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.cli.members import await_key, find_nodes, members
-from tpuctl.cli.one_worker import Session, attach, explain
+from tpuctl.cli.one_worker import Session, attach, check_wish, explain, session_with, warn_without_terminals
 from tpuctl.cli.options import cli_command, node_argument
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.ssh_flags import AllOrNumber, command_words, ssh_flags, take_flags, tell_forwards
@@ -21,8 +20,6 @@ from tpuctl.remote.tmux import DEFAULT_NAME
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
-    from tpuctl.cli.ssh_flags import SshFlags
-    from tpuctl.remote.member import Member
 
 
 @cli_command("ssh", without=("output",))
@@ -60,6 +57,7 @@ def command(
     words = command_words(remote_command, line, node)
     flags, workers = take_flags(options), WorkerSet.parse(worker)
     looks = options["dry_run"] or options["plain"]
+    check_wish(app, node, words, flags=flags, options=options)
     nodes = find_nodes(app, [node])
     numbers = workers.of(nodes[0].name.node_id, nodes[0].workers)
     if len(numbers) > 1:
@@ -71,7 +69,7 @@ def command(
         from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
 
         return run_on(app, found, Wish(line=line_of(words), limits=Limits(batch=options["batch_size"])))
-    sessions = [_session(app, node, member, words, flags=flags, options=options) for member in found]
+    sessions = [session_with(app, node, member, words, flags=flags, options=options) for member in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
@@ -82,25 +80,12 @@ def command(
     return _open(app, sessions[0])
 
 
-def _session(
-    app: App, node: str, member: Member, words: tuple[str, ...], *, flags: SshFlags, options: dict[str, Any]
-) -> Session:  # click's options
-    """Return what is to be started with one worker. Forwards alone, where nobody types, stay until they are ended."""
-    name, is_typed_into = options["tmux"], app.terminal.streams.stdin_is_terminal
-    only_forwards = flags.no_command or bool(flags.forwards and not words and name is None and not is_typed_into)
-    if only_forwards and (words or name is not None):
-        raise InvalidInputError("`-N` runs nothing", hint="leave out `-N`, or the command and `--tmux`")
-    is_shell = not words and not only_forwards
-    tty = flags.tty or (is_typed_into and (is_shell or name is not None))
-    return Session(node, member, words, replace(flags, no_command=only_forwards), tty, options["plain"], name)
-
-
 def _open(app: App, session: Session) -> int:
     streams = app.terminal.streams
     if session.tmux is not None:
         return attach(app, session)
     if app.is_sandbox and session.tty:
-        _warn_without_terminals(app, session.member)
+        warn_without_terminals(app, session.member)
     if not session.words and streams.stdin is sys.stdin:
         app.close()
         execute(session.argv())
@@ -119,12 +104,3 @@ def _check_many(count: int, words: tuple[str, ...], *, is_single: bool) -> None:
         hint = f"name one of 0 to {count - 1} with `--worker`"
         what = "ssh's own options, `--tmux` and `--plain`"
         raise InvalidInputError(f"{what} are for one worker at a time", hint=hint)
-
-
-def _warn_without_terminals(app: App, member: Member) -> None:
-    """Say beforehand why the sandbox's sshd will end the session: it does not tell itself."""
-    from tpuctl.sandbox.sshd.terminals import terminal_obstacle  # noqa: PLC0415  # only for the sandbox
-
-    if obstacle := terminal_obstacle():
-        name = member.node.name.node_id
-        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {name} -- COMMAND")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project, or of --zone, that ssh can reach.")
 @click.option("--prefix", default=None, metavar="TEXT", help="Put this before the names of hosts.")
 @click.option("--remove", is_flag=True, help="Remove the entries of these nodes; with --all all entries of this cloud.")
-@click.option("--print", "prints", is_flag=True, help="Print the entries, and write nothing.")
+@click.option("--print", "prints", is_flag=True, help="Print the entries instead of writing them.")
 @click.option("--file", metavar="FILE", default=None, help="Write to FILE, for `ssh -F FILE`.")
 @reach_options
 @yes_option
@@ -48,16 +48,38 @@ def command(
       tpuctl ssh-config trainer --print >> my_config
       tpuctl ssh-config trainer --file ./hosts && rsync -e 'ssh -F hosts' -a data trainer:
     """
-    from tpuctl.cli import ssh_entries as own  # noqa: PLC0415  # completion and --help need not wait for it
+    if nodes and all_nodes:
+        raise InvalidInputError("nodes are chosen in several ways", hint="name them, or use `--all`")
+    if not nodes and not all_nodes and (remove or prints):
+        raise InvalidInputError("which nodes?", hint="name them, or use `--all`")
+    _act(
+        app,
+        nodes if nodes or all_nodes else None,
+        _file(app, file),
+        prefix=prefix,
+        remove=remove,
+        prints=prints,
+        yes=yes,
+    )
+
+
+def _act(
+    app: App,
+    nodes: tuple[str, ...] | None,
+    file: Path | None,
+    *,
+    prefix: str | None,
+    remove: bool,
+    prints: bool,
+    yes: bool,
+) -> None:
+    """Do what was asked for; no name is every node, nothing is none."""
+    from tpuctl.cli.ssh_entries import entries_file  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.ssh_writing import new_entries, offer_include, remove_entries, show, write  # noqa: PLC0415  # as above
     from tpuctl.remote.ssh_config import check_prefix, read  # noqa: PLC0415  # as above
 
-    if nodes and all_nodes:
-        raise InvalidInputError("nodes are chosen in several ways", hint="name them, or use `--all`")
-    path = _file(app, file) or own.entries_file(app)
-    if not nodes and not all_nodes:
-        if remove or prints:
-            raise InvalidInputError("which nodes?", hint="name them, or use `--all`")
+    path = file or entries_file(app)
+    if nodes is None:
         show(app, read(path).entries)
         return
     if remove:

@@ -48,10 +48,13 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     nodes, place = _split(words, selector)
+    place = app.invocation.folder / place
+    if not place.exists():
+        raise InvalidInputError(f"there is no folder `{place}`", hint="several nodes are chosen with `-l KEY=VALUE`")
     if options["watch"] and options["dry_run"]:
         raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="leave one of them out")
     workers = WorkerSet.parse(worker)
-    wish = Wish.of(app, app.invocation.folder / place, options)
+    wish = Wish.of(app, place, options)
 
     def find() -> Sequence[Member]:
         found = members(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])

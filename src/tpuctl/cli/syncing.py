@@ -63,7 +63,10 @@ def once(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
     tree = wish.read()
     _note(app, tree.notes)
     members, clock = find(), _clock(app)
-    with Meter(app.terminal, clock, "sent") as meter:
+    with (
+        app.going_on("the files have not arrived everywhere", resume=app.command_line()),
+        Meter(app.terminal, clock) as meter,
+    ):
         synced = sync(members, tree, wish.order, clock=clock, tell=meter, ssh_options=keeping(app))
     _show(app, synced, dry_run=wish.order.look)
     _note(app, syncs.remarks(synced))

@@ -20,6 +20,7 @@ from tpuctl.cli.options import (
     yes_option,
 )
 from tpuctl.cli.policy import level_option, probe_option, repair_options
+from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.errors import ExitCode
 from tpuctl.events import EventKind, to_all
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 @click.option("--replace", is_flag=True, help="Delete and make anew a node that differs.")
 @repair_options
 @hook_options(EventKind.RECOVERED)
+@reach_options
 @timeout_option
 @no_wait_option
 @anyway_option
@@ -129,7 +131,6 @@ def _task(
     """Return what is wanted of one node, once its user has agreed to what would destroy."""
     from tpuctl.actions.observation import Task  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.approval import show_first_use  # noqa: PLC0415  # as above
-    from tpuctl.cli.reach_options import with_reachable_goal  # noqa: PLC0415  # as above
 
     differences = spec.differences(found) if spec and found else ()
     # What was not there to be looked at was not confirmed either.

@@ -8,6 +8,7 @@ import click
 
 from tpuctl.cli.options import cli_command, events_option, selecting_options, timeout_option
 from tpuctl.cli.policy import deadline, probe_option, reachable_goal
+from tpuctl.cli.reach_options import reach_options
 from tpuctl.readiness import Goal, Policy
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 @selecting_options
 @click.option("--for", "goal", type=click.Choice([str(goal) for goal in Goal]), help="What to wait for. [default: ssh]")
 @probe_option
+@reach_options
 @timeout_option
 @events_option
 def command(

@@ -11,6 +11,7 @@ import click
 from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.options import cli_command, events_option, selecting_options, steal_option
 from tpuctl.cli.policy import level_option, probe_option, repair_options
+from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.clock import SystemClock, format_duration, parse_duration, parse_timestamp
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst
@@ -60,6 +61,7 @@ class Moment(click.ParamType["timedelta | datetime"]):
 @repair_options
 @click.option("--recreate-deleted", is_flag=True, help="Make a node anew that somebody deleted.")
 @hook_options()
+@reach_options
 @steal_option
 @events_option
 @click.option("--yes", "-y", is_flag=True, help="Repair nodes that may be in use, too.")

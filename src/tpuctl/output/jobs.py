@@ -140,7 +140,7 @@ def _seconds(duration: timedelta | None) -> str:
     if duration is None:
         return ""
     seconds = duration.total_seconds()
-    return f"{seconds:.1f}s" if seconds < 10 else format_duration(duration)  # noqa: PLR2004  # below it tenths matter
+    return f"{seconds:.1f}s" if seconds < 10 else format_duration(duration)  # below it tenths matter
 
 
 def _total(duration: timedelta | None) -> float | None:

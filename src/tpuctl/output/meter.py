@@ -20,14 +20,14 @@ _QUIET_FOR = timedelta(milliseconds=500)
 
 
 class Meter:
-    """Counts bytes. Call it with each further number of them, from any thread."""
+    """Adds up what workers were sent, of how much each. Call it from any thread."""
 
-    def __init__(self, terminal: Terminal, clock: Clock, what: str) -> None:
-        self._terminal, self._clock, self._what = terminal, clock, what
+    def __init__(self, terminal: Terminal, clock: Clock) -> None:
+        self._terminal, self._clock = terminal, clock
         self._is_shown = terminal.is_redrawn and not terminal.quiet
-        self._due = clock.monotonic() + _QUIET_FOR
         self._began = clock.monotonic()
-        self._total = 0
+        self._due = self._began + _QUIET_FOR
+        self._workers: dict[str, tuple[int, int]] = {}
         self._lock = Lock()
         self._has_drawn = False
 
@@ -40,18 +40,17 @@ class Meter:
         if self._has_drawn:
             self._write("\r\x1b[K")
 
-    def __call__(self, size: int) -> None:
-        """Count so many bytes more."""
+    def __call__(self, worker: str, done: int, total: int) -> None:
+        """Note how many bytes a worker was sent, of how many."""
         with self._lock:
-            self._total += size
+            self._workers[worker] = (done, total)
             now = self._clock.monotonic()
             if not self._is_shown or now < self._due:
                 return
-            self._due = now + _REDRAWN_EVERY
-            seconds = (now - self._began).total_seconds()
-            self._has_drawn = True
-            rate = f"{format_size(self._total / seconds)}/s" if seconds else ""
-            self._write(f"\r\x1b[K{self._what}: {format_size(self._total)}, {rate}")
+            self._due, self._has_drawn = now + _REDRAWN_EVERY, True
+            done, total = (sum(column) for column in zip(*self._workers.values(), strict=True))
+            rate = format_size(done / (now - self._began).total_seconds())
+            self._write(f"\r\x1b[Ksent {format_size(done)} of {format_size(total)}, {rate}/s")
 
     def _write(self, text: str) -> None:
         self._terminal.streams.stderr.write(text)

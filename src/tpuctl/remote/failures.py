@@ -154,6 +154,9 @@ def _error(members: list[Member], stderr: str, verdict: Verdict | None, seen: Ci
     said = telling_line(stderr)
     if verdict is None:
         why = said or "ssh ended without a word"
+        if seen.waited is not None:
+            # What it said before, such as that a host key is new, did not end it.
+            why = f"no answer within {seen.waited.total_seconds():g} s"
         hint = f"look closer with `ssh -v`, or see `tpuctl status {members[0].node.name.node_id}`"
         return SshFailedError(f"{who} cannot be reached: {why}", hint=hint, error_id=None, retriable=False)
     hints = [*_particulars(members[0], verdict, seen), *verdict.remedy, *([f"ssh said: {said}"] if said else [])]

@@ -1,4 +1,9 @@
-"""tpuctl's own known_hosts file: host keys that the API vouches for."""
+"""tpuctl's own known_hosts file: host keys that the API vouches for.
+
+An alias holds the node's id, so a node that was made anew is a new name, and its new host key is no change. For a machine
+that keeps its id (a reimaged one) the key of the API takes the place of the old one. gcloud's file is only read: ssh is
+content when one key of either file fits, and speaks of a changed key when there are some and none fits (observed: OpenSSH 9.2).
+"""
 
 from __future__ import annotations
 

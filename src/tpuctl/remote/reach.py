@@ -167,8 +167,7 @@ class Reach:
             raise NoWayError(
                 f"worker {worker} of `{name}` has no external address: it cannot be reached from outside its network",
                 hint="`--iap` tunnels through Identity-Aware Proxy (setting `iap`)\n"
-                "`--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)\n"
-                f"what needs no ssh is waited for with `tpuctl wait {name} --for healthy`",
+                "`--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)",
             )
         if way is Way.INTERNAL and endpoint.internal is None:
             raise NoWayError(f"worker {worker} of `{name}` has no internal address", hint=f"see `tpuctl status {name}`")

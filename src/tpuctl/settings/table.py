@@ -128,10 +128,9 @@ _SPECS: Final = (
     SettingSpec(
         "ssh_config",
         ValueKind.BOOLEAN,
-        "`up` writes entries of ssh's configuration for every node, as `tpuctl ssh-config` does",
+        "write entries of ssh's configuration for each node that is brought up or waited for",
         files=_USER_ONLY,
         flag_name="",
-        default="false",
     ),
     SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
     SettingSpec("version", ValueKind.TEXT, "runtime version of a new node"),

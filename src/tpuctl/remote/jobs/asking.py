@@ -79,16 +79,20 @@ class Workers:
         order = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
         return self._each(order, parse, patience=PATIENCE + wait)
 
-    def remove(self, names: Sequence[str], *, older: timedelta) -> list[Mapping[str, str] | Silence]:
+    def remove(
+        self, names: Sequence[str], *, older: timedelta, only_looks: bool = False
+    ) -> list[Mapping[str, str] | Silence]:
         """Remove jobs that are named, or all that ended so long ago, but none that runs.
 
-        Returns what came of each: `removed`, `missing`, `running`, `followed` (its output is being read).
+        Returns what came of each: `removed`, `missing`, `running`, `followed` (its output is being read). With `only_looks`
+        nothing is removed: what would be is `ended`.
         """
 
         def parse(member: Member, told: Any) -> Mapping[str, str]:  # noqa: ARG001  # a literal; all parsers are called alike
             return {str(name): str(outcome) for name, outcome in told.items()}
 
-        return self._each({"do": "remove", "names": list(names), "older": older.total_seconds()}, parse)
+        order = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": only_looks}
+        return self._each(order, parse)
 
     def _each(
         self, order: dict[str, Any], parse: Callable[[Member, Any], _T], *, patience: timedelta = PATIENCE

@@ -47,8 +47,8 @@ def check_demands(node: str, account: str, metadata: Mapping[str, str], project_
 
 def _demands(node: str, what: str, switch: str, *others: str) -> OsLoginError:
     hint = (
-        f"switch that off for this node: `tpuctl update {node} --metadata {switch}=FALSE`",
+        f"log in with what can be asked for it: `gcloud compute tpus tpu-vm ssh {node}`",
         *others,
-        f"or log in with a tool that can be asked: `gcloud compute tpus tpu-vm ssh {node}`",
+        f"or, where that is allowed, switch it off for this node: `tpuctl update {node} --metadata {switch}=FALSE`",
     )
     return OsLoginError(f"OS Login lets nobody into `{node}` without {what} (`{switch}`)", hint="\n".join(hint))

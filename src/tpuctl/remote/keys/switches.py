@@ -47,13 +47,6 @@ class RememberedSwitches:
             self._write({**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}})
         return found
 
-    def forget(self, project: str) -> None:
-        """Have the project asked the next time: what was seen of it seems not to be so any more."""
-        entries = self._read()
-        if entries.pop(project, None) is not None:
-            with suppress(OSError):
-                self._write(entries)
-
     def _read(self) -> dict[str, Any]:
         try:
             found = json.loads(self._path.read_text("utf-8"))

@@ -20,6 +20,7 @@ from tpuctl.remote.onboard.copy_frames import (
     RefusedError,
     digest,
     reason,
+    sample,
     shown,
     to_bytes,
     to_text,
@@ -150,7 +151,8 @@ class Keeper:
             there = min(os.lstat(unfinished).st_size, entry.size)
             there -= there % STEP if there < entry.size else 0
             return ((number, there, digest(unfinished, there)),) if there else ()
-        if found and found.st_size == entry.size:
+        # The same command given again: what came whole before need not come again.
+        if found and found.st_size == entry.size and (not entry.sample or sample(path, entry.size) == entry.sample):
             self._whole.add(number)
             return ((number, entry.size, digest(path, entry.size)),)
         return ()

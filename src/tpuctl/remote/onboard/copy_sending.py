@@ -13,7 +13,18 @@ import re
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.remote.onboard.copy_frames import BLOCK, Channel, Entry, RefusedError, digest, reason, shown, to_text
+from tpuctl.remote.onboard.copy_frames import (
+    BLOCK,
+    STEP,
+    Channel,
+    Entry,
+    RefusedError,
+    digest,
+    reason,
+    sample,
+    shown,
+    to_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
@@ -83,7 +94,9 @@ def _entry(path: bytes, name: bytes, found: os.stat_result) -> Entry:
     is_folder = stat.S_ISDIR(found.st_mode)
     version = b"" if is_folder else b"%d %d " % (found.st_size, found.st_mtime_ns)
     key = hashlib.blake2b(version + os.path.abspath(path), digest_size=6).hexdigest()
-    return Entry(is_folder, to_text(name), 0 if is_folder else found.st_size, found.st_mode, found.st_mtime_ns, key)
+    size = 0 if is_folder else found.st_size
+    known = sample(path, size) if size > STEP else ""
+    return Entry(is_folder, to_text(name), size, found.st_mode, found.st_mtime_ns, key, known)
 
 
 class Sender:

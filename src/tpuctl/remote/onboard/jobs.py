@@ -200,7 +200,10 @@ def is_child(pid: int, parent: int) -> bool:
 
 
 def remove_some(link: Link, order: dict[str, Any]) -> None:
-    """Remove the jobs that are named, or all that ended so long ago. What runs, or is being read, is left alone."""
+    """Remove the jobs that are named, or all that ended so long ago; what runs, or is being read, is left alone.
+
+    With `only_looks` nothing is removed yet: the client asks all workers before the first removes anything.
+    """
     outcomes = {}
     if order["names"]:
         names: Iterable[str] = order["names"]
@@ -214,8 +217,9 @@ def remove_some(link: Link, order: dict[str, Any]) -> None:
         elif about["state"] == "running" or about["followed"]:
             outcomes[name] = "running" if about["state"] == "running" else "followed"
         elif order["names"] or ended_ago(folder) >= order["older"]:
-            remove(folder)
-            outcomes[name] = "removed"
+            if not order["only_looks"]:
+                remove(folder)
+            outcomes[name] = "ended" if order["only_looks"] else "removed"
     send_value(link, outcomes)
 
 

@@ -54,9 +54,9 @@ def launch(folder: str, order: dict[str, Any]) -> int | None:
             supervise(folder, order, feeding)
         finally:
             os._exit(1)
-    for file in (lock, told, feeding):
-        if file is not None:
-            os.close(file)
+    for handle in (lock, told, feeding):
+        if handle is not None:
+            os.close(handle)
     return ended
 
 

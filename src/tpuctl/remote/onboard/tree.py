@@ -7,8 +7,7 @@ replaced although no sync put it there is kept in `~/.tpuctl/sync/KEY.replaced/`
 
 Both sides speak in frames: eight bytes of length, so many of JSON. The client says what it has, the worker what differs, the
 client what it sends, then the files: a head, blocks with their length, an empty block, and a byte that says whether the file
-stood still meanwhile. Last, the worker says what was done. The other end is `remote/syncing/wire.py`.
-`folder.py` is sent before it, and runs in the same namespace.
+stood still meanwhile. Last, the worker says what was done. The other end is `remote/syncing/visit.py`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import struct
 import sys
 import zlib
 
+from tpuctl.remote.onboard.folder import Folder, RefusalError, raw, seen, shown
+
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
-
-    from tpuctl.remote.onboard.folder import Folder, RefusalError, raw, seen, shown
 
 MARK = b"\n\0tpuctl-tree\n"
 HEAD = struct.Struct(">IIq")  # number, mode, mtime in ns
@@ -118,9 +117,8 @@ class Delivery:
         status = self.folder.stand(name)
         if status is None or stat.S_ISDIR(status.st_mode):
             return
+        clear(copy)
         os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
-        if seen(copy) is not None:
-            os.unlink(copy)
         try:
             os.link(path, copy, follow_symlinks=False)
         except OSError:  # another file system
@@ -211,6 +209,17 @@ def write(source: BinaryIO, part: bytes) -> tuple[int, bool]:
             total += size
             while block:
                 block = block[file.write(block) or 0 :]
+
+
+def clear(copy: bytes) -> None:
+    """Remove an older copy that is where a copy, or a folder above it, is to be."""
+    above = copy
+    while seen(above) is None:
+        above = os.path.dirname(above)
+    if not stat.S_ISDIR(os.lstat(above).st_mode):
+        os.unlink(above)
+    elif above == copy:
+        shutil.rmtree(copy)
 
 
 def check(name: str) -> None:

@@ -69,6 +69,11 @@ class Crew:
             while any(post.phase is not Phase.ENDED for post in self._posts):
                 self._advance()
                 self._listen()
+        except BaseException:
+            # Somebody wants to get on with something else.
+            for post in self._posts:
+                post.drop()
+            raise
         finally:
             self._close()
         return tuple(post.ending for post in self._posts if post.ending is not None)

@@ -44,14 +44,18 @@ class PassedOn:
 
 
 @contextmanager
-def passed_on() -> Iterator[PassedOn]:
-    """Collect SIGINT and SIGTERM instead of being ended by them. In a thread no signal arrives, and none is collected."""
+def passed_on(*, catch: bool = True) -> Iterator[PassedOn]:
+    """Collect SIGINT and SIGTERM instead of being ended by them; without `catch` they do what they did before.
+
+    In a thread no signal arrives, and none is collected.
+    """
     interrupts = PassedOn()
 
     def take(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a handler
         interrupts.note(number)
 
-    caught = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    catch = catch and threading.current_thread() is threading.main_thread()
+    caught = (signal.SIGINT, signal.SIGTERM) if catch else ()
     before = {number: signal.signal(number, take) for number in caught}
     try:
         yield interrupts

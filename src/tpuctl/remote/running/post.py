@@ -173,6 +173,11 @@ class Post:
             with suppress(BrokenPipeError):
                 self.stdin.close()
 
+    def drop(self) -> None:
+        """End ssh at once; the command goes on."""
+        if self._process is not None:
+            self._process.kill()
+
     def close(self) -> None:
         """Let ssh end; it is given two seconds."""
         if self._process is None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-import subprocess
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from tpuctl.remote.ssh import argv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.remote.ssh import Connection
     from tpuctl.remote.syncing.sessions import Sessions
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 # Files that vanished while it worked [rsync's manual].
 _VANISHED = 24
+# `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
+_PROGRESS = re.compile(rb"(?:^|\r) *([0-9,]+) +[0-9]+%")
 
 
 def is_here() -> bool:
@@ -25,16 +29,35 @@ def is_here() -> bool:
 
 
 def carry(
-    way: Connection, tree: Tree, numbers: Sequence[int], folder: str, *, sessions: Sessions, options: tuple[str, ...]
+    way: Connection,
+    tree: Tree,
+    numbers: Sequence[int],
+    folder: str,
+    *,
+    sessions: Sessions,
+    options: tuple[str, ...],
+    tell: Callable[[int], None],
 ) -> str | None:
-    """Send files of a tree to a folder on the worker, where theirs are made already. Returns what rsync complained of."""
-    names = b"".join(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0" for number in numbers)
-    process = sessions.start(words(way, tree, folder, options=options), stdout=subprocess.DEVNULL)
-    _, said = process.communicate(names)
-    if process.returncode in {0, _VANISHED}:
-        return None
-    lines = said.decode(errors="replace").strip().splitlines()
-    return f"rsync ended with {process.returncode}" + (f": {lines[0]}" if lines else "")
+    """Send files of a tree to a folder on the worker, where theirs are made already. Returns what rsync complained of.
+
+    `tell` gets the number of bytes that are there, as it grows.
+    """
+    with TemporaryFile() as names, TemporaryFile() as errors:
+        for number in numbers:
+            names.write(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0")
+        names.seek(0)
+        process = sessions.start(words(way, tree, folder, options=options), stdin=names, stderr=errors)
+        with process:
+            if process.stdout is None:
+                raise AssertionError("rsync was started with a pipe")
+            while said := os.read(process.stdout.fileno(), 64 * 1024):
+                if found := _PROGRESS.findall(said):
+                    tell(int(found[-1].replace(b",", b"")))
+        if process.returncode in {0, _VANISHED}:
+            return None
+        errors.seek(0)
+        lines = errors.read(64 * 1024).decode(errors="replace").strip().splitlines()
+        return f"rsync ended with {process.returncode}" + (f": {lines[0]}" if lines else "")
 
 
 def words(way: Connection, tree: Tree, folder: str, *, options: tuple[str, ...]) -> list[str]:
@@ -45,10 +68,10 @@ def words(way: Connection, tree: Tree, folder: str, *, options: tuple[str, ...])
     shell = argv(way, options=("-o", "BatchMode=yes", *options))
     destination = shell.pop()
     login, _, address = destination.rpartition("@")
-    host = f"[{address}]" if ":" in address else address
+    target = f"{login}@[{address}]" if ":" in address else f"{login}@{address}"
     return [
         "rsync", "--links", "--perms", "--times", "--compress", "--from0", "--files-from=-", "--no-implied-dirs",
-        "--protect-args", "-e", " ".join(map(_quoted, shell)), f"{tree.folder}/", f"{login}@{host}:{folder}/",
+        "--protect-args", "--info=progress2", "-e", " ".join(map(_quoted, shell)), f"{tree.folder}/", f"{target}:{folder}/",
     ]  # fmt: skip
 
 

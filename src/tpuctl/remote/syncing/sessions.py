@@ -41,14 +41,14 @@ class Sessions:
         self._is_over = False
 
     def start(
-        self, words: Sequence[str], *, stdout: int = subprocess.PIPE, stderr: int | IO[bytes] = subprocess.PIPE
+        self, words: Sequence[str], *, stderr: IO[bytes], stdin: int | IO[bytes] = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
-        """Start a program that reads from a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
+        """Start a program that writes to a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
         with self._lock:
             if self._is_over:
                 raise NotSyncedError("interrupted")
             try:
-                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr)
+                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
             except FileNotFoundError as error:
                 raise SshProgramMissingError(words[0]) from error
             self._running = {one for one in self._running if one.poll() is None} | {process}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.remote import onboard
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.syncing import rsync
 from tpuctl.remote.syncing.sessions import Session
@@ -27,24 +24,22 @@ _MUCH = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """What is the same for all workers. `token` names this sync, so that a try ends what an earlier one left behind.
-
-    `tell` gets the number of bytes as they go, from several threads.
-    """
+    """What is the same for all workers. `token` names this sync, so that a try ends what an earlier one left behind."""
 
     tree: Tree
     order: Order
     contents: Contents
     token: str
-    tell: Callable[[int], None]
 
 
-def visit(way: Connection, cargo: Cargo, sessions: Sessions, *, options: tuple[str, ...] = ()) -> Brought:
-    """Bring one worker what it lacks; `options` are ssh's.
+def visit(
+    way: Connection, cargo: Cargo, sessions: Sessions, *, options: tuple[str, ...], tell: Callable[[int, int], None]
+) -> Brought:
+    """Bring one worker what it lacks; `options` are ssh's; `tell` gets how many bytes are sent, of how many.
 
     Raises `NotSyncedError`. What had arrived by then stays, and the next try goes on from there.
     """
-    line, source = program()
+    line, source = bootstrap("tree", "main()")
     order = cargo.order
     with Session(sessions, way, line, options=options) as session:
         session.send([source])
@@ -59,28 +54,25 @@ def visit(way: Connection, cargo: Cargo, sessions: Sessions, *, options: tuple[s
             return _brought(cargo, plan, work, via=via)
         session.say({**work, "rsync": via is Via.RSYNC})
         note, rest = None, work["send"]
+        total = _size(cargo.tree, rest)
         if via is Via.RSYNC:
             session.hear()
-            note = rsync.carry(way, cargo.tree, rest, plan["folder"], sessions=sessions, options=options)
+            note = rsync.carry(
+                way,
+                cargo.tree,
+                rest,
+                plan["folder"],
+                sessions=sessions,
+                options=options,
+                tell=lambda done: tell(done, total),
+            )
             session.say({})
             rest = session.hear()["missing"]
-            cargo.tell(_size(cargo.tree, set(work["send"]) - set(rest)))
-        session.send(_told(cargo.contents.stream(rest), cargo.tell))
+        before = total - _size(cargo.tree, rest)
+        session.send(_told(cargo.contents.stream(rest), lambda done: tell(min(before + done, total), total)))
         report = session.hear()
         notes = (f"{note}; the rest went through ssh",) if note else ()
         return _brought(cargo, plan, work, via=via, report=report, notes=notes)
-
-
-def program() -> tuple[str, bytes]:
-    """Return the line for the worker's shell and the program, whose second half is run by the first."""
-    second = _second_half()
-    line, first = bootstrap("folder", f"exec(compile(sys.stdin.buffer.read({len(second)}),'tpuctl','exec'))")
-    return line, first + second
-
-
-@cache
-def _second_half() -> bytes:
-    return resources.files(onboard).joinpath("tree.py").read_bytes() + b"\nmain()\n"
 
 
 def _work(plan: dict[str, Any], contents: Contents) -> dict[str, list[int]]:
@@ -112,9 +104,11 @@ def _size(tree: Tree, numbers: Sequence[int] | set[int]) -> int:
 
 
 def _told(pieces: Iterator[bytes], tell: Callable[[int], None]) -> Iterator[bytes]:
+    done = 0
     for piece in pieces:
         yield piece
-        tell(len(piece))
+        done += len(piece)
+        tell(done)
 
 
 def _brought(

@@ -1,0 +1,85 @@
+"""The options of `tpuctl run --up`, and the job that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.spec import spec_options, take_spec
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.cli.app import App
+    from tpuctl.cli.one_off import Job
+    from tpuctl.model.worker_set import WorkerSet
+
+_OPTIONS = (
+    click.option(
+        "--up", metavar="SPEC", help="Bring the node up first: an accelerator type, or a file like tpuctl.yaml."
+    ),
+    click.option("--rm", "remove", is_flag=True, help="Take down at the end what --up has made, whatever happens."),
+    click.option("--exclusive", is_flag=True, help="With --up: refuse a node that is there already."),
+    click.option("--sync", metavar="DIR", help="With --up: sync DIR first, and run in it. [default: this git tree]"),
+    click.option("--no-sync", is_flag=True, help="With --up: sync nothing."),
+    click.option(
+        "--collect", metavar="PATH", multiple=True, help="With --up: copy PATH from the workers to the logs at the end."
+    ),
+)
+_NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
+
+
+def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a whole job. Those that describe a node are those of `tpuctl up`, and are not listed again."""
+    before = len(getattr(function, "__click_params__", ()))
+    function = spec_options(function)
+    for param in function.__click_params__[before:]:  # type: ignore[attr-defined]  # where click keeps them
+        param.hidden = True
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | None:
+    """Take these options out of a command's options; return the job, or nothing without `--up`.
+
+    Raises `InvalidInputError` for those that mean nothing without it.
+    """
+    given = take_spec(options)
+    taken = {name: options.pop(name) for name in _NAMES}
+    if taken["up"] is None:
+        for name in ("remove", "exclusive", "sync", "no_sync", "collect"):
+            if taken[name]:
+                flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
+                raise InvalidInputError(f"`{flag}` goes with `--up`", hint="add `--up TYPE`, or leave it out")
+        if given:
+            name, value = next(iter(given.items()))
+            flag = f"--{value}" if name == "tier" else f"--{name.replace('_', '-')}"
+            raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
+        return None
+    from tpuctl.cli.one_off import Job  # noqa: PLC0415  # only for whole jobs
+
+    return Job(
+        up=taken["up"],
+        given=given,
+        remove=taken["remove"],
+        exclusive=taken["exclusive"],
+        sync=_folder(app, taken["sync"], without=taken["no_sync"]),
+        collect=taken["collect"],
+        workers=workers,
+    )
+
+
+def _folder(app: App, given: str | None, *, without: bool) -> Path | None:
+    """Return the folder to sync: the one that is named, else the git tree that we are in."""
+    here = app.invocation.folder
+    if given is not None and without:
+        raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
+    if given is not None:
+        return here / Path(given).expanduser()
+    if without:
+        return None
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)

@@ -1,0 +1,54 @@
+"""`tpuctl kill`: signals to all processes of a job, and to no others."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from tests.conftest import Console
+from tests.jobs import Slice
+
+
+def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo: Slice) -> None:
+    demo.run("old", "trap '' TERM; while :; do sleep 0.1; done", "--worker", "1")
+    demo.run("new", "trap 'exit 7' INT; while :; do sleep 0.05; done", "--worker", "0")
+    question = "2 jobs run on `demo`; send INT to the newest, `new` (trap 'exit 7' INT; while :; do sleep 0.05; done)?"
+
+    assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
+        "",
+        f"{question} [y/N] error: nothing was done\n  hint: name the job: `tpuctl jobs demo` shows them\n",
+        1,
+    )
+    assert tpuctl("kill", "demo", "--signal", "2", stdin="y\n") == (
+        "new\texited 7\n",
+        f"{question} [y/N] INT sent to job `new` on worker 0\n",
+        0,
+    )
+    assert tpuctl("kill", "demo", "--wait", "--timeout", "0.3s") == (
+        "old\trunning\n",
+        (
+            "TERM sent to job `old` on worker 1\nerror: job `old` still runs after 0.3 s\n"
+            "  hint: `tpuctl kill demo old --signal KILL` ends what does not obey\n"
+        ),
+        5,
+    )
+    assert tpuctl("kill", "demo", "--signal", "KILL", "-o", "name")[::2] == ("old\n", 0)
+    assert tpuctl("jobs", "demo", "-o", "name") == ("new\nold\n", "", 0)
+
+
+def test_a_number_that_has_come_to_mean_another_process_is_left_alone(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "sleep 60", "--worker", "0")
+    pid = demo.jobs(0) / "a.0" / "pid"
+    end = time.monotonic() + 5
+    while not pid.exists() or " " not in pid.read_text():
+        assert time.monotonic() < end
+    true = pid.read_text()
+    innocent = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    pid.write_text(f"{innocent.pid} {true.split()[1]}")
+
+    assert tpuctl("kill", "demo", "a") == ("", "error: worker 0: its processes are not on this machine\n", 11)
+    assert innocent.poll() is None
+
+    innocent.kill()
+    innocent.wait()
+    pid.write_text(true)

@@ -1,0 +1,54 @@
+"""`tpuctl logs` and `attach`: what jobs have printed, whole and once, and how they end."""
+
+from __future__ import annotations
+
+from tests.conftest import Console, Sandbox
+from tests.jobs import Slice, timeless
+from tests.lifecycle import put, said
+
+
+def test_a_job_is_followed_to_its_end_from_its_last_lines_on(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "seq 5; sleep 0.4; printf 6; exit $TPUCTL_WORKER_ID")
+
+    out, err, code = tpuctl("logs", "demo", "-f", "-n", "2")
+    lines = [f"[{worker}] {number}" for worker in (0, 1) for number in (4, 5, 6)]
+    assert (sorted(out.splitlines()), err, code) == (lines, "", 0)
+
+    # What has ended is still there for the next.
+    out, err, code = tpuctl("attach", "demo", "a", "--tail", "0")
+    assert (out, err, code) == ("", "error: the command failed on 1 of 2 workers: 1 (exit 1)\n", 11)
+    report = timeless(tpuctl("attach", "demo", "a", "--worker", "1", "-o", "json")[0])
+    assert [(one["worker"], one["exitCode"], one["stdoutBytes"]) for one in report["workers"]] == [(1, 1, 11)]
+
+
+def test_of_a_job_that_is_not_detached_stderr_comes_after_stdout(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "true", "--worker", "0")
+    demo.until_ended("a", 0)
+    folder = demo.jobs(0) / "a.0"
+    (folder / "out").write_bytes(b"out\xff\n")
+    (folder / "err").write_bytes(b"err")
+
+    assert tpuctl("logs", "demo") == ("out\ufffd\n", "err", 0)
+
+
+def test_what_a_broken_connection_has_not_brought_is_asked_for_again(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "seq 3000", "--worker", "0")
+    demo.until_ended("a", 0)
+    # The first answer, of which job it is, is short; what comes then is cut off twice.
+    demo.ssh(
+        'case $(ls "$home" | grep -c cut) in 2) ;; *) : > "$home/cut$$"; env HOME="$home" sh -c "$word" | head -c 7000;'
+        " exit 255;; esac"
+    )
+
+    assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*map(str, range(1, 3001))), "", 0)
+
+
+def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: Slice) -> None:
+    put(sandbox, "other", labels={"team": "vision"})
+    sandbox_nodes = ("demo", "other")
+    assert tpuctl("run", *sandbox_nodes, "--detach", "--name", "a", "--", "echo $TPUCTL_NODE")[0] == "a\n"
+
+    out, err, code = tpuctl("logs", *sandbox_nodes, "a", "-f")
+    assert (sorted(out.splitlines()), err, code) == (["[demo-0]  demo", "[demo-1]  demo", "[other-0] other"], "", 0)
+    assert tpuctl("logs", "-l", "team=vision", "a") == ("other\n", "", 0)
+    assert tpuctl("jobs", *sandbox_nodes)[0].split("\t")[2] == "exited 0"

@@ -1,0 +1,312 @@
+"""`tpuctl scp`: what arrives where and how, what goes on after a cut, what is refused. A stand-in for ssh runs the real program."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.world import World
+
+pytestmark = one_face
+ZONE = "us-central1-a"
+AWKWARD = "a  b$HOME'\"\n*é"
+
+
+class Workers:
+    """The homes of the workers: what `ssh` would reach runs here, in the folder of the address's last number less one."""
+
+    def __init__(self, root: Path, install: Callable[[str], None]) -> None:
+        self.root, self._install = root, install
+        self.ssh('exec sh -c "$line"')
+
+    def ssh(self, lines: str) -> None:
+        """Let ssh run these shell lines, with `$line` what it was given and `$worker` the worker."""
+        self._install(
+            "for line; do :; done; worker=${*##*@198.18.0.}; worker=$((${worker%% *} - 1))\n"
+            f'HOME="{self.root}/$worker"; export HOME; mkdir -p "$HOME" && cd "$HOME" || exit 255\n{lines}'
+        )
+
+    def home(self, worker: int = 0) -> Path:
+        return self.root / str(worker)
+
+    def files(self) -> dict[str, str]:
+        return contents(self.root)
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Return the text of each file below a folder, by path; `None` of an empty folder."""
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], tpuctl: Console) -> Workers:
+    """A slice of four workers, `pod`, which knows our key already."""
+    sandbox.add_node("pod", zone=ZONE, acceleratorType="v5litepod-16", labels={"team": "a"})
+    made = Workers(tmp_path / "workers", fake_ssh)
+    tpuctl("ssh", "pod", "--", "true")
+    return made
+
+
+def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, workers: Workers) -> None:
+    here = tpuctl.folder
+    (here / "data" / "in").mkdir(parents=True)
+    (here / "data" / AWKWARD).write_text("awkward")
+    (here / "data" / "in" / "empty").touch()
+    (here / "data" / "link").symlink_to(AWKWARD)
+    (here / "data" / "in" / "round").symlink_to("..")
+    (here / "data" / "lost").symlink_to("nowhere")
+    os.mkfifo(here / "data" / "pipe")
+
+    first = tpuctl("scp", "-r", "data", f"pod:new {AWKWARD}")
+    again = tpuctl("scp", "-r", "data", "pod:~", "--worker", "1,3")
+
+    notes = [f"`{here}/data/{name}` is left out: {why}\n" for name, why in (
+        ("in/round", "this link leads back to a folder that it is in"),
+        ("lost", "this link leads nowhere"),
+        ("pipe", "it is no file"),
+    )]  # fmt: skip
+    assert first == ("", "".join(notes) + "copied 3 files, 14 B for each of 4 workers in 0s\n", 0)
+    assert again == ("", "".join(notes) + "copied 3 files, 14 B for each of 2 workers in 0s\n", 0)
+    tree = {AWKWARD: "awkward", "in/empty": "", "link": "awkward"}
+    places = [f"{worker}/new {AWKWARD}" for worker in range(4)] + ["1/data", "3/data"]
+    assert workers.files() == {f"{place}/{name}": text for place in places for name, text in tree.items()}
+
+
+def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
+    for worker in range(4):
+        (workers.home(worker) / "logs").mkdir(parents=True)
+        (workers.home(worker) / "logs" / "a.log").write_text(f"a of {worker}")
+        (workers.home(worker) / "logs" / "[b].log").write_text(f"b of {worker}")
+
+    several = tpuctl("scp", "pod:~/logs/*.log", "all")
+    literal = tpuctl("scp", "pod:logs/[b].log", "one", "--worker", "2")
+    tree = tpuctl("scp", "-r", "-l", "team=a", ":logs", ".", "--worker", "1", "-o", "json")
+
+    assert several == ("", "copied 8 files, 48 B in 0s\n", 0) or several[1] == (
+        "copied 2 files, 12 B for each of 4 workers in 0s\n"
+    )
+    assert literal == ("", "copied 1 file, 6 B in 0s\n", 0)
+    assert json.loads(tree[0]) == [
+        {
+            "node": "pod", "worker": 1, "ok": True, "files": 2, "bytes": 12, "bytesMoved": 12, "seconds": 0.0,
+            "sandbox": True,
+        }
+    ]  # fmt: skip
+    assert contents(tpuctl.folder) == {
+        **{
+            f"all/{worker}/{name}.log": f"{name[-1 if name == 'a' else 1]} of {worker}"
+            for worker in range(4)
+            for name in ("a", "[b]")
+        },
+        "one": "b of 2",
+        "logs/a.log": "a of 1",
+        "logs/[b].log": "b of 1",
+    }
+
+
+def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Workers) -> None:
+    source = tpuctl.folder / "run.sh"
+    source.write_text("#!")
+    source.chmod(0o4750)
+    os.utime(source, ns=(10**18 + 1, 10**18 + 1))
+
+    tpuctl("scp", "-p", "run.sh", "pod:kept", "--worker", "0")
+    tpuctl("scp", "run.sh", "pod:plain", "--worker", "0")
+    (workers.home() / "plain").chmod(0o604)
+    source.write_text("##")
+    tpuctl("scp", "run.sh", "pod:plain", "--worker", "0")
+
+    kept, plain = (workers.home() / "kept").stat(), (workers.home() / "plain").stat()
+    assert (stat.S_IMODE(kept.st_mode), kept.st_mtime_ns) == (0o750, 10**18 + 1)
+    assert (stat.S_IMODE(plain.st_mode), (workers.home() / "plain").read_text()) == (0o604, "##")
+
+
+def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
+    (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
+    # Each of the first links takes about 2 MB with it.
+    workers.ssh(
+        'echo >>links; if [ $(wc -l <links) -le 2 ]; then head -c 2200000 | sh -c "$line"; exit 255; fi; exec sh -c "$line"'
+    )
+
+    out, err, code = tpuctl("scp", "big", "pod:", "--worker", "2", "-o", "json")
+
+    (told,) = json.loads(out)
+    assert (code, told["ok"], told["bytes"]) == (0, True, 5_000_000), err
+    assert (workers.home(2) / "big").read_bytes() == (tpuctl.folder / "big").read_bytes()
+    assert sorted(path.name for path in workers.home(2).iterdir()) == ["big", "links"]
+    assert (workers.home(2) / "links").read_text() == "\n" * 3
+
+
+def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
+    folder = tpuctl.folder / "set"
+    folder.mkdir()
+    (folder / "a").write_bytes(os.urandom(1_000_000))
+    (folder / "b").write_bytes(os.urandom(6_000_000))
+    workers.ssh('[ -e cut ] && exit 255; touch cut; head -c 5000000 | sh -c "$line"; exit 255')
+
+    failed = tpuctl("scp", "-r", "set", "pod:goal", "--worker", "0")
+    left = contents_by_name(workers.home())
+    workers.ssh('exec sh -c "$line"')
+    done = tpuctl("scp", "-r", "set", "pod:goal", "--worker", "0")
+
+    assert failed == (
+        "",
+        "error: the connection was lost\n  hint: the same command goes on where this one ended\n",
+        11,
+    )
+    (unfinished,) = [path for path in left if path.startswith(".goal.tpuctl-") and "/.b.tpuctl-" in path]
+    assert (left[unfinished] > 3_000_000, [path for path in left if path.startswith("goal")]) == (True, [])
+    words = done[1].removeprefix("copied 2 files, 7.0 MB in 0s; ").split(" MB")
+    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " had to be sent\n", 0)
+    assert {path.name: path.read_bytes() for path in (workers.home() / "goal").iterdir()} == {
+        path.name: path.read_bytes() for path in folder.iterdir()
+    }
+    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == (
+        "copied 1 file, 6.0 MB in 0s; 0 B had to be sent\n"
+    )
+
+
+def contents_by_name(root: Path) -> dict[str, int]:
+    return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*")}
+
+
+def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, workers: Workers) -> None:
+    workers.home(1).mkdir(parents=True)
+    (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
+    workers.ssh(
+        'echo >>links; if [ $(wc -l <links) -le 1 ]; then sh -c "$line" | head -c 2500000; exit 255; fi; exec sh -c "$line"'
+    )
+
+    out, err, code = tpuctl("scp", "pod:big", "there", "--worker", "1", "-o", "json")
+
+    (told,) = json.loads(out)
+    assert (code, told["bytes"], 4_000_000 < told["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
+    assert contents_by_name(tpuctl.folder) == {"there": 4_000_000}
+    assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
+
+
+def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, workers: Workers) -> None:
+    (tpuctl.folder / "large").write_bytes(bytes(100_000))
+    (tpuctl.folder / "small").write_text("s")
+    (workers.home(3) / "large").mkdir(parents=True)
+    workers.ssh('[ $worker -ne 1 ] || ulimit -f 40; [ $worker -ne 2 ] || exit 255; exec sh -c "$line"')
+
+    out, err, code = tpuctl("scp", "large", "small", "pod:.", "-o", "json")
+
+    assert code == 11
+    *warnings, error = err.splitlines()
+    assert warnings == [
+        "warning: worker 1: `./large`: file too large",
+        "warning: worker 2: the connection was lost",
+        "warning: worker 3: `./large` is a folder there",
+    ]
+    assert json.loads(error)["error"] == {
+        "kind": "remote_failed",
+        "message": "the copy failed on 3 of 4 workers: 1, 2, 3",
+        "exit_code": 11,
+        "node": "pod",
+        "hint": "the same command goes on where this one ended",
+    }
+    assert [(one["worker"], one["ok"], one["files"]) for one in json.loads(out)] == [
+        (0, True, 2), (1, False, 1), (2, False, 0), (3, False, 1),
+    ]  # fmt: skip
+    assert not (workers.home(1) / "large").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "code"),
+    [
+        (("gone", "pod:"), "nothing was copied: `{here}/gone`: no such file or directory", 2),
+        (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
+        (("file",), "nothing says where to\n  hint: `tpuctl scp FILE NODE:PATH`, or `tpuctl scp NODE:PATH FOLDER`", 2),
+        (
+            ("file", "other"),
+            "nothing here is on a node\n  hint: put the node before a colon: `NODE:other`; a local name: `./NAME`",
+            2,
+        ),
+        (
+            ("pod:x/it", "other:y"),
+            "both sides are on nodes\n  hint: copy it here first, and then there:\n"
+            "  hint: tpuctl scp pod:x/it ./it\n  hint: tpuctl scp ./it other:y",
+            2,
+        ),
+        (
+            ("pod:x", "other:y", "."),
+            "the sources are on several nodes\n  hint: fetch from one after the other:\n"
+            "  hint: tpuctl scp pod:x .\n  hint: tpuctl scp other:y .",
+            2,
+        ),
+        (
+            ("file", ":x"),
+            "`:x` names no node\n  hint: `NODE:x`, or choose nodes with `-l KEY=VALUE`",
+            2,
+        ),
+        (
+            ("-l", "team=a", "file", "pod:x"),
+            "nodes are chosen in two ways\n  hint: with `-l` write `:x`; without it `pod:x`",
+            2,
+        ),
+        (("file", "pod:", "--worker", "7"), "`pod` has no worker 7\n  hint: it has workers 0 to 3", 2),
+        (
+            ("file", "pod:", "--scp-flag=-C"),
+            "`--scp-flag` has nothing to act on: no `scp` is started, only `ssh`\n"
+            "  hint: ssh's options go into `~/.ssh/config`; `-p`, `-r` and `--worker` are tpuctl's own",
+            2,
+        ),
+        (
+            ("pod:gone", ".", "--worker", "0"),
+            "`gone`: no such file or directory\n"
+            "  hint: paths on a worker begin in the login's home; `~` and wildcards are the worker's",
+            3,
+        ),
+        (
+            ("file", "pod:no/such", "--worker", "0"),
+            "there is no folder `no`\n  hint: name a folder that is there, or one new name in such a folder",
+            2,
+        ),
+        (
+            ("file", "file", "pod:none", "--worker", "0"),
+            "`{here}/file` and `{here}/file` have the same name\n  hint: copy them into folders of their own",
+            2,
+        ),
+    ],
+)
+def test_what_cannot_be_copied_is_said(
+    tpuctl: Console, workers: Workers, arguments: tuple[str, ...], error: str, code: int
+) -> None:
+    (tpuctl.folder / "file").touch()
+    (tpuctl.folder / "folder").mkdir()
+
+    assert tpuctl("scp", *arguments) == ("", f"error: {error}\n".format(here=tpuctl.folder), code)
+
+
+@pytest.mark.sshd
+def test_a_copy_there_and_back_over_a_real_sshd(tmp_path: Path) -> None:
+    with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
+        admin.add_node(world, "demo", zone=ZONE, acceleratorType="v5litepod-16")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
+    sent = os.urandom(3_000_000)
+    (tmp_path / AWKWARD).write_bytes(sent)
+
+    def run(*arguments: str) -> tuple[str, int]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tpuctl", "--sandbox", "scp", *arguments],
+            env=environ, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.stderr, done.returncode
+
+    up = run(AWKWARD, "demo:", "--worker", "1-2", "-q")
+    down = run(f"demo:{AWKWARD}", "back", "--worker", "1-2", "-q")
+
+    assert (up, down) == (("", 0), ("", 0))
+    assert [(tmp_path / "back" / worker / AWKWARD).read_bytes() == sent for worker in ("1", "2")] == [True, True]
