@@ -138,7 +138,7 @@ def test_os_login_names_the_login_of_the_account_that_must_be_known(
     ("switch", "what"),
     [
         ("enable-oslogin-2fa", f"a second factor of `{ACCOUNT}`"),
-        ("enable-oslogin-certificates", "only certificates that it signs itself"),
+        ("enable-oslogin-certificates", "a certificate that it signs itself"),
         ("enable-oslogin-sk", "a security key that is registered with the account"),
     ],
 )

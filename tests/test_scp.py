@@ -17,7 +17,6 @@ from tests.lifecycle import one_face
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.world import World
 
-pytestmark = one_face
 ZONE = "us-central1-a"
 AWKWARD = "a  b$HOME'\"\n*é"
 
@@ -57,6 +56,7 @@ def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], t
     return made
 
 
+@one_face
 def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, workers: Workers) -> None:
     here = tpuctl.folder
     (here / "data" / "in").mkdir(parents=True)
@@ -82,6 +82,7 @@ def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, wo
     assert workers.files() == {f"{place}/{name}": text for place in places for name, text in tree.items()}
 
 
+@one_face
 def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
     for worker in range(4):
         (workers.home(worker) / "logs").mkdir(parents=True)
@@ -114,6 +115,7 @@ def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Con
     }
 
 
+@one_face
 def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Workers) -> None:
     source = tpuctl.folder / "run.sh"
     source.write_text("#!")
@@ -131,6 +133,7 @@ def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Worke
     assert (stat.S_IMODE(plain.st_mode), (workers.home() / "plain").read_text()) == (0o604, "##")
 
 
+@one_face
 def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
     # Each of the first links takes about 2 MB with it.
@@ -147,6 +150,7 @@ def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Cons
     assert (workers.home(2) / "links").read_text() == "\n" * 3
 
 
+@one_face
 def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
     folder = tpuctl.folder / "set"
     folder.mkdir()
@@ -180,6 +184,7 @@ def contents_by_name(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*")}
 
 
+@one_face
 def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, workers: Workers) -> None:
     workers.home(1).mkdir(parents=True)
     (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
@@ -195,6 +200,7 @@ def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, wor
     assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
 
 
+@one_face
 def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "large").write_bytes(bytes(100_000))
     (tpuctl.folder / "small").write_text("s")
@@ -223,6 +229,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
     assert not (workers.home(1) / "large").exists()
 
 
+@one_face
 @pytest.mark.parametrize(
     ("arguments", "error", "code"),
     [

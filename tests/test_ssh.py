@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
 from tpuctl.sandbox import admin, shims
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.world import World
@@ -97,91 +98,173 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
     assert words[-3:] == [f"{login}@198.18.0.3", "--", "htop"]
 
 
+@one_face
 @pytest.mark.parametrize(
-    ("arguments", "error", "code"),
+    ("arguments", "message", "hint", "code"),
     [
         (
-            ("trainer", "--worker", "1"),
-            "error: `trainer` has no worker 1\n  hint: it has one worker, number 0\n",
+            (
+                "trainer",
+                "--worker",
+                "1",
+            ),
+            "`trainer` has no worker 1",
+            "it has one worker, number 0",
             2,
         ),
         (
-            ("slice", "--worker", "9"),
-            "error: `slice` has no worker 9\n  hint: it has workers 0 to 3\n",
+            (
+                "slice",
+                "--worker",
+                "9",
+            ),
+            "`slice` has no worker 9",
+            "it has workers 0 to 3",
             2,
         ),
         (
-            ("trainer", "--", "-L", "1:h:2"),
-            "error: `-L` after `--` is not a command\n"
-            "  hint: ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`\n",
+            (
+                "trainer",
+                "--",
+                "-L",
+                "1:h:2",
+            ),
+            "`-L` after `--` is not a command",
+            "ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`",
             2,
         ),
         (
-            ("trainer", "--", "-vv"),
-            "error: `-vv` after `--` is not a command\n"
-            "  hint: ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`\n",
+            (
+                "trainer",
+                "--",
+                "-vv",
+            ),
+            "`-vv` after `--` is not a command",
+            "ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
             2,
         ),
         (
-            ("slice", "--worker", "all"),
-            "error: a shell opens on one worker at a time\n"
-            "  hint: name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`\n",
+            (
+                "slice",
+                "--worker",
+                "all",
+            ),
+            "a shell opens on one worker at a time",
+            "name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`",
             2,
         ),
         (
-            ("slice", "--worker", "0,2", "--tmux=x", "--", "ls"),
-            "error: ssh's own options, `--tmux` and `--plain` are for one worker at a time\n"
-            "  hint: name one of 0 to 3 with `--worker`\n",
+            (
+                "slice",
+                "--worker",
+                "0,2",
+                "--tmux=x",
+                "--",
+                "ls",
+            ),
+            "ssh's own options, `--tmux` and `--plain` are for one worker at a time",
+            "name one of 0 to 3 with `--worker`",
             2,
         ),
         (
-            ("slice", "--worker", "3-", "--", "ls"),
-            "error: `3-` is no set of workers\n  hint: name workers by number, like `0`, `1,3-5`, or say `all`\n",
+            (
+                "slice",
+                "--worker",
+                "3-",
+                "--",
+                "ls",
+            ),
+            "`3-` is no set of workers",
+            "name workers by number, like `0`, `1,3-5`, or say `all`",
             2,
         ),
         (
-            ("trainer", "--ssh-flag", "-vo stricthostkeychecking=no"),
-            "error: `-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl always checks "
-            "them\n  hint: keys that the service publishes are trusted alone; else a worker's first key is kept and no other "
-            "accepted\n",
+            (
+                "trainer",
+                "--ssh-flag",
+                "-vo stricthostkeychecking=no",
+            ),
+            (
+                "`-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl "
+                "always checks them"
+            ),
+            (
+                "keys that the service publishes are trusted alone; else a worker's first key is kept and no "
+                "other accepted"
+            ),
             2,
         ),
         (
-            ("trainer", "--ssh-flag=-i/my/key"),
-            "error: `-o IdentityFile` is refused: tpuctl gives it to ssh itself\n"
-            "  hint: name the key with `--ssh-key FILE`\n",
+            (
+                "trainer",
+                "--ssh-flag=-i/my/key",
+            ),
+            "`-o IdentityFile` is refused: tpuctl gives it to ssh itself",
+            "name the key with `--ssh-key FILE`",
             2,
         ),
         (
-            ("trainer", "--tmux"),
-            "error: `--tmux` needs a terminal\n"
-            "  hint: jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`\n",
+            (
+                "trainer",
+                "--tmux",
+            ),
+            "`--tmux` needs a terminal",
+            "jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`",
             2,
         ),
         (
-            ("trainer", "-N", "--", "ls"),
-            "error: `-N` runs nothing\n  hint: leave out `-N`, or the command and `--tmux`\n",
+            (
+                "trainer",
+                "-N",
+                "--",
+                "ls",
+            ),
+            "`-N` runs nothing",
+            "leave out `-N`, or the command and `--tmux`",
             2,
         ),
         (
-            ("trainer", "--batch-size", "none", "--", "ls"),
-            "error: invalid value for `--batch-size`: `none` is neither a number of workers nor `all`\n"
-            "  hint: see `tpuctl ssh --help`\n",
+            (
+                "trainer",
+                "--batch-size",
+                "none",
+                "--",
+                "ls",
+            ),
+            "invalid value for `--batch-size`: `none` is neither a number of workers nor `all`",
+            "see `tpuctl ssh --help`",
             2,
         ),
         (
-            ("trainer", "--command", "ls", "--", "ls"),
-            "error: the command is given twice\n  hint: give `--command LINE` or `-- COMMAND…`, not both\n",
+            (
+                "trainer",
+                "--command",
+                "ls",
+                "--",
+                "ls",
+            ),
+            "the command is given twice",
+            "give `--command LINE` or `-- COMMAND…`, not both",
             2,
         ),
         (
-            ("stopped", "--", "ls"),
-            "error: `stopped` is STOPPED: ssh cannot reach it\n  hint: `tpuctl up stopped` brings it up\n",
+            (
+                "stopped",
+                "--",
+                "ls",
+            ),
+            "`stopped` is STOPPED: ssh cannot reach it",
+            "`tpuctl up stopped` brings it up",
             8,
         ),
         (
-            ("nope", "--", "ls"),
-            "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+            (
+                "nope",
+                "--",
+                "ls",
+            ),
+            "no node `nope` in any zone of project sandbox",
+            "run `tpuctl list` to see what there is",
             3,
         ),
     ],
@@ -192,14 +275,15 @@ def test_what_cannot_work_is_said_before_ssh_is_started(
     argv: Callable[[], list[str]],
     *,
     arguments: tuple[str, ...],
-    error: str,
+    message: str,
+    hint: str,
     code: int,
 ) -> None:
     sandbox.add_node("trainer")
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
     sandbox.add_node("stopped", state="STOPPED")
 
-    assert tpuctl("ssh", *arguments) == ("", error, code)
+    assert tpuctl("ssh", *arguments) == ("", f"error: {message}\n  hint: {hint}\n", code)
     assert (argv(), sandbox.changes()) == ([], [])
 
 

@@ -6,16 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tpuctl.model import Node
-from tpuctl.remote.ssh import Connection
-from tpuctl.remote.ssh_config import Entry, TakenNames, change, entry_of, read
+from tpuctl.remote.ssh_config import read
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.world import World
 
@@ -202,77 +198,6 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
 
 
 @in_process
-def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
-    own = folder / "tpuctl_config"
-    make = ("up", "trainer", "--type", "v4-8", "--zone", "us-central2-b")
-    assert (tpuctl(*make)[2], own.exists()) == (0, False)
-    tpuctl("ssh-config", "trainer", "--prefix", "my-", "--yes")
-    first = read(own).entries[0]
-
-    assert tpuctl("down", "trainer", "--yes", HOME=str(folder))[2] == tpuctl(*make)[2] == 0
-
-    second = read(own).entries[0]
-    assert (second.hosts, second.prefix) == (first.hosts, "my-") == (("my-trainer", "my-trainer-0"), "my-")
-    assert (first.id == second.id, f"tpu.{second.id}-0" in second.text()) == (False, True)
-    tpuctl("reset", "trainer", "--mode", "recreate", "--yes")
-    assert read(own).entries[0].id not in {first.id, second.id}
-    # The same name in another cloud is another node.
-    theirs = replace(second, cloud="google", prefix="g-", lines=("Host g-trainer",))
-    change(own, lambda text: text.changed(new=[theirs]))
-    assert tpuctl("down", "trainer", "--yes")[2] == 0
-    assert read(own).entries == [theirs]
-
-
-@in_process
-def test_down_of_what_is_gone_removes_its_entries_too(
-    tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
-) -> None:
-    sandbox.add_node("trainer")
-    tpuctl("ssh-config", "trainer")
-    # As from another machine.
-    assert tpuctl("down", "trainer", "--yes", HOME=str(tmp_path))[2] == 0
-    assert (folder / "tpuctl_config").exists()
-
-    assert tpuctl("down", "trainer", "--yes")[1] == "trainer: already gone\n"
-    assert not (folder / "tpuctl_config").exists()
-
-
-@in_process
-def test_with_the_setting_up_writes_entries_of_every_node_and_a_taken_name_is_a_warning(
-    tpuctl: Console, sandbox: Sandbox, folder: Path
-) -> None:
-    make = ("--type", "v4-8", "--zone", "us-central2-b")
-    assert tpuctl("up", "a", *make, TPUCTL_SSH_CONFIG="1")[2] == 0
-    (folder / "config").write_text("Host b-0\n")
-
-    _, err, code = tpuctl("up", "b", *make, TPUCTL_SSH_CONFIG="1")
-
-    assert code == 0
-    assert err.splitlines()[-2:] == [
-        (
-            "warning: the entries of ssh's configuration were not refreshed: the ssh host `b-0` is taken: `Host b-0` in "
-            f"line 1 of {folder}/config"
-        ),
-        "  use `--prefix PREFIX`; or rename or remove it there",
-    ]
-    assert [entry.hosts for entry in read(folder / "tpuctl_config").entries] == [("a", "a-0")]
-
-
-@in_process
-def test_options_that_were_given_count_again(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
-    sandbox.add_node("trainer")
-    key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-    tpuctl("ssh-config", "trainer", "--ssh-key", str(key))
-    before = read(folder / "tpuctl_config").entries[0]
-
-    assert tpuctl("wait", "trainer")[2] == 0
-
-    assert read(folder / "tpuctl_config").entries == [before]
-    assert (dict(before.options), f'  IdentityFile "{key}"' in before.lines) == ({"ssh_key": str(key)}, True)
-
-
-@in_process
 @pytest.mark.parametrize("cut", ["# tpuctl end\n", '"node": '])
 def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder: Path, cut: str) -> None:
     sandbox.add_node("trainer")
@@ -290,42 +215,6 @@ def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder:
         1,
     )
     assert own.read_text() == damaged
-
-
-def entry(name: str) -> Entry:
-    node = Node.from_api({"name": f"projects/p/locations/z-a/nodes/{name}", "id": "1"})
-    way = Connection("ada", "192.0.2.1", "tpu.1-0", (Path("/k"), Path("/g")), Path("/h/a b/100%"), "reach %%h")
-    return entry_of(node, [way], cloud="google")
-
-
-def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
-    path = tmp_path / ".ssh" / "tpuctl_config"
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: change(path, lambda text: text.changed(new=[entry(f"n{number}")])), range(40)))
-
-    assert {one.name.node_id for one in read(path).entries} == {f"n{number}" for number in range(40)}
-    assert TakenNames.read(path, folder=path.parent).get("n7") is None
-
-
-@pytest.mark.sshd
-def test_ssh_reads_what_is_written_as_it_is_meant(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    change(path, lambda text: text.changed(new=[entry("trainer")]))
-
-    done = subprocess.run(["ssh", "-G", "-F", str(path), "trainer-0"], capture_output=True, text=True, check=True)
-
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert {
-        key: said[key] for key in ("hostname", "user", "hostkeyalias", "proxycommand", "stricthostkeychecking")
-    } == {
-        "hostname": "192.0.2.1",
-        "user": "ada",
-        "hostkeyalias": "tpu.1-0",
-        "proxycommand": "reach %%h",
-        "stricthostkeychecking": "accept-new",
-    }
-    assert (said["identityfile"], said["userknownhostsfile"]) == ("/h/a b/100%%", "/k /g")
 
 
 @pytest.mark.sshd

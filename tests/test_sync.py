@@ -31,6 +31,7 @@ case $(cat "$home.fault" 2>/dev/null) in
     down) echo "ssh: connect to host $address port 22: Connection refused" >&2; exit 255 ;;
     cut) rm "$home.fault"; head -c 200000 | HOME=$home sh -c "$last"
          echo "client_loop: send disconnect: Broken pipe" >&2; exit 255 ;;
+    bare) exit 127 ;;
     full) ulimit -f 20 ;;
     noisy) echo Welcome; case $* in *"rsync --server"*) exit 12 ;; esac ;;
 esac
@@ -269,6 +270,31 @@ def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
     assert "synced 6 files (45 B) to 3 workers" in err
     assert "error: worker 2 of `slice`" in err
     assert [(home / "work").exists() for home in workers] == [True, True, False, True]
+
+
+def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+    Path(f"{workers[0]}.fault").write_text("bare")
+
+    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "-o", "yaml")
+
+    assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
+    assert "\n  via: ssh\n" in out
+    assert json.loads(err.splitlines()[-1])["error"]["message"] == (
+        "worker 0 of `slice` was not synced: there is no `python3` on the worker"
+    )
+    assert code == 11
+
+
+def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
+    tpuctl: Console, workers: list[Path], tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    assert tpuctl("sync", "slice", "work") == (
+        "",
+        f"error: `{tree}` is in a git tree, and there is no `git` on PATH to ask what it ignores\n  hint: install git\n",
+        1,
+    )
 
 
 @pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import shutil
-import socket
-import subprocess
-import threading
 from dataclasses import replace
 from datetime import timedelta
-from getpass import getuser
 from pathlib import Path
 
 import pytest
@@ -21,13 +16,10 @@ from tpuctl.remote.failures import (
     Circumstances,
     explain_failure,
     explain_failures,
-    has_passphrase,
     is_retriable,
-    look_around,
-    verdict_of,
 )
 from tpuctl.remote.member import Member
-from tpuctl.remote.ssh import Connection, argv
+from tpuctl.remote.ssh import Connection
 
 _EXAMPLES = """
 iap-gcloud-missing no
@@ -123,13 +115,13 @@ EXAMPLES = [row.split(None, 2) for row in re.split(r"\n(?=\S)", _EXAMPLES.strip(
 _OFTEN = {"yes": (True, True), "no": (False, False), "new": (False, True)}
 
 
-def member(worker: int = 0, *, external: str | None = "192.0.2.1", way: Connection | None = None) -> Member:
+def member(worker: int = 0, *, external: str | None = "192.0.2.1") -> Member:
     endpoint = {"ipAddress": "10.0.0.2"} | ({"accessConfig": {"externalIp": external}} if external else {})
     node = Node.from_api(
         {"name": "projects/p/locations/us-x1-b/nodes/trainer", "state": "READY", "networkEndpoints": [endpoint] * 8}
     )
     files = (Path("/s/known_hosts"), Path("/h/.ssh/google_compute_known_hosts"))
-    way = way or Connection("ada", external or "10.0.0.2", "tpu.7-0", files, Path("/home/ada/key"))
+    way = Connection("ada", external or "10.0.0.2", "tpu.7-0", files, Path("/home/ada/key"))
     return Member(node, worker, way, str(worker))
 
 
@@ -206,102 +198,3 @@ def test_workers_that_share_a_cause_are_named_together() -> None:
         "your account\n"
         "ssh said: ada@192.0.2.1: Permission denied (publickey)."
     )
-
-
-@pytest.mark.sshd
-def test_real_ssh_without_a_server(tmp_path: Path) -> None:
-    """What this machine's own ssh says agrees with the table."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
-        reset = _said("127.0.0.1", "-p", str(port))
-    closed = _said("127.0.0.1", "-p", str(port))
-    (tmp_path / "config").write_text("Foo bar\n")
-
-    assert [reset, closed] == ["ssh-handshakes", "ssh-refused"]
-    assert _said("w", "-o", "ProxyCommand=/nowhere/gcloud compute start-iap-tunnel") == "iap-gcloud-missing"
-    assert _said("w", "-o", "ProxyCommand=false") == "ssh-proxy-ended"
-    assert _said("w", "-F", str(tmp_path / "config")) == "ssh-config-broken"
-    assert _said("w.invalid") in {"ssh-name-unknown", "ssh-name-for-now"}
-
-
-def _hang_up(server: socket.socket) -> None:
-    server.accept()[0].close()
-
-
-def _said(*words: str) -> str | None:
-    done = subprocess.run(
-        ["ssh", "-F", "none", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", *words, "true"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    found = verdict_of(done.stderr)
-    return found.id if found else done.stderr
-
-
-@pytest.mark.sshd
-def test_real_ssh_with_a_real_server(tmp_path: Path) -> None:
-    way = _server(tmp_path)
-    _make_key(tmp_path / "locked", passphrase="secret")
-    _make_key(tmp_path / "stranger")
-    (tmp_path / "keys").write_text((tmp_path / "locked.pub").read_text() + (tmp_path / "key.pub").read_text())
-    open_to_all = tmp_path / "open"
-    open_to_all.write_bytes(way.identity.read_bytes())
-    open_to_all.chmod(0o644)
-    # Of the same kind as the real one: a key of another kind would only be a second one.
-    kind, host_key = (tmp_path / "host.pub").read_text().split()[:2]
-    other = (tmp_path / "locked.pub").read_text().split()[1]
-    changed, known = tmp_path / "changed", tmp_path / "known"
-    changed.write_text(f"w {kind} {other}\n")
-    known.write_text(f"w {kind} {host_key}\n")
-    way = replace(way, host_keys=(f"{kind} {host_key}",))
-
-    ways = [
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "stranger"),
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=tmp_path / "locked"),
-        replace(way, known_hosts=(known, tmp_path / "none"), identity=open_to_all),
-        replace(way, known_hosts=(changed, tmp_path / "none")),
-        replace(way, known_hosts=(tmp_path / "none", tmp_path / "none")),
-    ]
-    assert [_explained(one) for one in ways] == [
-        "ssh-key-refused",
-        "ssh-key-passphrase",
-        "ssh-key-mode",
-        "ssh-host-key-changed",
-        "ssh-host-key-unknown",
-    ]
-
-
-def _explained(way: Connection) -> str | None:
-    words = argv(way, ("true",), options=("-F", "none", "-o", "BatchMode=yes", "-o", "IdentityAgent=none"))
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    one = member(way=way)
-    return explain_failure(done.stderr, one, replace(look_around(one), has_agent=False)).error_id
-
-
-def _server(folder: Path) -> Connection:
-    """Return the way to a server that lets in nobody but the keys in the file `keys`."""
-    _make_key(folder / "host")
-    _make_key(folder / "key")
-    (folder / "config").write_text(
-        f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/keys\nStrictModes no\nUsePAM no\nPidFile none\n"
-        "PasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-    )
-    sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
-    proxy = f"{sshd} -i -f {folder}/config -E {folder}/log"
-    return Connection(getuser(), "w", "w", (folder / "none", folder / "none"), folder / "key", proxy)
-
-
-def _make_key(path: Path, passphrase: str = "") -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
-
-
-@pytest.mark.sshd
-@pytest.mark.parametrize(("options", "locked"), [(("-N", ""), False), (("-N", "secret"), True)])
-@pytest.mark.parametrize("form", [("-t", "ed25519"), ("-t", "ecdsa", "-m", "PEM"), ("-t", "ecdsa", "-m", "PKCS8")])
-def test_a_passphrase_is_seen_in_every_form_of_a_key(
-    tmp_path: Path, form: tuple[str, ...], options: tuple[str, ...], *, locked: bool
-) -> None:
-    subprocess.run(["ssh-keygen", "-q", *form, *options, "-f", str(tmp_path / "key")], check=True)
-
-    assert has_passphrase((tmp_path / "key").read_bytes()) is locked
-    assert not has_passphrase((tmp_path / "key.pub").read_bytes())

@@ -30,6 +30,7 @@ class OneOff:
         self._node: Node | None = None
         self.was_there = found is not None
         self.was_made = False
+        self.is_removed = False
 
     @property
     def name(self) -> NodeName:
@@ -53,15 +54,16 @@ class OneOff:
         self._node = ending.node
         return ending.node
 
-    def remove(self, context: Context, place: Place, *, policy: Policy, wait: bool) -> bool:
-        """Delete the node where this run made it; return whether there was something to delete.
+    def remove(self, context: Context, place: Place, *, policy: Policy, wait: bool) -> None:
+        """Delete the node that this run made; `is_removed` tells that it is gone, or about to be.
 
         With `wait` it returns once all of it is gone. Raises what keeps it from being deleted: then it bills on.
         """
         name = self._task.name
         target = find_target(context, place, NodeReference(name.node_id, name.zone, name.project))
         if target is None:
-            return False
+            self.is_removed = True
+            return
         if self._node is not None and target.node is not None and target.node.id != self._node.id:
             raise ConflictError(
                 f"`{name.node_id}` was made anew by somebody else, and is left alone",
@@ -70,4 +72,4 @@ class OneOff:
         (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
         if isinstance(ending, TpuctlError):
             raise ending
-        return True
+        self.is_removed = True

@@ -1,4 +1,4 @@
-"""What became of a run, in words and as data. Pure."""
+"""What became of a run, in words and as data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.remote.failures import explain_failures, look_around
 from tpuctl.remote.running.stopping import Reason
 from tpuctl.remote.running.values import Outcome
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tpuctl.actions.running import Result
+    from tpuctl.remote.failures import SshFailedError
     from tpuctl.remote.running.values import Ending
 
 _SHOWN = 8
@@ -72,7 +74,17 @@ def problem(result: Result) -> TpuctlError | None:
     what = "; ".join(f"{labels(group)} ({how})" for how, group in _groups(bad))
     if ended:
         what += f"; it was ended on {labels(ended)}"
-    return RemoteCommandError(f"the command failed on {_count(bad, total)}: {what}", hint=_reasons(bad))
+    where = f"{_count(bad, total)}: {what}" if total > 1 else f"worker {what}"
+    return RemoteCommandError(f"the command failed on {where}", hint=_reasons(bad))
+
+
+def causes(result: Result) -> list[SshFailedError]:
+    """Return what kept ssh out of workers, one error for those that share a cause."""
+    failed = [(ending.member, ending.ssh_said) for ending in result.endings if ending.ssh_said is not None]
+    if not failed:
+        return []
+    got_in = len(failed) < len(result.endings)
+    return explain_failures(failed, look_around(failed[0][0], accepted_elsewhere=got_in))
 
 
 def labels(endings: Iterable[Ending]) -> str:
@@ -93,7 +105,7 @@ def _not_run(absent: Sequence[Ending], total: int) -> TpuctlError:
     cannot = "cannot be reached" if all(one.outcome is Outcome.UNREACHABLE for one in absent) else "cannot run it"
     text = f"{_count(absent, total)} {cannot}, so the command was started on none: {labels(absent)}"
     if total == 1:
-        text = f"worker {labels(absent)} {cannot}, so the command was not started"
+        text = f"worker {labels(absent)} {cannot}, and the command was not started"
     partial = "`--partial` starts it on the others" if total > len(absent) else None
     return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
 
@@ -103,7 +115,7 @@ def _was_ended(ending: Ending) -> bool:
 
 
 def _count(endings: Sequence[Ending], total: int) -> str:
-    return f"{len(endings)} of {total} workers" if total > 1 else "its worker"
+    return f"{len(endings)} of {total} workers"
 
 
 def _groups(endings: Iterable[Ending]) -> list[tuple[str, list[Ending]]]:
@@ -124,7 +136,7 @@ def _reasons(endings: Iterable[Ending]) -> str | None:
     """Return why, one line for each reason."""
     whys: defaultdict[str, list[Ending]] = defaultdict(list)
     for ending in endings:
-        if ending.why and ending.outcome is not Outcome.NOT_STARTED:
+        if ending.why and ending.ssh_said is None and ending.outcome is not Outcome.NOT_STARTED:
             whys[ending.why].append(ending)
     lines = [f"worker {labels(group)}: {why}" for why, group in list(whys.items())[:_SHOWN]]
     return "\n".join(lines) or None

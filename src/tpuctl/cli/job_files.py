@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.copying import download
@@ -56,3 +57,7 @@ def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: P
             continue
         if any(one.files for one in copied):
             app.terminal.note(f"collected `{path}` into `{folder}`")
+    for member in members:
+        # Made for what there might have been.
+        with suppress(OSError):
+            (folder / member.label).rmdir()

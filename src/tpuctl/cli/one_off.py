@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from tpuctl.cli.app import App
     from tpuctl.cli.running import Wish
-    from tpuctl.model.worker_set import WorkerSet
     from tpuctl.model import Node
+    from tpuctl.model.worker_set import WorkerSet
     from tpuctl.names import NodeName
 
 _FILES = (".yaml", ".yml")
@@ -59,7 +59,9 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
         except (KeyboardInterrupt, TerminatedError):
             with undisturbed():
                 _take_down(app, one_off, name, wait=False)
-            raise
+            where = f"{name.zone}/{name.node_id}"
+            with app.going_on(f"`{where}` {_how_left(one_off)}", resume=f"tpuctl wait {where} --for gone"):
+                raise
         except BaseException:
             _take_down(app, one_off, name, wait=True)
             raise
@@ -118,21 +120,19 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
 def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
     """Delete the node where this run made it; return 0, or the exit code of what kept it from being deleted."""
     if not one_off.was_made:
-        if one_off.was_there:
+        if one_off.was_there and wait:
             app.terminal.note(f"`{name.node_id}` was there before and is left as it is")
         return ExitCode.OK
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, None))
     try:
         with app.progress() as progress:
-            gone = one_off.remove(app.context(progress), Place(name.project, name.zone), policy=policy, wait=wait)
+            one_off.remove(app.context(progress), Place(name.project, name.zone), policy=policy, wait=wait)
     except TpuctlError as error:
         app.show_error(error)
         app.terminal.warn(
             f"`{name.node_id}` in {name.zone} may still bill\n  end it: tpuctl down {name.zone}/{name.node_id}"
         )
         return error.exit_code
-    if gone and not wait:
-        app.terminal.note(f"the deletion of `{name.node_id}` in {name.zone} is requested")
     return ExitCode.OK
 
 
@@ -149,6 +149,12 @@ def _log_folder(app: App, name: NodeName) -> Path:
     parent.mkdir(exist_ok=True)
     (parent / ".gitignore").write_text("*\n", "utf-8")
     return parent / name.node_id
+
+
+def _how_left(one_off: OneOff) -> str:
+    if one_off.is_removed:
+        return "is being deleted"
+    return "could not be deleted and bills on" if one_off.was_made else "was there before and is left as it is"
 
 
 def _going_on(name: NodeName, one_off: OneOff) -> str:

@@ -12,7 +12,7 @@ import termios
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.run_report import problem, to_json
+from tpuctl.actions.run_report import causes, problem, to_json
 from tpuctl.actions.running import Command, Runner, job_name
 from tpuctl.cli.environment_options import warn_of_environment
 from tpuctl.cli.keeping import keeping
@@ -90,6 +90,11 @@ def show_result(app: App, result: Result, *, detached: bool = False) -> int:
         nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
         if app.terminal.is_interactive:
             app.terminal.note(f"it goes on without you: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+    reasons = causes(result)
+    if reasons and len(result.endings) == 1:
+        raise reasons[0]
+    for reason in reasons:
+        app.show_error(reason)
     if error := problem(result):
         app.show_error(error)
         return error.exit_code

@@ -119,7 +119,7 @@ def _object(ending: Ending) -> dict[str, Any]:
         "deleted": list(map(readable, brought.deleted)),
         "kept": list(map(readable, brought.kept)),
         "replaced": list(map(readable, brought.replaced)),
-        "via": brought.via,
+        "via": brought.via and str(brought.via),
     }
 
 

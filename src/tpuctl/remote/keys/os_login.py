@@ -34,21 +34,22 @@ def is_on(switch: str, metadata: Mapping[str, str], project_metadata: Mapping[st
 def check_demands(node: str, account: str, metadata: Mapping[str, str], project_metadata: Mapping[str, str]) -> None:
     """Raise `OsLoginError` where OS Login wants more than a key of this account: nothing is tried then.
 
-    A service account is never asked for a second factor [Compute Engine documentation].
+    A service account is never asked for a second factor [Compute Engine documentation]. For TPU VMs gcloud can be asked for
+    a second factor, but knows neither certificates nor security keys (528 source).
     """
     if is_on(_CERTIFICATES, metadata, project_metadata):
-        raise _demands(node, "only certificates that it signs itself", _CERTIFICATES)
+        raise _demands(node, "a certificate that it signs itself", _CERTIFICATES)
     if is_on(_SECURITY_KEY, metadata, project_metadata):
         raise _demands(node, "a security key that is registered with the account", _SECURITY_KEY)
     if is_on(_SECOND_FACTOR, metadata, project_metadata) and not account.endswith(".gserviceaccount.com"):
-        others = "or be a service account, which is not asked: `--impersonate-service-account`"
-        raise _demands(node, f"a second factor of `{account}`", _SECOND_FACTOR, others)
+        ways = (
+            f"log in with what can be asked for it: `gcloud compute tpus tpu-vm ssh {node}`",
+            "or be a service account, which is not asked: `--impersonate-service-account`",
+        )
+        raise _demands(node, f"a second factor of `{account}`", _SECOND_FACTOR, *ways)
 
 
-def _demands(node: str, what: str, switch: str, *others: str) -> OsLoginError:
-    hint = (
-        f"log in with what can be asked for it: `gcloud compute tpus tpu-vm ssh {node}`",
-        *others,
-        f"or, where that is allowed, switch it off for this node: `tpuctl update {node} --metadata {switch}=FALSE`",
-    )
-    return OsLoginError(f"OS Login lets nobody into `{node}` without {what} (`{switch}`)", hint="\n".join(hint))
+def _demands(node: str, what: str, switch: str, *ways: str) -> OsLoginError:
+    off = f"where that is allowed, switch it off for this node: `tpuctl update {node} --metadata {switch}=FALSE`"
+    message = f"OS Login lets nobody into `{node}` without {what} (`{switch}`)"
+    return OsLoginError(message, hint="\n".join((*ways, off)))

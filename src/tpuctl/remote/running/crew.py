@@ -201,7 +201,8 @@ class Crew:
         post.trying_since = since
         within = self._limits.attach_within if post.may_run else self._limits.connect_within
         if not found.is_retriable or now - since > within:
-            post.end(Outcome.LOST if post.may_run else Outcome.UNREACHABLE, found.why)
+            outcome = Outcome.LOST if post.may_run else Outcome.UNREACHABLE
+            post.end(outcome, found.why, ssh_said=found.ssh_said)
             return
         if post.has_started and post.tries == 0:
             self._audience.note(post.member, f"connection lost ({found.why}); attaching again")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.remote.failures import is_retriable, telling_line
 from tpuctl.remote.inspection import last_line
 from tpuctl.remote.session import SSH_FAILED
-from tpuctl.remote.ssh import ProbeOutcome, classify
 
 if TYPE_CHECKING:
     from tpuctl.remote.running.post import Post
@@ -17,17 +17,23 @@ _NO_PROGRAM = 127
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a session ended, and whether another may do better."""
+    """Why a session ended, and whether another may do better. `ssh_said` is ssh's stderr, where ssh is what failed."""
 
     why: str
     is_retriable: bool
+    ssh_said: str | None = None
 
 
 def failure(post: Post) -> Failure:
     """Return why the session of a worker ended before its command did."""
     if post.code == SSH_FAILED:
-        result = classify(SSH_FAILED, post.errors)
-        return Failure(result.detail or "ssh ended", result.outcome is ProbeOutcome.UNREACHABLE)
+        # The first try may have used a connection that was kept, and whose process says nothing of its end.
+        speechless = not post.errors.strip() and post.tries == 1
+        return Failure(
+            telling_line(post.errors) or "ssh ended without a word",
+            is_retriable=speechless or is_retriable(post.errors),
+            ssh_said=post.errors,
+        )
     said = last_line(post.errors)
     if post.may_run:
         return Failure(said or "the session was cut off", is_retriable=True)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import IO, TYPE_CHECKING
 
+from tpuctl.remote.kept import FRESH
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
@@ -93,7 +94,9 @@ class Post:
     def connect(self) -> None:
         """Start ssh. Raises `SshProgramMissingError`."""
         line, source = bootstrap("job", f"serve({_literal(self.order, self.member, self)})")
-        words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *self._options, *_ALIVE))
+        # What is kept from an earlier command may be what broke.
+        shared = self._options if self.tries == 0 else FRESH
+        words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE))
         try:
             # In a process group of its own: Ctrl-C at the terminal is for us to pass on.
             self._process = subprocess.Popen(
@@ -162,10 +165,10 @@ class Post:
         self.phase = Phase.ENDED
         self._audience.ended(ending)
 
-    def end(self, outcome: Outcome, why: str = "") -> None:
+    def end(self, outcome: Outcome, why: str = "", *, ssh_said: str | None = None) -> None:
         """Note an end of which the worker has not told."""
         out, err = self.sizes
-        self.finish(Ending(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err))
+        self.finish(Ending(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err, ssh_said=ssh_said))
 
     def let_go(self) -> None:
         """Tell the worker that nothing more comes: then it ends the session."""

@@ -68,7 +68,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How it ended on one worker. `code` is what a shell would report, where it is known; sizes are in bytes."""
+    """How it ended on one worker. `code` is what a shell would report, where it is known; sizes are in bytes.
+
+    `ssh_said` is ssh's stderr, where that is what kept the command from being started or followed.
+    """
 
     member: Member
     outcome: Outcome
@@ -78,6 +81,7 @@ class Ending:
     out_size: int = 0
     err_size: int = 0
     why: str = ""
+    ssh_said: str | None = None
 
     @property
     def is_good(self) -> bool:

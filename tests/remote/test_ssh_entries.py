@@ -1,0 +1,49 @@
+"""The file of entries for ssh: as ssh reads it, and with many writers."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tpuctl.model import Node
+from tpuctl.remote.ssh import Connection
+from tpuctl.remote.ssh_config import Entry, TakenNames, change, entry_of, read
+
+
+def entry(name: str) -> Entry:
+    node = Node.from_api({"name": f"projects/p/locations/z-a/nodes/{name}", "id": "1"})
+    way = Connection("ada", "192.0.2.1", "tpu.1-0", (Path("/k"), Path("/g")), Path("/h/a b/100%"), "reach %%h")
+    return entry_of(node, [way], cloud="google")
+
+
+def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / ".ssh" / "tpuctl_config"
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: change(path, lambda text: text.changed(new=[entry(f"n{number}")])), range(40)))
+
+    assert {one.name.node_id for one in read(path).entries} == {f"n{number}" for number in range(40)}
+    assert TakenNames.read(path, folder=path.parent).get("n7") is None
+
+
+@pytest.mark.sshd
+def test_ssh_reads_what_is_written_as_it_is_meant(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    change(path, lambda text: text.changed(new=[entry("trainer")]))
+
+    done = subprocess.run(["ssh", "-G", "-F", str(path), "trainer-0"], capture_output=True, text=True, check=True)
+
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert {
+        key: said[key] for key in ("hostname", "user", "hostkeyalias", "proxycommand", "stricthostkeychecking")
+    } == {
+        "hostname": "192.0.2.1",
+        "user": "ada",
+        "hostkeyalias": "tpu.1-0",
+        "proxycommand": "reach %%h",
+        "stricthostkeychecking": "accept-new",
+    }
+    assert (said["identityfile"], said["userknownhostsfile"]) == ("/h/a b/100%%", "/k /g")

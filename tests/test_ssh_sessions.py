@@ -1,0 +1,174 @@
+"""Sessions with a sandbox worker through the real ssh: a shell on a terminal, tmux across a lost connection, a port."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tpuctl.sandbox import admin
+from tpuctl.sandbox.sshd.terminals import terminal_obstacle
+from tpuctl.sandbox.world import World
+
+pytestmark = pytest.mark.sshd
+PATIENCE = 30
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An embedded sandbox with one node."""
+    folder = tmp_path / "state"
+    with World.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
+        admin.add_node(world, "demo")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "TERM": "xterm",
+        "TPUCTL_STATE_DIR": str(folder),
+        "TPUCTL_SANDBOX": "1",
+    }
+
+
+class Screen:
+    """The program on a terminal of its own."""
+
+    def __init__(self, environ: dict[str, str], folder: Path, *arguments: str) -> None:
+        self.terminal, theirs = os.openpty()
+        argv = [sys.executable, "-m", "tpuctl", *arguments]
+        self.process = subprocess.Popen(
+            argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=folder, start_new_session=True,
+            preexec_fn=lambda: os.login_tty(os.dup(theirs)) if os.getsid(0) != os.getpid() else _take_terminal(theirs),
+        )  # fmt: skip
+        os.close(theirs)
+        self._unread = ""
+
+    def until(self, pattern: str) -> str:
+        """Read on until what was shown matches, and return it."""
+        deadline = time.monotonic() + PATIENCE
+        while not (match := re.search(pattern, self._unread)):
+            readable, _, _ = select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))
+            shown = os.read(self.terminal, 65536) if readable else b""
+            assert shown, f"no {pattern!r} in {self._unread[-2000:]!r}"
+            self._unread += shown.decode(errors="replace")
+        shown_text, self._unread = self._unread[: match.end()], self._unread[match.end() :]
+        return shown_text
+
+    def type(self, line: str) -> None:
+        os.write(self.terminal, f"{line}\n".encode())
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+
+
+def _take_terminal(descriptor: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture
+def show(environ: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Screen]]:
+    if obstacle := terminal_obstacle():
+        pytest.skip(obstacle)
+    screens: list[Screen] = []
+
+    def show(*arguments: str) -> Screen:
+        screens.append(Screen(environ, tmp_path, *arguments))
+        return screens[-1]
+
+    yield show
+    for screen in screens:
+        screen.close()
+
+
+def test_a_shell_has_the_terminal_and_its_code_comes_back(show: Callable[..., Screen]) -> None:
+    screen = show("ssh", "demo")
+
+    screen.until(r"adding our ssh key to the metadata of `demo`")
+    screen.type("stty size; [ -t 0 ] && echo on a $((1)) terminal; exit 7")
+    screen.until(r"on a 1 terminal")
+
+    assert screen.process.wait(PATIENCE) == 7
+
+
+def test_a_session_of_tmux_outlives_its_connection(show: Callable[..., Screen]) -> None:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    screen = show("ssh", "demo", "--tmux=work", "--", "PS1=+ exec sh -i")
+    screen.type("kept=$((40+2))")
+    screen.type("echo begun-$kept")
+    screen.until(r"begun-42")
+
+    for child in _children(screen.process.pid):
+        os.kill(child, signal.SIGKILL)  # the link: ssh's ProxyCommand
+    screen.until(r"the connection is lost; the session goes on")
+    screen.until(r"\[work\]")
+    screen.type("echo joined-$kept")
+    screen.until(r"joined-42")
+    screen.type("tmux detach")
+    back = screen.until(r"come back with `.*`")
+    assert screen.process.wait(PATIENCE) == 0
+    assert "`tpuctl ssh demo --worker 0 --tmux=work`" in back
+
+    again = show("ssh", "demo", "--tmux=work")
+    again.until(r"\[work\]")
+    again.type("echo still-$kept")
+    again.until(r"still-42")
+    again.type("exit")
+    assert again.process.wait(PATIENCE) == 0
+
+
+def _children(parent: int) -> list[int]:
+    """Return the processes that the ssh below a process has started."""
+    below: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        below.setdefault(int(fields[1]), []).append(int(folder.name))
+    return [process for ssh in below.get(parent, []) for process in below.get(ssh, [])]
+
+
+def test_a_port_of_the_worker_is_here_until_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as board:
+        remote = board.getsockname()[1]
+        with subprocess.Popen(
+            [sys.executable, "-m", "tpuctl", "ssh", "demo", "--forward", str(remote)],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, cwd=tmp_path, text=True,
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
+            told = next(line for line in process.stderr if line.startswith("http://"))
+            local = int(told.split("localhost:")[1].split("/")[0])
+            with _connected(local) as user, board.accept()[0] as server:
+                user.sendall(b"step 7")
+                arrived = server.recv(6)
+            process.send_signal(signal.SIGINT)
+            code = process.wait(PATIENCE)
+
+    assert (local != remote, arrived, code) == (True, b"step 7", -signal.SIGINT)
+
+
+def _connected(port: int) -> socket.socket:
+    """Return a connection to a port, as soon as somebody listens there."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)

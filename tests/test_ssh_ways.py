@@ -1,0 +1,201 @@
+"""The ways to a worker as `tpuctl ssh` takes them: addresses, tunnels, ports, a key that is new, an ssh that fails."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+from tests.remote.test_reach import METADATA, metadata_server
+
+FakeSsh = Callable[[str], None]
+PRIVATE = {"networkConfig": {"enableExternalIps": False}}
+over_http = pytest.mark.parametrize("face", ["http"], indirect=True)
+
+NO_EXTERNAL = """\
+error: worker 0 of `private` has no external address: it cannot be reached from outside its network
+  hint: `--iap` tunnels through Identity-Aware Proxy (setting `iap`)
+  hint: `--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)
+"""
+
+
+@pytest.fixture
+def gcloud(tmp_path: Path, fake_ssh: FakeSsh) -> Path:
+    """A gcloud on PATH that is never started."""
+    program = tmp_path / "bin" / "gcloud"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    return program
+
+
+def words(out: str) -> list[str]:
+    return shlex.split(out)
+
+
+@over_http
+def test_a_node_without_external_addresses_needs_a_way(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
+    sandbox.add_node("private", **PRIVATE)
+
+    assert tpuctl("ssh", "private", "--", "true") == ("", NO_EXTERNAL, 8)
+
+    out, err, code = tpuctl("ssh", "private", "--internal-ip", "--dry-run", "--", "ls -l")
+    assert (err, code, words(out)[-3:]) == ("", 0, ["ada@10.128.0.1", "--", "ls -l"])
+
+    tunnelled = words(tpuctl("ssh", "private", "--tunnel-through-iap", "--dry-run")[0])
+    proxy = next(word for word in tunnelled if word.startswith("ProxyCommand="))
+    name, zone = proxy.split("start-iap-tunnel ")[1].split()[0], "us-central2-b"
+    assert proxy == (
+        f"ProxyCommand={gcloud} compute start-iap-tunnel {name} %p --listen-on-stdin "
+        f"--project=sandbox --zone={zone} --verbosity=warning"
+    )
+    assert name.startswith("t1v-n-")
+    # Nothing was changed: no key was made, none was sent.
+    assert (sandbox.changes(), list(Path(tpuctl.environ["HOME"]).iterdir())) == ([], [])
+
+
+@over_http
+def test_settings_choose_the_way_and_a_flag_beats_them(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
+    sandbox.add_node("trainer")
+    (tpuctl.folder / "tpuctl.yaml").write_text("iap: true\n")
+
+    def address(*flags: str, internal: str = "") -> tuple[str, bool]:
+        console = replace(tpuctl, environ={**tpuctl.environ, **({"TPUCTL_INTERNAL_IP": internal} if internal else {})})
+        argv = words(console("ssh", "trainer", "--dry-run", *flags)[0])
+        return argv[-1].partition("@")[2], any("start-iap-tunnel" in word for word in argv)
+
+    assert address() == ("10.128.0.1", True)
+    assert address("--external-ip") == ("198.18.0.1", False)
+    assert address("--internal-ip") == ("10.128.0.1", False)
+    assert address(internal="true") == ("10.128.0.1", False)
+    _, err, code = tpuctl("ssh", "trainer", "--iap", "--external-ip", "--dry-run")
+    assert (err.splitlines()[0], code) == ("error: `--iap` and `--external-ip` exclude each other", 2)
+
+
+@over_http
+def test_inside_the_network_the_internal_address_is_taken(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("trainer")
+    here = {**METADATA, "project/project-id?alt=json": "sandbox"}
+    with metadata_server(here) as host:
+        out = tpuctl("ssh", "trainer", "--dry-run", GCE_METADATA_HOST=host)[0]
+
+    assert words(out)[-1] == "ada@10.128.0.1"
+
+
+@over_http
+def test_a_missing_gcloud_is_named(tpuctl: Console, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.add_node("trainer")
+    monkeypatch.setenv("PATH", str(Path(tpuctl.environ["HOME"]).parent / "bin"))
+
+    _, err, code = tpuctl("ssh", "trainer", "--iap", "--dry-run")
+
+    expected = "error: a tunnel through Identity-Aware Proxy needs `gcloud`, which is not on PATH"
+    assert (err.splitlines()[0], code) == (expected, 1)
+
+
+@one_face
+def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: Sandbox) -> None:
+    up = ("up", "private", "--type", "v4-8", "--zone", "us-central2-b", "--internal-ips")
+
+    _, err, code = tpuctl(*up)
+    lines = err.splitlines()
+    assert (code, lines[-1].split(" after ")[0]) == (0, "private: healthy")
+    assert lines[0] == (
+        "private: waiting until it is healthy, not until ssh answers: its workers have no external address "
+        "(`--iap` or `--internal-ip` reach them)"
+    )
+    # What was asked for by name is refused, and where there is a way it is taken.
+    assert tpuctl(*up, "--for", "ssh")[2] == 8
+    assert tpuctl(*up, "--internal-ip")[1].splitlines()[-1].startswith("private: usable, ssh answers")
+
+
+@one_face
+def test_a_key_that_was_just_added_is_waited_for(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    sandbox.add_node("trainer")
+    log = tmp_path / "log"
+    fake_ssh(
+        f"""for last; do :; done; echo "$last" >> '{log}'
+[ "$(wc -l < '{log}')" -gt 3 ] && exit 0
+echo 'ada@198.18.0.1: Permission denied (publickey).' >&2; exit 255"""
+    )
+
+    out, err, code = tpuctl("ssh", "trainer", "--", "start the job")
+
+    assert (out, err.splitlines(), code) == (
+        "",
+        [
+            "adding our ssh key to the metadata of `trainer`",
+            "waiting until our new key has reached the workers, 60 s at most",
+        ],
+        0,
+    )
+    # Nothing but knocking before it answers, and the command once.
+    assert log.read_text().splitlines() == ["true"] * 4 + ["start the job"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("is_let_in", "told"),
+    [(True, []), (False, ["trainer", "Connection refused"])],
+)
+def test_255_is_explained_only_where_ssh_was_not_let_in(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, *, is_let_in: bool, told: list[str]
+) -> None:
+    sandbox.add_node("trainer")
+    tpuctl("ssh", "trainer", "--", "true")
+    mark = 'for word; do case "$word" in LocalCommand=*) sh -c "${word#LocalCommand=}" ;; esac; done; exit 255'
+    refusal = "echo 'ssh: connect to host 198.18.0.1 port 22: Connection refused' >&2; exit 255"
+    fake_ssh(mark if is_let_in else refusal)
+
+    out, err, code = tpuctl("ssh", "trainer", "--", "exit 255")
+
+    assert (out, code) == ("", 255)
+    assert all(text in err for text in told)
+    assert bool(err) is bool(told)
+
+
+@one_face
+def test_a_local_port_that_is_taken_is_said_or_another_one_found(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    sandbox.add_node("trainer")
+    fake_ssh(f"printf '%s\\n' \"$@\" > '{tmp_path}/argv'")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        fixed = tpuctl("ssh", "trainer", "--forward", f"{port}:6006")
+        free = tpuctl("ssh", "trainer", "--forward", str(port))
+
+    refusal = (
+        f"error: the local port {port} cannot be used: something listens there\n"
+        "  hint: name another one: `--forward LOCAL:6006`, or leave the choice to tpuctl: `--forward 6006`\n"
+    )
+    assert fixed == ("", refusal, 8)
+    told = free[1].splitlines()[-1]
+    chosen = int(told.split("localhost:")[1].split("/")[0])
+    assert (chosen > port, told) == (
+        True,
+        f"http://localhost:{chosen}/ leads to port {port} of worker 0 of `trainer`",
+    )
+    argv = (tmp_path / "argv").read_text().splitlines()
+    # Nobody types here, so it stays until it is ended.
+    assert {"-N", "-T", "ExitOnForwardFailure=yes", f"{chosen}:localhost:{port}"} <= set(argv)
+
+
+@one_face
+def test_a_command_on_several_workers_is_one_of_run(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
+
+    out, _, code = tpuctl("ssh", "slice", "--worker", "1-2", "--dry-run", "--", "hostname")
+
+    assert (code, [line.rpartition("@")[2] for line in out.splitlines()]) == (
+        0,
+        ["198.18.0.2 -- hostname", "198.18.0.3 -- hostname"],
+    )
