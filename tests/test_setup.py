@@ -14,10 +14,9 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face
 from tpuctl.cli.app import App
 from tpuctl.cli.approval import show_first_use
-from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.spec import build_spec
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.model import NodeSpec
 from tpuctl.output.terminal import Streams
 

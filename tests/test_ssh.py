@@ -158,7 +158,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
                 "slice",
                 "--worker",
                 "0,2",
-                "--tmux=x",
+                "-L1:h:2",
                 "--",
                 "ls",
             ),

@@ -383,7 +383,7 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
     assert lines[:3] == [
         "nothing changed: 2 workers had it all",
         "synced 1 file (10 B) to 2 workers in 0.0s",
-        "synced 1 file (11 B) to 1 worker in 0.0s",
+        "synced 1 file (11 B) to 1 worker in 1.0s",
     ]
     assert lines[3].startswith("warning: worker 1 of `slice`: ")
     assert lines[4:6] == [

@@ -73,6 +73,12 @@ class SettingError(InvalidInputError):
     kind = "setting"
 
 
+class NotConfirmedError(TpuctlError):
+    """The answer was no. Nothing was done."""
+
+    kind = "not_confirmed"
+
+
 class InvalidRequestError(TpuctlError):
     """The service refused the request as it stands; sending it again changes nothing."""
 

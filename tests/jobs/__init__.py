@@ -41,7 +41,7 @@ class Slice:
 
     def until_ended(self, job: str, *workers: int) -> None:
         """Wait until a job has ended."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not all((self.jobs(worker) / f"{job}.{worker}" / "exit").exists() for worker in workers or (0, 1)):
             assert time.monotonic() < end, job
             time.sleep(0.01)

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.jobs import Slice
 from tests.lifecycle import put
+from tpuctl.remote.onboard.small_files import is_locked
 
 
 @pytest.fixture
@@ -28,5 +29,5 @@ def demo(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp
     tpuctl("ssh", "demo", "--worker", "0", "--", "true")
     yield found
     for pid in (tmp_path / "homes").glob("*/.tpuctl/jobs/*/pid"):
-        if not (pid.parent / "exit").exists() and (pid.parent / "lock").exists():
+        if is_locked(str(pid.parent / "lock")):
             os.killpg(int(pid.read_text().split()[0]), signal.SIGKILL)

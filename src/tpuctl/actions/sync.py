@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -46,8 +45,8 @@ def sync(
 ) -> Synced:
     """Bring a tree to workers, at most 32 at a time. A worker that fails does not keep the others from getting theirs.
 
-    `tell` gets a worker's label, how many bytes it was sent and of how many, from several threads. With `patient` a link that
-    breaks is tried anew, three times; `ssh_options` gives further options of ssh for a connection.
+    `tell` gets a worker's label, how many bytes it was sent and of how many, from several threads. A link that breaks is
+    tried anew: three times, or once without `patient`; `ssh_options` gives further options of ssh for a connection.
 
     Raises `InvalidInputError` where rsync is demanded and is not here, `SshProgramMissingError` without ssh.
     """
@@ -57,8 +56,8 @@ def sync(
         raise InvalidInputError("there is no `rsync` on PATH", hint="install it, or use `--via auto`")
     started = clock.monotonic()
     contents, sessions = Contents(tree), Sessions()
-    cargo = Cargo(tree, order, contents, secrets.token_hex(8))
-    pauses = _PAUSES if patient else ()
+    cargo = Cargo.of(tree, order, contents)
+    pauses = _PAUSES if patient else _PAUSES[:1]
 
     def serve(member: Member) -> Ending:
         attempt = partial(visit, member.way, cargo, sessions, tell=partial(tell, member.label))

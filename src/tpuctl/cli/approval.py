@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tpuctl.errors import NotConfirmedError
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ def show_first_use(app: App, setup: str | None, source: Source | None = None, *,
     # Not a note: `--quiet` must not hide it.
     app.terminal.warn(f"{place} has a `setup` that was not used here before; every worker of a new node runs:\n{lines}")
     if not yes and _somebody_can_be_asked(app) and not app.terminal.confirm("may the workers run that?", yes=False):
-        from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # it imports every action
-
         raise NotConfirmedError("nothing was done", hint="leave it out with `--setup true`, or change the file")
     _remember(path, mark)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl import gcloud
@@ -81,13 +80,10 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 
 def workers(app: App) -> SshWorkers:
     """Return the workers by ssh; in the sandbox with a key of its own, so that the user's `~/.ssh` is left alone."""
-    from tpuctl.cli.key_access import admission, key_expiry  # noqa: PLC0415  # most commands reach no worker
+    from tpuctl.cli import key_access  # noqa: PLC0415  # most commands reach no worker
     from tpuctl.cli.reach_options import reach  # noqa: PLC0415  # as above
-    from tpuctl.remote.keys import login_name  # noqa: PLC0415  # 25 ms
     from tpuctl.remote.workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
 
-    environ = app.invocation.environ
-    home = app.state_folder if app.is_sandbox else Path(environ.get("HOME") or Path.home())
     served, ways = way_to_workers(app), reach(app)
     if app.is_sandbox or served:
         # A tunnel to a sandbox worker is the way that any other connection takes to it.
@@ -101,13 +97,11 @@ def workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(world.path, node.endpoints[worker].address or "")
 
-    # The sandbox's sshd logs in nobody but the user who runs it.
-    admitted = admission(app)
-    login = login_name({}) if app.is_sandbox or served else app.settings.text("user") or login_name(environ)
+    admitted = key_access.admission(app)
     return SshWorkers(
         SshSettings(
-            login=login,
-            home=home,
+            login=key_access.metadata_login(app),
+            home=key_access.key_folder(app),
             key=app.settings.path("ssh_key"),
             known_hosts=app.state_folder / "known_hosts",
             guest_attributes=app.client.guest_attributes,
@@ -116,7 +110,7 @@ def workers(app: App) -> SshWorkers:
             reach=ways,
             os_login=admitted.os_login,
             needs_entry=admitted.needs_entry,
-            expires=lambda: key_expiry(app),
+            expires=lambda: key_access.key_expiry(app),
         )
     )
 

@@ -9,7 +9,7 @@ from tpuctl.actions.tear_down import Target, absent, check_whole, end_absent, fi
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.policy import deadline
 from tpuctl.cli.ssh_entries import forget
-from tpuctl.errors import ExitCode, TpuctlError, worst
+from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst
 from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
     from tpuctl.cli.app import App
     from tpuctl.names import NodeReference
-
-
-class NotConfirmedError(TpuctlError):
-    """The answer was no. Nothing was done."""
-
-    kind = "not_confirmed"
 
 
 @dataclass(frozen=True, slots=True)

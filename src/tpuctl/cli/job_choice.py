@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.options import complete_node
+from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError, worst
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `-l` and `--worker`."""
+    """Add `-l`, `--worker` and the ways to workers."""
+    function = reach_options(function)
     function = click.option(
         "--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5."
     )(function)
@@ -62,13 +64,14 @@ def chosen(app: App, words: Sequence[str], selector: Sequence[str], worker: str)
 def ask(app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None) -> Choice:
     """Return the workers of these nodes. Raises what `members` raises."""
     from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.members import find_nodes, members  # noqa: PLC0415  # as above
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.asking import Workers  # noqa: PLC0415  # as above
 
     meant = WorkerSet.parse(worker)
-    workers = Workers(members(app, find_nodes(app, nodes, selector), meant), keeping(app))
-    return Choice(workers, job, " ".join([*nodes, *(f"-l {one}" for one in selector)]))
+    found = members(app, find_nodes(app, nodes, selector), meant)
+    await_key(app, found)
+    return Choice(Workers(found, keeping(app)), job, " ".join([*nodes, *(f"-l {one}" for one in selector)]))
 
 
 def tell_errors(app: App, errors: Sequence[TpuctlError]) -> int:

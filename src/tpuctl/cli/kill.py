@@ -9,7 +9,7 @@ import click
 
 from tpuctl.cli.job_choice import chosen, job_options, tell_errors
 from tpuctl.cli.options import Duration, cli_command, yes_option
-from tpuctl.errors import InvalidInputError, TimedOutError
+from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
 
 if TYPE_CHECKING:
     from tpuctl.actions.job_changes import Signaling
@@ -72,7 +72,6 @@ def command(
 def _newest(app: App, choice: Choice, signal: str, *, yes: bool) -> str:
     """Return the job that is meant where none is named."""
     from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
 
     listing = list_jobs(choice.workers)
     job = choose(listing, None, choice.nodes, running_first=True)

@@ -38,12 +38,13 @@ def command(
       tpuctl logs -l team=vision nightly
     """
     from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.jobs import state  # noqa: PLC0415  # as above
 
     choice = chosen(app, words, selector, worker)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes)
     if choice.job is None and app.terminal.is_interactive:
-        app.terminal.note(f"job {job.name}: {job.command}")
+        app.terminal.note(f"job {job.name} ({state(job.shares)}): {job.command}")
     return _follow(app, choice, listing, job) if follow else _read(app, choice, listing, job)
 
 

@@ -18,6 +18,7 @@ from tpuctl.cli.options import (
 )
 from tpuctl.cli.policy import deadline, level_option, reachable_goal
 from tpuctl.cli.reach_options import reach_options, with_reachable_goal
+from tpuctl.errors import NotConfirmedError
 from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
@@ -77,7 +78,6 @@ def command(
       tpuctl reset trainer --mode recreate --yes
     """
     from tpuctl.actions.reset import reset  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
 
     found = app.find(node)

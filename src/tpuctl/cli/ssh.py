@@ -89,7 +89,7 @@ def _open(app: App, session: Session) -> int:
     if not session.words and streams.stdin is sys.stdin:
         app.close()
         execute(session.argv())
-    ran = run(session.argv)
+    ran = run(session.argv, has_terminal=session.tty and streams.stdin_is_terminal)
     if ran.was_lost and not ran.has_connected:
         explain(app, session)
     return ran.code

@@ -8,6 +8,7 @@ import click
 
 from tpuctl.cli.options import cli_command, complete_node, yes_option
 from tpuctl.cli.tree import Group
+from tpuctl.errors import NotConfirmedError
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def renew(app: App, *, yes: bool) -> None:
       tpuctl ssh-key renew
       tpuctl ssh-key renew --yes
     """
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # it imports every action
     from tpuctl.cli.key_access import key_folder, metadata_login  # noqa: PLC0415  # not needed by --help
     from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
     from tpuctl.remote.keys.pair import default_path  # noqa: PLC0415  # as above

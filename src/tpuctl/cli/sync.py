@@ -9,7 +9,7 @@ import click
 
 from tpuctl.cli.options import cli_command
 from tpuctl.cli.reach_options import reach_options
-from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,33 +47,20 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     from tpuctl.cli.syncing import Wish, keep, once  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
-    nodes, place = _split(words, selector)
-    place = app.invocation.folder / place
-    if not place.exists():
-        raise InvalidInputError(f"there is no folder `{place}`", hint="several nodes are chosen with `-l KEY=VALUE`")
     if options["watch"] and options["dry_run"]:
         raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="leave one of them out")
-    workers = WorkerSet.parse(worker)
-    wish = Wish.of(app, place, options)
+    nodes, place = _split(app, words, selector)
+    workers, wish = WorkerSet.parse(worker), Wish.of(app, place, options)
 
     def find() -> Sequence[Member]:
         found = members(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])
         await_key(app, found)
         return found
 
-    if not options["watch"]:
-        return once(app, find, wish)
-    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # it imports this tree
-
-    try:
-        with app.going_on("nothing is synced any more", resume=app.command_line()):
-            return keep(app, find, wish)
-    except TerminatedError:
-        app.terminal.note("terminated: the sync ends, the workers keep what they have")
-        return ExitCode.OK
+    return keep(app, find, wish) if options["watch"] else once(app, find, wish)
 
 
-def _split(words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
+def _split(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
     """Return the node that is named, and the folder."""
     nodes, rest = ((), words) if selector else (words[:1], words[1:])
     if not selector and not nodes:
@@ -85,4 +72,7 @@ def _split(words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str
             "`tpuctl sync` takes one folder",
             hint="it is `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
         )
-    return nodes, Path(rest[0]).expanduser() if rest else Path()
+    place = app.invocation.folder / Path(rest[0]).expanduser() if rest else app.invocation.folder
+    if not place.exists():
+        raise InvalidInputError(f"there is no folder `{place}`", hint="several nodes are chosen with `-l KEY=VALUE`")
+    return nodes, place

@@ -80,8 +80,18 @@ def once(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
 
 
 def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
-    """Sync again and again, with a line for each round in which something was done or went wrong."""
-    clock = _clock(app)
+    """Sync again and again, with a line for each round in which something was done or went wrong. SIGTERM is no failure."""
+    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # it imports the tree
+
+    try:
+        with app.going_on("nothing is synced any more", resume=app.command_line()):
+            _keep(app, find, wish, _clock(app))
+    except TerminatedError:
+        app.terminal.note("terminated: the sync ends, the workers keep what they have")
+    return ExitCode.OK
+
+
+def _keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish, clock: Clock) -> None:
     _note(app, wish.read().notes)
     wrong: frozenset[str] | None = None
     for ending in keep_synced(find, wish.read, wish.order, clock=clock, ssh_options=keeping(app)):
@@ -91,7 +101,6 @@ def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
         for text in sorted(now_wrong - (wrong or frozenset())):
             app.terminal.warn(f"{text}; it is tried again")
         wrong = now_wrong
-    return ExitCode.OK
 
 
 def _show_round(app: App, synced: Synced, clock: Clock, *, is_first: bool) -> None:

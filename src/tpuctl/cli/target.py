@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING
 from tpuctl.accelerators import find, zones_of
 from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.locate import incomplete, search
-from tpuctl.cli.ending import NotConfirmedError
 from tpuctl.cli.remedies import nothing_listens
 from tpuctl.cli.spec import pairs
 from tpuctl.clock import format_duration
-from tpuctl.errors import InvalidInputError, NotFoundError, QuotaError, ServiceUnavailableError, SettingError
+from tpuctl.errors import (
+    InvalidInputError,
+    NotConfirmedError,
+    NotFoundError,
+    QuotaError,
+    ServiceUnavailableError,
+    SettingError,
+)
 from tpuctl.model import Tier
 from tpuctl.names import NodeName
 from tpuctl.readiness import Goal

@@ -9,6 +9,7 @@ import click
 
 from tpuctl.cli.options import Duration, cli_command, node_argument, yes_option
 from tpuctl.cli.reach_options import reach_options
+from tpuctl.errors import NotConfirmedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +51,6 @@ def command(
       tpuctl unstick trainer --dry-run -o json
     """
     from tpuctl.actions import unstick  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # as above
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above

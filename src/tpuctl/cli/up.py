@@ -22,7 +22,7 @@ from tpuctl.cli.options import (
 from tpuctl.cli.policy import level_option, probe_option, repair_options
 from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
-from tpuctl.errors import ExitCode
+from tpuctl.errors import ExitCode, NotConfirmedError
 from tpuctl.events import EventKind, to_all
 from tpuctl.model import NodeState
 
@@ -143,7 +143,6 @@ def _task(
 
 
 def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # completion and --help need not wait for it
 
     what = "; ".join(map(str, differences))
     if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command, yes_option
+from tpuctl.errors import NotConfirmedError
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
@@ -19,7 +20,6 @@ def command(app: App, *, yes: bool) -> None:
     Examples:
       tpuctl sandbox reset --yes
     """
-    from tpuctl.cli.ending import NotConfirmedError  # noqa: PLC0415  # --help need not wait for it
     from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
 
     path = app.sandbox_path

@@ -32,6 +32,12 @@ _NO_PYTHON = 127
 _NOISE = 1024 * 1024
 
 
+def frame(value: dict[str, Any]) -> bytes:
+    """Return what the program on a worker reads as one message."""
+    text = zlib.compress(json.dumps(value).encode("ascii"), 1)
+    return struct.pack(">Q", len(text)) + text
+
+
 class Sessions:
     """What was started and has not ended. Safe for several threads."""
 
@@ -92,8 +98,7 @@ class Session:
 
     def say(self, value: dict[str, Any]) -> None:
         """Send a frame."""
-        text = zlib.compress(json.dumps(value).encode("ascii"), 1)
-        self.send([struct.pack(">Q", len(text)), text])
+        self.send([frame(value)])
 
     def send(self, pieces: Iterable[bytes]) -> None:
         """Send bytes."""

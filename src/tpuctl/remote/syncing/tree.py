@@ -74,7 +74,7 @@ class _Reader:
 
     def from_git(self, below: bytes) -> Iterator[Entry]:
         """Yield what git knows of a folder, and of the trees inside it."""
-        for name in dict.fromkeys(_git(os.path.join(self._root, below)).split(b"\0")):
+        for name in dict.fromkeys(_git(os.path.join(self._root, below).rstrip(b"/") or b"/").split(b"\0")):
             if not name:
                 continue
             path = os.path.join(below, name.rstrip(b"/"))

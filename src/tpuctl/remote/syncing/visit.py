@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.syncing import rsync
-from tpuctl.remote.syncing.sessions import Session
+from tpuctl.remote.syncing.sessions import Session, frame
 from tpuctl.remote.syncing.values import Brought, NotSyncedError, Order, Via
 
 if TYPE_CHECKING:
@@ -24,12 +25,21 @@ _MUCH = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """What is the same for all workers. `token` names this sync, so that a try ends what an earlier one left behind."""
+    """What is the same for all workers. `request` is what the program on a worker hears first."""
 
     tree: Tree
     order: Order
     contents: Contents
-    token: str
+    request: bytes
+
+    @classmethod
+    def of(cls, tree: Tree, order: Order, contents: Contents) -> Cargo:
+        """Put it together. It has a token, so that another try for the same worker ends what an earlier one left behind."""
+        request = frame({
+            "folder": order.folder, "delete": order.delete, "look": order.look, "token": secrets.token_hex(8),
+            "entries": tree.entries,
+        })  # fmt: skip
+        return cls(tree, order, contents, request)
 
 
 def visit(
@@ -40,24 +50,19 @@ def visit(
     Raises `NotSyncedError`. What had arrived by then stays, and the next try goes on from there.
     """
     line, source = bootstrap("tree", "main()")
-    order = cargo.order
     with Session(sessions, way, line, options=options) as session:
-        session.send([source])
-        session.say({
-            "folder": order.folder, "delete": order.delete, "look": order.look, "token": cargo.token,
-            "entries": cargo.tree.entries,
-        })  # fmt: skip
+        session.send([source, cargo.request])
         plan = session.hear()
         work = _work(plan, cargo.contents)
         via = _choose(cargo, plan, work["send"])
-        if order.look:
+        if cargo.order.look:
             return _brought(cargo, plan, work, via=via)
         session.say({**work, "rsync": via is Via.RSYNC})
-        note, rest = None, work["send"]
-        total = _size(cargo.tree, rest)
+        rest, total = work["send"], _size(cargo.tree, work["send"])
+        notes: tuple[str, ...] = ()
         if via is Via.RSYNC:
             session.hear()
-            note = rsync.carry(
+            complaint = rsync.carry(
                 way,
                 cargo.tree,
                 rest,
@@ -68,11 +73,10 @@ def visit(
             )
             session.say({})
             rest = session.hear()["missing"]
+            notes = (f"{complaint}; the rest went through ssh",) if complaint and rest else ()
         before = total - _size(cargo.tree, rest)
         session.send(_told(cargo.contents.stream(rest), lambda done: tell(min(before + done, total), total)))
-        report = session.hear()
-        notes = (f"{note}; the rest went through ssh",) if note else ()
-        return _brought(cargo, plan, work, via=via, report=report, notes=notes)
+        return _brought(cargo, plan, work, via=via, report=session.hear(), notes=notes)
 
 
 def _work(plan: dict[str, Any], contents: Contents) -> dict[str, list[int]]:
@@ -99,7 +103,7 @@ def _choose(cargo: Cargo, plan: dict[str, Any], numbers: Sequence[int]) -> Via |
     return Via.RSYNC if is_possible and is_worth_it else Via.SSH
 
 
-def _size(tree: Tree, numbers: Sequence[int] | set[int]) -> int:
+def _size(tree: Tree, numbers: Sequence[int]) -> int:
     return sum(tree.entries[number].size for number in numbers)
 
 
