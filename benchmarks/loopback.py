@@ -109,16 +109,8 @@ def workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
     """Yield slices of these sizes, served by a sandbox and by sshds until the end."""
     assert _SSHD, "this needs OpenSSH's sshd"
     folder.mkdir(parents=True)
-    key = folder / ".ssh" / "google_compute_engine"
-    key.parent.mkdir(mode=0o700)
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
-    shutil.copy(key.with_suffix(".pub"), folder / "authorized_keys")
     quiet = Stage(folder)
-    words = (str(quiet.world), getpass.getuser(), str(key.with_suffix(".pub")), *map(str, sizes))
-    made = subprocess.run(
-        (sys.executable, "-m", "benchmarks.slices", *words), capture_output=True, text=True, check=True
-    )
-    found = [Slice(each["name"], tuple(each["addresses"]), each["host_key"]) for each in json.loads(made.stdout)]
+    found = make_slices(quiet, sizes)
     port = _free_port()
     _lead(folder, [address for each in found for address in each.addresses], port)
     with ExitStack() as stack:
@@ -128,6 +120,18 @@ def workers(folder: Path, sizes: Sequence[int]) -> Iterator[Loopback]:
                 stack.enter_context(_sshd(folder, f"{each.name}-{first}", each.host_key, own, port))
         stage = stack.enter_context(served(quiet))
         yield Loopback(stage, {len(each.addresses): each for each in found})
+
+
+def make_slices(stage: Stage, sizes: Sequence[int]) -> list[Slice]:
+    """Make a key, and a world with a READY slice of each size that lets it in; nothing is served yet."""
+    key = stage.folder / ".ssh" / "google_compute_engine"
+    key.parent.mkdir(mode=0o700)
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
+    public = key.with_suffix(".pub")
+    shutil.copy(public, stage.folder / "authorized_keys")
+    words = (sys.executable, "-m", "benchmarks.slices", str(stage.world), getpass.getuser(), str(public))
+    made = subprocess.run((*words, *map(str, sizes)), capture_output=True, text=True, check=True)
+    return [Slice(each["name"], tuple(each["addresses"]), each["host_key"]) for each in json.loads(made.stdout)]
 
 
 def _lead(folder: Path, addresses: Sequence[str], port: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.footprint import watch
-from benchmarks.loopback import workers
-from benchmarks.measurement import Program, compare
+from benchmarks.loopback import make_slices, workers
+from benchmarks.measurement import compare
 from benchmarks.stage import GCLOUD, Stage, served
 from benchmarks.waiting import Table
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.loopback import Loopback
-    from benchmarks.measurement import Cost
+    from benchmarks.measurement import Cost, Program
 
 _SIZES = (1, 8, 64)
 _RUNS, _FEW = 5, 3
@@ -116,40 +115,31 @@ def _output(folder: Path) -> Table:
 
 
 def _fanout(folder: Path) -> Table:
-    near: dict[int, float] = {}
     with _workers(folder / "near", (64,)) as loopback:
-        (each,) = loopback.slices.values()
-        runs = {f"{n}": loopback.tpuctl("run", each.name, "--fanout", f"{n}", "--", "true") for n in _FANOUTS}
-        near = {int(name): cost.wall for name, cost in compare(runs, runs=_FEW, tell=_ignore).items()}
-    far = _far(folder / "far")
-    rows = [(str(n), f"{near[n]:.1f} s", f"{far[n][0]:.1f} s", f"{far[n][1]:.0f} MiB") for n in _FANOUTS]
-    header = ("fanout", "64 workers on loopback", f"{_MANY} distant workers", "memory of all their ssh")
-    return Table("Handshakes at once", _FANOUT_TEXT, header, rows)
+        near = _by_fanout(lambda *words: loopback.tpuctl("run", "slice-64", *words))
+    with served(_distant(folder / "far")) as stage:
+        path = f"{folder / 'far' / 'programs'}:{stage.tpuctl().environ['PATH']}"
+        own = {"TPUCTL_STATE_DIR": str(folder / "client"), "TPUCTL_SSH_KEEP": "0", "PATH": path}
+        far = _by_fanout(lambda *words: stage.tpuctl("run", f"slice-{_MANY}", *words, environ=own))
+    rows = [(str(fanout), f"{near[fanout]:.1f} s", f"{far[fanout]:.1f} s") for fanout in _FANOUTS]
+    return Table("Handshakes at once", _FANOUT_TEXT, ("fanout", "64 near workers", f"{_MANY} distant workers"), rows)
 
 
-def _far(folder: Path) -> dict[int, tuple[float, float]]:
-    """Return for each fanout the seconds for very many distant workers, and the MiB of all their ssh."""
+def _by_fanout(run: Callable[..., Program]) -> dict[int, float]:
+    programs = {str(fanout): run("--fanout", str(fanout), "--", "true") for fanout in _FANOUTS}
+    return {int(name): cost.wall for name, cost in compare(programs, runs=_FEW, tell=_ignore).items()}
+
+
+def _distant(folder: Path) -> Stage:
+    """Return a sandbox with a very large slice, and beside it an `ssh` that stands for the way to its workers."""
     programs = folder / "programs"
     programs.mkdir(parents=True)
-    key = folder / ".ssh" / "google_compute_engine"
-    key.parent.mkdir(mode=0o700)
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)), check=True)
-    quiet = Stage(folder)
-    words = (str(quiet.world), "root", str(key.with_suffix(".pub")), str(_MANY))
-    subprocess.run((sys.executable, "-m", "benchmarks.slices", *words), stdout=subprocess.DEVNULL, check=True)
+    stage = Stage(folder)
+    make_slices(stage, (_MANY,))
     distant = shlex.join((sys.executable, "-ISs", str(Path(__file__).with_name("distant_ssh.py"))))
     (programs / "ssh").write_text(f"#!/bin/sh\nexec {distant} {_HANDSHAKE} {_CLIENT_CPU}\n")
     (programs / "ssh").chmod(0o755)
-    found = {}
-    with served(quiet) as stage:
-        for fanout in _FANOUTS:
-            own = {"TPUCTL_STATE_DIR": str(folder / "client"), "TPUCTL_SSH_KEEP": "0"}
-            run = stage.tpuctl("run", f"slice-{_MANY}", "--fanout", str(fanout), "--", "true", environ=own)
-            led = Program(run.command, {**run.environ, "PATH": f"{programs}:{run.environ['PATH']}"})
-            seen = watch(led)
-            wall = statistics.median((seen.wall, *(led.run(0).wall for _ in range(_FEW - 1))))
-            found[fanout] = (wall, seen.others)
-    return found
+    return stage
 
 
 @contextmanager
@@ -175,15 +165,16 @@ _COMMANDS_TEXT = f"""`tpuctl run NODE -- true` beside `gcloud compute tpus tpu-v
 and beside as many plain `ssh … true` started at once, which is what both cannot do without. Real sshds on addresses of the
 loopback network, the same key, the API from the same sandbox; medians of {_RUNS}, taking turns. *Again* is `tpuctl run` over
 the connections that the one before has kept. Everything runs on this machine: 64 handshakes cost both ends their CPU here,
-and so does the program that looks after the command on each worker. Aimed at: the shares named, and {_OVER_SSH:g} s over ssh."""
+and so does the program that looks after the command on each worker.
+Aimed at: the shares named, and {_OVER_SSH:g} s over ssh."""
 _COPIES_TEXT = f"""A file of 100 MiB to a home of its own on each of 8 workers; medians of {_FEW}, taking turns.
 Aimed at: no slower than `scp` started 8 times at once."""
 _OUTPUT_TEXT = f"""`tpuctl run` on 64 workers that print 10 MiB each, read from a pipe as fast as it comes. tpuctl's own
 memory at its peak, and that of all its ssh processes together (pages that they share are counted once).
 Aimed at: {_MEMORY:g} MiB."""
 _FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true` on 64 workers on loopback, whose sshds share this machine's cores,
-and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns the CPU that OpenSSH's client
-needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Medians of {_FEW}."""
+and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns the CPU that
+OpenSSH's client needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Medians of {_FEW}."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "remote-commands": _commands,

@@ -109,6 +109,11 @@ def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: S
         "private: waiting until it is healthy, not until ssh answers: its workers have no external address "
         "(`--iap` or `--internal-ip` reach them)"
     )
+    waited = tpuctl("wait", "private")[1].splitlines()
+    assert waited[1:] == [
+        f"private: waiting until it is healthy, not until ssh answers: {NO_EXTERNAL.splitlines()[0][7:]}",
+        "private: healthy after 0s",
+    ]
     # What was asked for by name is refused, and where there is a way it is taken.
     assert tpuctl(*up, "--for", "ssh")[2] == 8
     assert tpuctl(*up, "--internal-ip")[1].splitlines()[-1].startswith("private: usable, ssh answers")

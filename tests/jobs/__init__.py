@@ -14,7 +14,7 @@ from tests.conftest import Console
 ADDRESS = "198.18.0."
 _SSH = """
 for word; do case $word in *@{address}*) host=${{word##*@}};; esac; done
-home='{homes}'/$host; mkdir -p "$home"
+home='{homes}'/$host; mkdir -p "$home"; cd "$home"
 {before}
 exec env HOME="$home" SHELL=/bin/sh sh -c "$word"
 """
@@ -41,10 +41,19 @@ class Slice:
 
     def until_ended(self, job: str, *workers: int) -> None:
         """Wait until a job has ended."""
-        end = time.monotonic() + 60
-        while not all((self.jobs(worker) / f"{job}.{worker}" / "exit").exists() for worker in workers or (0, 1)):
-            assert time.monotonic() < end, job
-            time.sleep(0.01)
+        until(lambda: all((self.jobs(one) / f"{job}.{one}" / "exit").exists() for one in workers or (0, 1)))
+
+    def until_printed(self, job: str, text: str, *workers: int) -> None:
+        """Wait until a job has printed something."""
+        until(lambda: all((self.jobs(one) / f"{job}.{one}" / "out").read_text().endswith(text) for one in workers))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so that another process brings about."""
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def timeless(text: str) -> Any:

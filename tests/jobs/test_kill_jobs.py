@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import subprocess
-import time
 
 from tests.conftest import Console
-from tests.jobs import Slice
+from tests.jobs import Slice, until
 
 
 def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo: Slice) -> None:
-    demo.run("old", "trap '' TERM; while :; do sleep 0.1; done", "--worker", "1")
-    demo.run("new", "trap 'exit 7' INT; while :; do sleep 0.05; done", "--worker", "0")
-    question = "2 jobs run on `demo`; send INT to the newest, `new` (trap 'exit 7' INT; while :; do sleep 0.05; done)?"
+    demo.run("old", "trap '' TERM; echo; while :; do sleep 0.1; done", "--worker", "1")
+    line = "trap 'exit 7' INT; echo; while :; do sleep 0.05; done"
+    demo.run("new", line, "--worker", "0")
+    demo.until_printed("old", "\n", 1)
+    demo.until_printed("new", "\n", 0)
+    question = f"2 jobs run on `demo`; send INT to the newest, `new` ({line})?"
 
     assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
         "",
         f"{question} [y/N] error: nothing was done\n  hint: name the job: `tpuctl jobs demo` shows them\n",
         1,
     )
-    assert tpuctl("kill", "demo", "--signal", "2", stdin="y\n") == (
+    assert tpuctl("kill", "demo", "--signal", "2", "--wait", stdin="y\n") == (
         "new\texited 7\n",
         f"{question} [y/N] INT sent to job `new` on worker 0\n",
         0,
@@ -37,13 +39,11 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
 
 
 def test_a_number_that_has_come_to_mean_another_process_is_left_alone(tpuctl: Console, demo: Slice) -> None:
-    demo.run("a", "sleep 60", "--worker", "0")
+    demo.run("a", "sleep 600", "--worker", "0")
     pid = demo.jobs(0) / "a.0" / "pid"
-    end = time.monotonic() + 5
-    while not pid.exists() or " " not in pid.read_text():
-        assert time.monotonic() < end
+    until(lambda: pid.exists() and " " in pid.read_text())
     true = pid.read_text()
-    innocent = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    innocent = subprocess.Popen(["sleep", "600"], start_new_session=True)
     pid.write_text(f"{innocent.pid} {true.split()[1]}")
 
     assert tpuctl("kill", "demo", "a") == ("", "error: worker 0: its processes are not on this machine\n", 11)

@@ -8,7 +8,10 @@ from tests.lifecycle import put, said
 
 
 def test_a_job_is_followed_to_its_end_from_its_last_lines_on(tpuctl: Console, demo: Slice) -> None:
-    demo.run("a", "seq 5; sleep 0.4; printf 6; exit $TPUCTL_WORKER_ID")
+    demo.run("a", "seq 5; while [ ! -e go ]; do sleep 0.02; done; printf 6; exit $TPUCTL_WORKER_ID")
+    demo.until_printed("a", "5\n", 0, 1)
+    # The first session tells of the job; it goes on in the second, which follows it.
+    demo.ssh('[ -e "$home/told" ] && : > "$home/go"; : > "$home/told"')
 
     out, err, code = tpuctl("logs", "demo", "-f", "-n", "2")
     lines = [f"[{worker}] {number}" for worker in (0, 1) for number in (4, 5, 6)]

@@ -33,7 +33,8 @@ class Task:
 
     `spec` is what to create, and what a node that exists is compared with; `pending` is a change that was requested already;
     `probe` is a command of the user's that decides about devices; `purpose` is what a lease is taken for, nothing where no
-    change is ever made; `steal` takes one that is another's; `tried` are repairs of earlier runs that still count.
+    change is ever made; `steal` takes one that is another's; `tried` are repairs of earlier runs that still count;
+    `takes_less` is for a goal that the user did not name: healthy will do where the workers cannot be reached from here.
     """
 
     name: NodeName
@@ -44,6 +45,7 @@ class Task:
     purpose: str | None = None
     steal: bool = False
     tried: Tried = field(default_factory=Tried)
+    takes_less: bool = False
 
 
 class Observation:
@@ -137,6 +139,11 @@ class Observation:
         node = self.seen.node
         is_clear = node is not None and not self.seen.silence and not self.requested.pending
         return is_clear and node is not None and self._survey.is_due(node, at_rest=at_rest)
+
+    def aim_at(self, policy: Policy) -> None:
+        """Go for what another policy says from now on."""
+        self._task = replace(self._task, policy=policy)
+        self._survey = Survey(self._context, policy, self._task.probe)
 
     def survey(self, *, at_rest: bool) -> None:
         """Ask the workers, where their answers can change the decision; less often where all is well."""

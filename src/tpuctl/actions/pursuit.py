@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
@@ -36,6 +37,7 @@ from tpuctl.readiness import (
     decide,
 )
 from tpuctl.readiness.words import matrix
+from tpuctl.remote.reach import NoWayError
 
 if TYPE_CHECKING:
     from tpuctl.actions.cloud import Context
@@ -100,7 +102,14 @@ class Pursuit:
 
     def survey(self) -> None:
         """Ask the workers, where their answers can change the decision."""
-        self._observation.survey(at_rest=self.is_usable)
+        try:
+            self._observation.survey(at_rest=self.is_usable)
+        except NoWayError as error:
+            if not self.task.takes_less or self.policy.goal is not Goal.SSH:
+                raise
+            self.policy = replace(self.policy, goal=Goal.HEALTHY)
+            self._observation.aim_at(self.policy)
+            self.tell(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
 
     def decide(self) -> Decision:
         """Return the one thing to do next. Raises `EndedError` where somebody else has taken the node over."""

@@ -76,7 +76,7 @@ def renew(app: App, *, yes: bool) -> None:
         hint = f"make it yourself with `ssh-keygen -t ed25519 -f {named}`, or leave `ssh_key` out"
         raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
     path = default_path(key_folder(app))
-    if path.exists() and not app.terminal.confirm(_question(path), yes=yes):
+    if path.exists() and not app.terminal.confirm(_question(app, path), yes=yes):
         raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
     key, moved = make_anew(key_folder(app), login=metadata_login(app))
     if moved is not None:
@@ -88,8 +88,10 @@ command.add_command(show)
 command.add_command(renew)
 
 
-def _question(path: Path) -> str:
-    return f"move the key pair `{path}`, which gcloud uses too, aside and make a new one?"
+def _question(app: App, path: Path) -> str:
+    # The sandbox has a pair of its own.
+    users = "" if app.is_sandbox else ", which gcloud uses too,"
+    return f"move the key pair `{path}`{users} aside and make a new one?"
 
 
 def _show(app: App, shown: dict[str, Any], key: SshKey) -> None:

@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import cli_command
+from tpuctl.cli.options import cli_command, complete_node
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from click.shell_completion import CompletionItem
+
     from tpuctl.cli.app import App
     from tpuctl.remote.member import Member
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the node first, then the folder."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    if ctx.params.get("words"):
+        return [CompletionItem(incomplete, type="dir")]
+    return [CompletionItem(name) for name in complete_node(ctx, param, incomplete)]
+
+
 @cli_command("sync")
-@click.argument("words", metavar="[NODE] [DIR]", nargs=-1)
+@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, shell_complete=_complete)
 @click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
 @click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label, not NODE.")
 @click.option("--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5.")
@@ -27,7 +38,11 @@ if TYPE_CHECKING:
 @click.option("--watch", is_flag=True, help="Go on, and sync whenever something has changed.")
 @click.option("--dry-run", is_flag=True, help="List what would be sent and deleted; change nothing.")
 @click.option(
-    "--via", type=click.Choice(["auto", "rsync", "ssh"]), default="auto", show_default=True, help="How files travel."
+    "--via",
+    type=click.Choice(["auto", "rsync", "ssh"]),
+    default="auto",
+    show_default=True,
+    help="How files travel; auto: by rsync where both ends have it, from 1 MB on.",
 )
 @reach_options
 def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, **options: Any) -> int:

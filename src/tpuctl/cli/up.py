@@ -139,7 +139,15 @@ def _task(
     if policy.replace:
         _confirm_replacement(app, name, differences, yes=options["yes"])
     show_first_use(app, spec.setup if spec else None, yes=options["yes"])
-    return Task(name=name, policy=policy, spec=spec, probe=options["probe"], purpose="up", steal=options["steal"])
+    return Task(
+        name=name,
+        policy=policy,
+        spec=spec,
+        probe=options["probe"],
+        purpose="up",
+        steal=options["steal"],
+        takes_less=options["goal"] is None,
+    )
 
 
 def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:

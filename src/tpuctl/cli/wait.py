@@ -59,5 +59,6 @@ def command(
         found = (name_to_watch(app, text, goal=wanted) for text in nodes)
         names = [name for name in dict.fromkeys(found) if name is not None]
     with app.progress(events=events) as progress, app.going_on("nothing was changed", resume=app.command_line()):
-        endings = ensure_all(app.context(progress), [Task(name=name, policy=policy, probe=probe) for name in names])
+        tasks = [Task(name=name, policy=policy, probe=probe, takes_less=goal is None) for name in names]
+        endings = ensure_all(app.context(progress), tasks)
     return show_endings(app, endings)

@@ -137,7 +137,15 @@ def _task(app: App, name: NodeName, spec: NodeSpec | None, policy: Policy, optio
     from tpuctl.cli.approval import show_first_use  # noqa: PLC0415  # as above
 
     show_first_use(app, spec.setup if spec else None, yes=options["yes"])
-    return Task(name=name, policy=policy, spec=spec, probe=options["probe"], purpose="watch", steal=options["steal"])
+    return Task(
+        name=name,
+        policy=policy,
+        spec=spec,
+        probe=options["probe"],
+        purpose="watch",
+        steal=options["steal"],
+        takes_less=options["goal"] is None,
+    )
 
 
 def _check_journal(app: App, tasks: Sequence[Task]) -> None:

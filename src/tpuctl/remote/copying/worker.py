@@ -154,6 +154,7 @@ class Upload:
             if kind == b"P":
                 self._place = Place(*value)
             if kind == b"":
+                answers.put((kind, value))  # whoever asks next is to hear it too
                 raise value
             if kind == wanted:
                 return value

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 256 * 1024
 # Files up to a block are kept for the other workers, as many as this.
-_REMEMBERED = 64 * 1024 * 1024
+_REMEMBERED = 32 * 1024 * 1024
 _TRIES = 3
 _WHOLE, _CHANGED = SIZE.pack(0) + b"\1", SIZE.pack(0) + b"\0"
 
