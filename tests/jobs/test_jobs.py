@@ -106,7 +106,7 @@ def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuc
     assert rows == [
         ["a", "1970-01-01T00:16:40Z", "exited 0", "1.500", "detached", "true"],
         ["lost", "1970-01-01T00:16:39Z", "lost", "", "detached", "x"],
-        ["full", "1970-01-01T00:16:38Z", "lost", "", "followed", ""],
+        ["full", "1970-01-01T00:16:38Z", "lost", "", "", ""],
     ]
     assert tpuctl("jobs", "demo", "-n", "1", "-o", "name") == (
         "a\n",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+
 from tests.conftest import Console, Sandbox
 from tests.jobs import Slice, timeless
 from tests.lifecycle import put, said
@@ -55,3 +60,25 @@ def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: 
     assert (sorted(out.splitlines()), err, code) == (["[demo-0]  demo", "[demo-1]  demo", "[other-0] other"], "", 0)
     assert tpuctl("logs", "-l", "team=vision", "a") == ("other\n", "", 0)
     assert tpuctl("jobs", *sandbox_nodes)[0].split("\t")[2] == "exited 0"
+
+
+def test_a_job_whose_run_is_gone_obeys_the_signals_of_who_attaches(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "trap 'echo got it; exit 5' INT; echo; while :; do sleep 0.02; done", "--worker", "0")
+    demo.until_printed("a", "\n", 0)
+    (demo.jobs(0) / "a.0" / "about").write_text('{"command": "train", "detached": false}')
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "tpuctl", "attach", "demo", "a", "--worker", "0"],
+        env={**tpuctl.environ, "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.stdout.read(), process.stderr.read()
+
+    assert (out, err.splitlines()[-2:], process.returncode) == (
+        "got it\n",
+        ["INT sent; Ctrl-C again sends QUIT, a third time KILL", "interrupted"],
+        130,
+    )

@@ -100,9 +100,9 @@ def test_the_line_on_the_terminal() -> None:
     done.add(0, 10_000_000)
     done.has_ended = True
 
-    assert unknown == "connecting  0 of 2 workers done"
+    assert unknown == "connecting  0 of 2 workers ended"
     assert describe([half, done], timedelta(seconds=7)) == (
-        " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers done"
+        " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers ended"
     )
     assert describe([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 

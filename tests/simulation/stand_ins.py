@@ -24,7 +24,7 @@ class SimulatedWorkers:
     def can_be_asked(self, node: Node | None = None) -> bool:
         return self._stage.plan.can_ask
 
-    def key_entry(self, node: Node | None = None) -> str | None:  # noqa: ARG002  # a protocol's signature
+    def key_entry(self, node: Node | None = None) -> str | None:
         return None
 
     def survey(self, node: Node, *, inspect: bool, probe: str | None, timeout: timedelta) -> tuple[WorkerSeen, ...]:

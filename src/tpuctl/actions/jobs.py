@@ -47,9 +47,9 @@ class Job:
         return next((share.command for share in self.shares if share.command), "")
 
     @property
-    def is_detached(self) -> bool:
-        """Tell whether it goes on when nobody follows it."""
-        return any(share.is_detached for share in self.shares)
+    def is_detached(self) -> bool | None:
+        """Tell whether it goes on when nobody follows it; nothing where no worker's record of that can be read."""
+        return next((share.is_detached for share in self.shares if share.is_detached is not None), None)
 
     @property
     def is_followed(self) -> bool:
@@ -114,4 +114,7 @@ def missing(name: str | None, nodes: str) -> NotFoundError:
         return NotFoundError(
             f"there are no jobs on `{nodes}`", hint=f"`tpuctl run {nodes} --detach -- COMMAND` starts one"
         )
-    return NotFoundError(f"there is no job `{name}` on `{nodes}`", hint=f"`tpuctl jobs {nodes}` shows which there are")
+    return NotFoundError(
+        f"there is no job `{name}` on `{nodes}`",
+        hint=f"`tpuctl jobs {nodes}` shows which there are; of several words the last is the job",
+    )

@@ -37,7 +37,7 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes, running_first=True)
     # In place of a `run` that is gone: nobody else would end it.
-    is_ours = not job.is_detached and not job.is_followed
+    is_ours = job.is_detached is False and not job.is_followed
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"
         app.terminal.note(f"job {job.name}: {job.command}" + (f" (Ctrl-C {leaves})" if job.is_running else ""))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def follow(app: App, choice: Choice, job: Job, silent: Sequence[Silence], *, passes_signals: bool = False) -> Result:
     """Show what a job prints until it has ended. Left by a signal, say that the job goes on and how to come back."""
     members = [share.member for share in job.shares] + [one.member for one in silent]
-    lasting = "goes on without us" if job.is_detached else "goes on as long as somebody follows it"
+    lasting = "goes on as long as somebody follows it" if job.is_detached is False else "goes on without us"
     what = f"job `{job.name}` {lasting}"
     resume, undo = f"tpuctl logs {choice.nodes} {job.name} -f", f"tpuctl kill {choice.nodes} {job.name}"
     to_stderr = app.format in {Format.JSON, Format.YAML}

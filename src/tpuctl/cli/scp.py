@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.cli.options import cli_command
+from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     "--fanout", type=click.IntRange(min=1), default=32, show_default=True, help="Connections that are opened at once."
 )
 @click.option("--scp-flag", hidden=True, multiple=True)
+@reach_options
 def command(
     app: App,
     *,
@@ -52,7 +54,7 @@ def command(
     """
     from tpuctl.actions.copying import download, look, upload  # noqa: PLC0415  # completion and --help need not wait
     from tpuctl.cli.copied import show_copied  # noqa: PLC0415  # as above
-    from tpuctl.cli.members import find_nodes, members  # noqa: PLC0415  # as above
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.output.progress.copying import CopyLine  # noqa: PLC0415  # as above
@@ -66,6 +68,7 @@ def command(
     wish, folder = Wish(recurse=recurse, preserve=preserve, fanout=fanout), app.invocation.folder
     listing = look(way.sources, folder, wish) if way.is_upload else None
     chosen = members(app, find_nodes(app, way.nodes, selector), workers)
+    await_key(app, chosen)
     tallies = [Tally() for _ in chosen]
     # Copies take real time, also in a sandbox that is quicker.
     clock = app.invocation.clock or SystemClock()

@@ -64,6 +64,8 @@ def command(
         alone = flags.are_for_one_worker or options["tmux"] is not None or options["plain"]
         _check_many(nodes[0].workers, words, is_single=alone)
     found = members(app, nodes, workers, only_looks=looks)
+    if not looks:
+        await_key(app, found)
     if len(found) > 1 and not options["dry_run"]:
         from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
         from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
@@ -73,8 +75,6 @@ def command(
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
-    if not looks:
-        await_key(app, found)
     tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
     app.terminal.streams.stdout.flush()
     return _open(app, sessions[0])

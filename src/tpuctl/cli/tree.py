@@ -13,43 +13,51 @@ from tpuctl.cli.usage import WrongWordError
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from click.shell_completion import CompletionItem
 
-# name: (module below tpuctl.cli, what `tpuctl --help` says)
-_COMMANDS = {
-    "up": ("up", "Bring nodes up, from whatever is there, and wait until they are usable."),
-    "down": ("down", "End a node and its billing; fine if it is gone already."),
-    "list": ("list_nodes", "List the nodes of all zones."),
-    "status": ("status", "Show one node in full."),
-    "ssh": ("ssh", "Open a shell on a worker, or run a command on it."),
-    "env": ("env", "Print, for a shell, the variables that training scripts look for."),
-    "scp": ("scp", "Copy files to all workers of a node, or from them."),
-    "run": ("run", "Run a command on all workers at once."),
-    "jobs": ("jobs", "List the jobs of a node, and how they have ended."),
-    "logs": ("logs", "Print what a job has printed on its workers."),
-    "attach": ("attach", "Follow a job to its end."),
-    "kill": ("kill", "Send a signal to a job's processes on all workers."),
-    "sync": ("sync", "Bring the files of a working tree to every worker."),
-    "ssh-config": ("ssh_config", "Let plain ssh, rsync and editors reach workers."),
-    "ssh-key": ("ssh_key", "Show the ssh key that workers let in, or make it anew."),
-    "reset": ("reset", "Make a node fresh without losing its disk."),
-    "unstick": ("unstick", "Show what holds the TPU on each worker, and end it."),
-    "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
-    "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
-    "history": ("history", "Show what became of a node: its states, repairs and preemptions."),
-    "create": ("create", "Create a node; fails if it exists."),
-    "delete": ("delete", "Delete nodes; fails if they do not exist."),
-    "start": ("start", "Start stopped nodes."),
-    "stop": ("stop", "Stop nodes, keeping their disks."),
-    "update": ("update", "Change a node's labels, tags, metadata or description."),
-    "types": ("types", "List the accelerator types that zones offer."),
-    "versions": ("versions", "List the runtime versions that a zone offers."),
-    "config": ("config", "Show and change settings."),
-    "sandbox": ("sandbox", "Try tpuctl without an account, a network or a bill."),
-    "completion": ("completion", "Print the completion script of a shell."),
-    "version": ("version", "Print the version."),
+# title: {name: (module below tpuctl.cli, what `tpuctl --help` says)}
+_SECTIONS = {
+    "Nodes": {
+        "up": ("up", "Bring nodes up, from whatever is there, and wait until they are usable."),
+        "down": ("down", "End a node and its billing; fine if it is gone already."),
+        "list": ("list_nodes", "List the nodes of all zones."),
+        "status": ("status", "Show one node in full."),
+        "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
+        "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
+        "history": ("history", "Show what became of a node: its states, repairs and preemptions."),
+        "reset": ("reset", "Make a node fresh without losing its disk."),
+        "start": ("start", "Start stopped nodes."),
+        "stop": ("stop", "Stop nodes, keeping their disks."),
+        "create": ("create", "Create a node; fails if it exists."),
+        "delete": ("delete", "Delete nodes; fails if they do not exist."),
+        "update": ("update", "Change a node's labels, tags, metadata or description."),
+    },
+    "Workers": {
+        "ssh": ("ssh", "Open a shell on a worker, or run a command on it."),
+        "run": ("run", "Run a command on all workers at once."),
+        "scp": ("scp", "Copy files to all workers of a node, or from them."),
+        "sync": ("sync", "Bring the files of a working tree to every worker."),
+        "env": ("env", "Print, for a shell, the variables that training scripts look for."),
+        "unstick": ("unstick", "Show what holds the TPU on each worker, and end it."),
+        "ssh-config": ("ssh_config", "Let plain ssh, rsync and editors reach workers."),
+        "ssh-key": ("ssh_key", "Show the ssh key that workers let in, or make it anew."),
+    },
+    "Jobs on workers": {
+        "jobs": ("jobs", "List the jobs of a node, and how they have ended."),
+        "logs": ("logs", "Print what a job has printed on its workers."),
+        "attach": ("attach", "Follow a job to its end."),
+        "kill": ("kill", "Send a signal to a job's processes on all workers."),
+    },
+    "More": {
+        "types": ("types", "List the accelerator types that zones offer."),
+        "versions": ("versions", "List the runtime versions that a zone offers."),
+        "config": ("config", "Show and change settings."),
+        "sandbox": ("sandbox", "Try tpuctl without an account, a network or a bill."),
+        "completion": ("completion", "Print the completion script of a shell."),
+        "version": ("version", "Print the version."),
+    },
 }
 _ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh"}
 # Words of other tools, and ours for them.
@@ -84,6 +92,11 @@ FOREIGN_OPTIONS = {
     "--runtime": "`--version`",
     "--image": "`--version`",
     "--verbosity": "`-v`",
+    "--ssh-key-file": "`--ssh-key`",
+    "--force-key-file-overwrite": "`tpuctl ssh-key renew`",
+    "--output-directory": "`tpuctl run --log-dir`",
+    "--strict-host-key-checking": "nothing: host keys are always checked",
+    "--compress": "`Compression yes` in `~/.ssh/config`",
 }
 
 
@@ -144,12 +157,14 @@ class Tree(Group):
         self,
         commands: Mapping[str, tuple[str, str]],
         *args: Any,  # click's own signature
+        sections: Mapping[str, Collection[str]] | None = None,
         aliases: Mapping[str, str] | None = None,
         elsewhere: Mapping[str, str] | None = None,
         **kwargs: Any,  # click's own signature
     ) -> None:
         super().__init__(*args, **kwargs)
         self._table, self._aliases, self._elsewhere = commands, aliases or {}, elsewhere or {}
+        self._sections = sections or {"Commands": commands}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
         """Return the commands, in the order of the table."""
@@ -178,9 +193,11 @@ class Tree(Group):
         return [*(CompletionItem(name, help=text) for name, text in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
-        """Write the table of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._table.items()])
+        """Write the table of commands, section by section, without importing them."""
+        width = max(map(len, self._table))
+        for title, names in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", self._table[name][1]) for name in names])
 
 
 def root() -> Tree:
@@ -192,8 +209,9 @@ def root() -> Tree:
         take_globals(ctx, options)
 
     tree = Tree(
-        _COMMANDS,
+        {name: entry for commands in _SECTIONS.values() for name, entry in commands.items()},
         name="tpuctl",
+        sections=_SECTIONS,
         aliases=_ALIASES,
         elsewhere=_ELSEWHERE,
         help=_HELP,
@@ -210,8 +228,8 @@ def root() -> Tree:
 _HELP = """Bring a Google Cloud TPU from nothing to usable, and keep it there.
 
 \b
-  tpuctl up trainer --type v4-8 --zone us-central2-b
-  tpuctl ssh trainer
+  tpuctl up trainer --type v4-32 --zone us-central2-b
+  tpuctl run trainer -- nproc
   tpuctl down trainer
 
 Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NODE, or a full resource name.

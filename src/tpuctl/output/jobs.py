@@ -48,8 +48,8 @@ class Shown(Protocol):
         """What runs."""
 
     @property
-    def is_detached(self) -> bool:
-        """Whether it goes on by itself."""
+    def is_detached(self) -> bool | None:
+        """Whether it goes on by itself, where that is known."""
 
 
 def row(job: Shown) -> tuple[Cell, ...]:
@@ -59,7 +59,7 @@ def row(job: Shown) -> tuple[Cell, ...]:
         Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began)),
         Cell(state(job.shares), style=_style(job.shares)),
         Cell(_seconds(job.duration), "" if job.duration is None else f"{job.duration.total_seconds():.3f}"),
-        Cell("detached" if job.is_detached else "followed"),
+        Cell({True: "detached", False: "followed", None: ""}[job.is_detached]),
         Cell(job.command),
     )
 

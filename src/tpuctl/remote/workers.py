@@ -131,7 +131,8 @@ class SshWorkers:
         way = reach.way_to(node, worker)
         tunnel = None
         if way is Way.IAP:
-            self.learn_host_keys(node)
+            if alias not in self._host_names:
+                self.learn_host_keys(node)
             tunnel = reach.tunnel(node, worker, self._host_names.get(alias))
         endpoint, folder = node.endpoints[worker], self._settings.home / ".ssh"
         return Connection(

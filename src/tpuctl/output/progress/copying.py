@@ -83,10 +83,10 @@ class CopyLine:
 
 
 def describe(shares: Sequence[Share], elapsed: timedelta) -> str:
-    """Return the line: how much of how much, how quick, how long still, how many workers have all."""
+    """Return the line: how much of how much, how quick, how long still, how many workers' copies have ended."""
     known = [share.size for share in shares if share.size is not None]
     ended = sum(share.has_ended for share in shares)
-    workers = f"{ended} of {len(shares)} workers done" if len(shares) > 1 else ""
+    workers = f"{ended} of {len(shares)} workers ended" if len(shares) > 1 else ""
     if not known:
         return "  ".join(filter(None, ("connecting", workers)))
     arrived, moved, size = sum(one.arrived for one in shares), sum(one.ever for one in shares), sum(known)

@@ -30,11 +30,15 @@ _SSH_FAILED = 255
 
 
 class DroppedError(Exception):
-    """The link ended before the copy did. `is_final`: another would end in the same way."""
+    """The link ended before the copy did.
+
+    `is_final`: another would end in the same way. `ssh_said` are the words of an ssh that never got in.
+    """
 
     def __init__(self, detail: str, *, is_final: bool = False) -> None:
         super().__init__(detail)
         self.detail, self.is_final = detail, is_final
+        self.ssh_said = ""
 
 
 class Links:
@@ -96,6 +100,8 @@ class Links:
         if not has_begun:
             dropped = self._ended(process, errors)
             self._end(process)
+            if process.returncode == _SSH_FAILED:
+                dropped.ssh_said = _tail(errors)
             raise dropped
         return process, Channel(process.stdout, process.stdin.fileno())
 
@@ -104,8 +110,7 @@ class Links:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_FAREWELL_SECONDS)
         code = process.poll()
-        errors.seek(max(0, errors.seek(0, 2) - _KEPT))
-        said = errors.read().decode(errors="replace")
+        said = _tail(errors)
         if code == _SSH_FAILED:
             result = classify(code, said)
             final = result.outcome in {ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED}
@@ -130,6 +135,11 @@ class Links:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _tail(stream: IO[bytes]) -> str:
+    stream.seek(max(0, stream.seek(0, 2) - _KEPT))
+    return stream.read().decode(errors="replace").strip()
 
 
 def _skip_noise(stream: IO[bytes]) -> bool:

@@ -57,7 +57,8 @@ class Copied:
     """How the copy of one worker ended.
 
     `files` and `size` (bytes) count what is whole, `moved` the bytes that went over the link. `problems` are files that could
-    not be copied, `notes` what was left out on purpose; `error` is why no more was done, or that there were problems.
+    not be copied, `notes` what was left out on purpose; `error` is why no more was done, or that there were problems;
+    `ssh_said` are the words of an ssh that did not get in.
     """
 
     member: Member
@@ -68,6 +69,7 @@ class Copied:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error: TpuctlError | None = None
+    ssh_said: str = ""
 
 
 def pause_after(failures: int) -> timedelta | None:

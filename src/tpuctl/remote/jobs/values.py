@@ -38,7 +38,7 @@ class State(StrEnum):
 class Share:
     """A job on one worker. `began` is by the worker's clock; `age`, since it began, depends on nobody else's.
 
-    `code` is what a shell would report, where it has ended. `command` is empty and `is_detached` false where the worker's
+    `code` is what a shell would report, where it has ended. `command` is empty and `is_detached` nothing where the worker's
     record of them cannot be read. `is_followed`: some tpuctl streams its output now. `sizes` and `starts` are bytes of stdout
     and of stderr: how much there is, and where the last lines that were asked for begin.
     """
@@ -53,7 +53,7 @@ class Share:
     signal: int | None = None
     was_abandoned: bool = False
     command: str = ""
-    is_detached: bool = False
+    is_detached: bool | None = None
     is_followed: bool = False
     sizes: tuple[int, int] = (0, 0)
     starts: tuple[int, int] = (0, 0)
@@ -120,13 +120,13 @@ def parse_share(member: Member, told: dict[str, Any]) -> Share:
     )
 
 
-def _about(record: bytes) -> tuple[str, bool]:
-    """Return the command, and whether it was detached."""
+def _about(record: bytes) -> tuple[str, bool | None]:
+    """Return the command, and whether it was detached, as far as that can be read."""
     try:
         about = json.loads(record)
         return str(about["command"]), about["detached"] is True
     except (ValueError, TypeError, KeyError):
-        return "", False
+        return "", None
 
 
 def _ending(member: Member, record: bytes) -> Ending | None:

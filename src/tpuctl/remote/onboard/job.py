@@ -5,9 +5,10 @@ same order, one starts the command and the others join it. In it:
 
     token    whose order it was                     out, err   what the command has printed (out alone: both)
     about    what the client wants to remember      in         a FIFO, where the command reads what the client sends
-    lock     held while somebody waits for the      fed        how much of that it was given
+    lock     held while somebody waits for the      fed, turn  how much of that it was given, and who may give it more
              command                                attached   held, shared, by whoever streams
     pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`
+    trimmed  from where on out and err are kept     ending     it was told TERM, and all of it is to end
 
 The command is the child of a supervisor in a session of its own, which outlives the connection. Frames go both ways: a
 letter, four bytes of length, the payload (remote/running/frames.py has the other end). It must run under Python 3.8, import
@@ -22,9 +23,10 @@ import select
 import time
 
 from tpuctl.remote.onboard.link import Link
-from tpuctl.remote.onboard.small_files import is_locked, read, remove
+from tpuctl.remote.onboard.small_files import is_locked, read, remove, write
 from tpuctl.remote.onboard.streams import Feed, Stream
-from tpuctl.remote.onboard.supervisor import launch
+from tpuctl.remote.onboard.supervisor import TERM, Prepared
+from tpuctl.remote.onboard.trimming import trim
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -37,24 +39,63 @@ def serve(order: dict[str, Any]) -> None:
     """Do what an order says, for as long as its client is there."""
     link = Link()
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs", order["name"])
-    known = read(folder + "/token")
-    if known is None and order["must_exist"]:
-        link.send(b"m")
+    try:
+        if not order["must_exist"]:
+            withdraw(folder, order["token"])
+        known = read(folder + "/token")
+        if known is None and order["must_exist"]:
+            link.send(b"m")
+        elif known is not None and order["token"] not in (known, b""):
+            link.send(b"c")
+        elif known is not None:
+            link.send(b"h", b"known")
+            link.send(b"s")
+            if not order["detach"]:
+                stream(link, folder, order, None)
+        else:
+            begin(link, Prepared(folder, order))
+    except OSError as error:
+        text = "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
+        link.send(b"!", text.encode("utf-8", "replace"))
+
+
+def withdraw(folder: str, token: bytes) -> None:
+    """Remove what earlier connections for the same order have prepared: what they may still be told is out of date."""
+    parent, name = os.path.split(folder)
+    try:
+        entries = os.listdir(parent)
+    except FileNotFoundError:
         return
-    if known is not None and order["token"] not in (known, b""):
-        link.send(b"c")
-        return
-    link.send(b"h", b"known" if known is not None else b"new")
+    for entry in entries:
+        if entry.startswith(".%s.%s." % (name, token[:8].decode())):
+            remove(os.path.join(parent, entry))
+
+
+def begin(link: Link, prepared: Prepared) -> None:
+    """Start the command when the client says so, and follow it."""
+    folder, order = prepared.folder, prepared.order
     ended = None
-    if known is None:
-        if not order["go"] and not link.waits_for_go():
+    said: list[tuple[bytes, bytes]] | None = []
+    try:
+        link.send(b"h", b"new")
+        if not order["go"]:
+            said = link.wait_for_go()
+        if said is None:
             return
         try:
-            ended = launch(folder, order)
-        except OSError as error:
-            link.send(b"!", str(error).encode("utf-8", "replace"))
+            ended = prepared.launch()
+        except FileNotFoundError:  # a later connection has withdrawn this one
             return
+        except OSError:
+            known = read(folder + "/token")
+            if known != order["token"]:
+                link.send(b"c" if known is not None else b"!", b"its folder cannot be made")
+                return
+    finally:
+        remove(prepared.scratch)
     link.send(b"s")
+    for kind, payload in said:
+        obey(folder, kind, payload, None)
     if not order["detach"]:
         stream(link, folder, order, ended)
 
@@ -103,6 +144,9 @@ def obey(folder: str, kind: bytes, payload: bytes, feed: Feed | None) -> None:
         signal_group(folder, int(payload))
     elif kind in {b"i", b"f"} and feed is not None:
         feed.take(kind, payload)
+    elif kind == b"t":
+        out, err = payload.split()
+        trim(folder, (int(out), int(err)))
     elif kind == b"b":
         remove(folder)
 
@@ -116,6 +160,9 @@ def signal_group(folder: str, number: int) -> None:
             break
         time.sleep(0.005)
     if group is not None and read(folder + "/exit") is None:
+        if number == TERM:
+            # All of it is to end, also what outlives the shell that was started.
+            write(folder + "/ending", b"")
         try:
             os.killpg(int(group.split()[0]), number)
         except ProcessLookupError:

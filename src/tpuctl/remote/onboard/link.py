@@ -35,12 +35,13 @@ class Link:
             self.waiting = self.waiting[end:]
         return found
 
-    def waits_for_go(self) -> bool:
-        """Tell whether the client says go. It may instead be gone, and then nothing may start."""
+    def wait_for_go(self) -> list[tuple[bytes, bytes]] | None:
+        """Return what else the client said along with go. It may instead be gone: nothing, and nothing may start."""
         while self.is_open:
-            if any(kind == b"g" for kind, _ in self.frames()):
-                return True
-        return False
+            said = self.frames()
+            if any(kind == b"g" for kind, _ in said):
+                return said
+        return None
 
 
 def write_all(file: int, data: bytes) -> None:

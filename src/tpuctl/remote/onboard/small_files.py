@@ -6,6 +6,7 @@ import fcntl
 import os
 
 LONGEST = 64 * 1024
+RESERVED = 64
 
 
 def is_locked(path: str) -> bool:
@@ -46,10 +47,31 @@ def write(path: str, data: bytes) -> None:
         os.close(file)
 
 
+def reserve(folder: str, name: str) -> None:
+    """Take the space on the disk for a file of at most so many bytes that must be written later, also where all is full."""
+    write("%s/%s.new" % (folder, name), b" " * RESERVED)
+
+
+def settle(folder: str, name: str, data: bytes) -> None:
+    """Write a file that was reserved; it appears whole."""
+    path = "%s/%s.new" % (folder, name)
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(file, data, 0)
+        os.ftruncate(file, len(data))
+    finally:
+        os.close(file)
+    os.rename(path, "%s/%s" % (folder, name))
+
+
 def remove(folder: str) -> None:
-    """Remove a job's folder. There are no folders in it."""
-    gone = "%s/.gone.%d" % (os.path.dirname(folder), os.getpid())
-    os.rename(folder, gone)
+    """Remove a job's folder, unless it is gone already. There are no folders in it."""
+    gone = "%s/.gone.%d.%s" % (os.path.dirname(folder), os.getpid(), os.path.basename(folder).lstrip("."))
+    try:
+        # Of two that want this one does it, and nobody sees half of it.
+        os.rename(folder, gone)
+    except FileNotFoundError:
+        return
     for name in os.listdir(gone):
         os.unlink(os.path.join(gone, name))
     os.rmdir(gone)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from tpuctl.remote.onboard.link import BLOCK, Link
 from tpuctl.remote.onboard.small_files import read, write
+from tpuctl.remote.onboard.trimming import trimmed
 
 # Blocks of each stream at a time: a signal from the client must not wait for a gigabyte of output.
 ROUND = 16
@@ -15,7 +17,7 @@ class Stream:
     """What the command prints into one file, sent from an offset on."""
 
     def __init__(self, link: Link, folder: str, kind: bytes, offset: int) -> None:
-        self.link, self.kind, self.offset = link, kind, offset
+        self.link, self.folder, self.kind, self.offset = link, folder, kind, offset
         try:
             self.file = os.open(folder + ("/out" if kind == b"o" else "/err"), os.O_RDONLY)
         except FileNotFoundError:  # both are in one file
@@ -28,6 +30,12 @@ class Stream:
             data = os.pread(self.file, BLOCK, self.offset)
             if not data:
                 break
+            # Looked at after the data was read: where there was a hole by then, this says so.
+            kept_from = trimmed(self.folder)[self.kind == b"e"]
+            if kept_from > self.offset:
+                self.link.send(self.kind.upper(), b"%d" % (kept_from - self.offset))
+                self.offset = kept_from
+                continue
             self.link.send(self.kind, data)
             self.offset += len(data)
         return self.offset > before
@@ -36,18 +44,23 @@ class Stream:
 class Feed:
     """The command's stdin. How much it was given is written down, for the next connection to go on from there.
 
-    A command that reads nothing must not keep its output or a signal waiting, so nothing here waits for it.
+    A command that reads nothing must not keep its output or a signal waiting, so nothing here waits for it. Only the last
+    connection feeds: what still arrives over an earlier one was sent again over this.
     """
 
     def __init__(self, link: Link, folder: str) -> None:
         self.link, self.place = link, folder + "/fed"
-        self.given = int((read(self.place) or b"0").split()[0])
         self.pending = b""
         self.is_whole = False
+        self.turn = os.open(folder + "/turn", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self.pipe = os.open(folder + "/in", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:  # the command has ended, or has had all of it
             self.pipe = -1
+        fcntl.flock(self.turn, fcntl.LOCK_EX)
+        os.pwrite(self.turn, b"%-20d" % os.getpid(), 0)
+        self.given = int((read(self.place) or b"0").split()[0])
+        fcntl.flock(self.turn, fcntl.LOCK_UN)
         link.send(b"a", b"%d" % self.given)
 
     def take(self, kind: bytes, payload: bytes) -> None:
@@ -58,6 +71,19 @@ class Feed:
 
     def give(self) -> None:
         """Give the command as much as it takes now."""
+        # Held only for what does not wait.
+        fcntl.flock(self.turn, fcntl.LOCK_EX)
+        try:
+            if int(os.pread(self.turn, 20, 0)) != os.getpid():
+                self.pending = b""
+                return
+            self.pass_on()
+        finally:
+            fcntl.flock(self.turn, fcntl.LOCK_UN)
+        self.link.send(b"a", b"%d" % self.given)
+
+    def pass_on(self) -> None:
+        """Give the command as much as it takes now, and write down how much that is."""
         before = len(self.pending)
         try:
             while self.pending and self.pipe >= 0:
@@ -75,4 +101,3 @@ class Feed:
             os.close(self.pipe)
             self.pipe = -1
         write(self.place, b"%d%s" % (self.given, b" end" if end else b""))
-        self.link.send(b"a", b"%d" % self.given)
