@@ -52,3 +52,11 @@ def test_a_number_that_has_come_to_mean_another_process_is_left_alone(tpuctl: Co
     innocent.kill()
     innocent.wait()
     pid.write_text(true)
+
+
+def test_what_outlives_the_shell_of_a_job_is_ended_with_it(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "sh -c 'trap \"sleep 0.3; echo saved; exit\" TERM; echo; while :; do sleep 0.02; done' & wait")
+    demo.until_printed("a", "\n", 0, 1)
+
+    assert tpuctl("kill", "demo", "a", "--wait")[::2] == ("a\tended by TERM\n", 0)
+    assert tpuctl("logs", "demo", "a", "--tail", "1") == ("[0] saved\n[1] saved\n", "", 0)

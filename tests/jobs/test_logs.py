@@ -62,6 +62,17 @@ def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: 
     assert tpuctl("jobs", *sandbox_nodes)[0].split("\t")[2] == "exited 0"
 
 
+def test_what_was_given_back_to_the_disk_is_said(tpuctl: Console, demo: Slice) -> None:
+    demo.run("a", "seq 9", "--worker", "0")
+    demo.until_ended("a", 0)
+    (demo.jobs(0) / "a.0" / "trimmed").write_text("6 0")
+    gone = "worker 0: 6 bytes of what it printed are not kept any more\n"
+
+    assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*"456789"), gone, 0)
+    assert tpuctl("logs", "demo", "a", "--tail", "7", "--worker", "0") == (said(*"456789"), "", 0)
+    assert tpuctl("logs", "demo", "a", "--tail", "2", "--worker", "0") == (said(*"89"), "", 0)
+
+
 def test_a_job_whose_run_is_gone_obeys_the_signals_of_who_attaches(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "trap 'echo got it; exit 5' INT; echo; while :; do sleep 0.02; done", "--worker", "0")
     demo.until_printed("a", "\n", 0)

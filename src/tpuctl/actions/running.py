@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import ExitCode
 from tpuctl.remote.running.crew import Crew
+from tpuctl.remote.running.hearing import Hearing
 from tpuctl.remote.running.interrupts import passed_on
 from tpuctl.remote.running.post import Post
 from tpuctl.remote.running.stopping import Reason
@@ -66,7 +67,10 @@ class Result:
 
 
 class Runner:
-    """Runs commands, and follows jobs, on workers. `ssh_options` gives what else ssh is passed for a connection."""
+    """Runs commands on workers. `ssh_options` gives what else ssh is passed for a connection.
+
+    `linger` is how long a command goes on that nobody follows any more.
+    """
 
     def __init__(
         self,
@@ -75,9 +79,10 @@ class Runner:
         *,
         inquire: Callable[[Member], str | None],
         ssh_options: Callable[[Connection], tuple[str, ...]],
+        linger: timedelta = LINGER,
     ) -> None:
-        self._clock, self._audience = clock, audience
-        self._inquire, self._ssh_options = inquire, ssh_options
+        self._clock, self._hearing = clock, Hearing(audience)
+        self._inquire, self._ssh_options, self._linger = inquire, ssh_options, linger
 
     def run(
         self,
@@ -88,7 +93,11 @@ class Runner:
         job: str,
         environment: Callable[[Member], Mapping[str, str]],
     ) -> Result:
-        """Run a command on workers. Raises `SshProgramMissingError`."""
+        """Run a command on workers.
+
+        Raises `SshProgramMissingError`, and the `OSError` with which the audience stopped taking output: `BrokenPipeError`
+        where its reader went away. The command was then ended, as a local one is when the pipe that it writes to closes.
+        """
         order = Order(
             job=job,
             token=secrets.token_hex(16),
@@ -97,7 +106,7 @@ class Runner:
             detach=command.detach,
             merged=command.detach,
             stdin=command.source is not None,
-            linger=None if command.detach else LINGER,
+            linger=None if command.detach else self._linger,
             about=json.dumps({"command": command.line, "detached": command.detach}),
         )
         orders = [replace(order, environment=environment(member)) for member in members]
@@ -105,20 +114,23 @@ class Runner:
 
     def _work(self, members: Sequence[Member], orders: Sequence[Order], limits: Limits, command: Command) -> Result:
         posts = [
-            Post(member, order, self._audience, options=self._ssh_options(member.way))
+            Post(member, order, self._hearing, options=self._ssh_options(member.way))
             for member, order in zip(members, orders, strict=True)
         ]
         with passed_on(catch=command.passes_signals) as interrupts:
             crew = Crew(
                 posts,
                 limits,
-                self._audience,
+                self._hearing,
                 self._clock,
                 interrupts=interrupts,
                 inquire=self._inquire,
                 source=command.source,
+                is_unheard=lambda: self._hearing.failure is not None,
             )
             endings = crew.work()
+        if self._hearing.failure is not None:
+            raise self._hearing.failure
         return Result(orders[0].job, endings, crew.stopping.reason)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tpuctl.cli.app import App
+    from tpuctl.errors import TpuctlError
     from tpuctl.remote.copying.values import Copied
 
 _NAMED = 5
@@ -42,9 +43,23 @@ def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], dur
     if not failed:
         app.terminal.note(_summary(copied, duration))
         return ExitCode.OK
+    causes = _shut_out(copied)
+    if causes and len(copied) == 1:
+        raise causes[0]
+    for cause in causes:
+        app.show_error(cause)
     for one in failed:
-        _explain(app, one, is_single=len(copied) == 1)
+        if not one.ssh_said:
+            _explain(app, one, is_single=len(copied) == 1)
     raise _error(copied, failed)
+
+
+def _shut_out(copied: Sequence[Copied]) -> Sequence[TpuctlError]:
+    """Return what kept ssh out of workers, each cause once."""
+    from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
+
+    out = [(one.member, one.ssh_said) for one in copied if one.error and one.ssh_said]
+    return explain_failures(out, look_around(out[0][0], accepted_elsewhere=len(out) < len(copied))) if out else ()
 
 
 def _summary(copied: Sequence[Copied], duration: timedelta) -> str:

@@ -11,7 +11,13 @@ from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.cli.app import App
+    from tpuctl.remote.copying.addresses import Route
+    from tpuctl.remote.copying.values import Wish
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.onboard.copy_sending import Listing
 
 
 @cli_command("scp")
@@ -52,14 +58,11 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.actions.copying import download, look, upload  # noqa: PLC0415  # completion and --help need not wait
-    from tpuctl.cli.copied import show_copied  # noqa: PLC0415  # as above
+    from tpuctl.actions.copying import look  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
-    from tpuctl.output.progress.copying import CopyLine  # noqa: PLC0415  # as above
     from tpuctl.remote.copying.addresses import route  # noqa: PLC0415  # as above
-    from tpuctl.remote.copying.values import Tally, Wish  # noqa: PLC0415  # as above
+    from tpuctl.remote.copying.values import Wish  # noqa: PLC0415  # as above
 
     if scp_flag:
         hint = "ssh's options go into `~/.ssh/config`; `-p`, `-r` and `--worker` are tpuctl's own"
@@ -69,6 +72,16 @@ def command(
     listing = look(way.sources, folder, wish) if way.is_upload else None
     chosen = members(app, find_nodes(app, way.nodes, selector), workers)
     await_key(app, chosen)
+    return _copy(app, way, chosen, listing, wish)
+
+
+def _copy(app: App, way: Route, chosen: Sequence[Member], listing: Listing | None, wish: Wish) -> int:
+    from tpuctl.actions.copying import download, upload  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.copied import show_copied  # noqa: PLC0415  # as above
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.output.progress.copying import CopyLine  # noqa: PLC0415  # as above
+    from tpuctl.remote.copying.values import Tally  # noqa: PLC0415  # as above
+
     tallies = [Tally() for _ in chosen]
     # Copies take real time, also in a sandbox that is quicker.
     clock = app.invocation.clock or SystemClock()
@@ -78,5 +91,7 @@ def command(
         if listing is not None:
             copied = upload(chosen, listing, way.target, wish=wish, tallies=tallies, clock=clock)
         else:
-            copied = download(chosen, way.sources, folder, way.target, wish=wish, tallies=tallies, clock=clock)
+            copied = download(
+                chosen, way.sources, app.invocation.folder, way.target, wish=wish, tallies=tallies, clock=clock
+            )
     return show_copied(app, copied, notes=listing.notes if listing else (), duration=clock.monotonic() - started)

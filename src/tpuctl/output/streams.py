@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 # A line that grows longer is written in parts.
 _LONGEST_LINE = 64 * 1024
 _HUES = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-# What a terminal may obey of somebody else's output: colours, tabs and what moves to another line or its beginning.
-_OBEYED = re.compile(r"\x1b\[[0-9;:]*m|[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
-_BREAKS = re.compile(rb"\r\n|\n|\r(?!$)")
+# What a terminal may obey of somebody else's output: colours, tabs and what moves to another line or its beginning. Other
+# sequences are left out whole: those that move the cursor, ask questions, set titles, and single control characters.
+_COLOR = r"\x1b\[[0-9;:]*m"
+_SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+_DISOBEYED = re.compile(rf"(?!{_COLOR})(?:{_SEQUENCE}|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f])")
+# The beginning of a sequence that goes on in the next piece, unless it grows beyond what anybody means.
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)$")
+_LONGEST_SEQUENCE = 4096
+_BREAKS = re.compile(rb"\r*\n|\r++(?!\Z)")
 
 
 class Streams:
@@ -93,10 +99,14 @@ class _Bytes:
     def __init__(self, write: Callable[[bytes], None], *, is_terminal: bool) -> None:
         self._write, self._is_terminal = write, is_terminal
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._kept = ""
 
     def write(self, data: bytes) -> None:
         if self._is_terminal:
-            data = _harmless(self._decoder.decode(data)).encode()
+            text = self._kept + self._decoder.decode(data)
+            found = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_SEQUENCE))
+            self._kept = text[found.start() :] if found else ""
+            data = _harmless(text[: found.start()] if found else text).encode()
         self._write(data)
 
     def finish(self) -> None:
@@ -114,7 +124,7 @@ class _Lines:
         data = self._pending + data
         # Progress bars begin their line again and again: on a terminal each state is a line.
         if self._is_terminal:
-            data = _BREAKS.sub(b"\n", data)
+            data = _BREAKS.sub(b"\n", data if self._pending else data.lstrip(b"\r"))
         whole, found, self._pending = data.rpartition(b"\n")
         if found:
             self._emit(whole)
@@ -133,7 +143,7 @@ class _Lines:
 
 
 def _harmless(text: str) -> str:
-    return text if text.isprintable() else "".join(_OBEYED.findall(text))
+    return text if text.isprintable() else _DISOBEYED.sub("", text)
 
 
 def _prefix(label: str, width: int, hue: int | None) -> bytes:

@@ -47,6 +47,11 @@ class Tally:
         self.ever += moved
 
     @property
+    def kept(self) -> int:
+        """How many bytes the present link found at the other end, or knew to be there."""
+        return self.settled + self.there
+
+    @property
     def arrived(self) -> int:
         """How many bytes of all are at their place, or on their way."""
         return self.settled + self.there + self.moved

@@ -49,12 +49,11 @@ class Transfer(Protocol):
 def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *, links: Links, clock: Clock) -> Copied:
     """Copy until all is done or it cannot be.
 
-    A link that brought something is worth another; while none does, four more are tried.
+    A link that found more there than the one before is worth another; while none does, four more are tried.
     """
     started, one, error = clock.monotonic(), transfer(tally), None
-    failures = 0
+    failures, kept, ssh_said = 0, 0, ""
     while True:
-        before = tally.ever
         try:
             with links.open(member.way, one.call) as channel:
                 one.go_on(channel)
@@ -63,9 +62,12 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
             error = _refusal(*refused.args)
             break
         except DroppedError as dropped:
-            failures = 1 if tally.ever > before else failures + 1
+            # What was only sent does not count: it may all have been lost on the way, again and again.
+            failures = 1 if tally.kept > kept else failures + 1
+            kept = max(kept, tally.kept)
             pause = pause_after(failures)
             if dropped.is_final or pause is None:
+                ssh_said = dropped.ssh_said
                 error = RemoteCommandError(dropped.detail, hint="the same command goes on where this one ended")
                 break
             clock.sleep(pause)
@@ -80,7 +82,7 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
     duration = clock.monotonic() - started
     return Copied(
         member=member, files=files, size=size, moved=tally.ever, duration=duration,
-        problems=tuple(problems), notes=tuple(notes), error=error,
+        problems=tuple(problems), notes=tuple(notes), error=error, ssh_said=ssh_said,
     )  # fmt: skip
 
 

@@ -90,6 +90,11 @@ class Reader:
                     case Told.OUT | Told.ERR:
                         part.at[kind is Told.ERR] += len(payload)
                         self._audience.output(member, payload, is_error=kind is Told.ERR)
+                    case Told.OUT_GONE | Told.ERR_GONE:
+                        part.at[kind is Told.ERR_GONE] += int(payload)
+                        self._audience.note(
+                            member, f"{payload.decode()} bytes of what it printed are not kept any more"
+                        )
                     case Told.EXIT:
                         return None
                     case _:

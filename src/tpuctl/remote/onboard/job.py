@@ -5,7 +5,7 @@ same order, one starts the command and the others join it. In it:
 
     token    whose order it was                     out, err   what the command has printed (out alone: both)
     about    what the client wants to remember      in         a FIFO, where the command reads what the client sends
-    lock     held while somebody waits for the      fed, turn  how much of that it was given, and who may give it more
+    lock     held while somebody waits for the      fed        who gives it that, how much it was given, and `end`
              command                                attached   held, shared, by whoever streams
     pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`
     trimmed  from where on out and err are kept     ending     it was told TERM, and all of it is to end
@@ -23,7 +23,7 @@ import select
 import time
 
 from tpuctl.remote.onboard.link import Link
-from tpuctl.remote.onboard.small_files import is_locked, read, remove, write
+from tpuctl.remote.onboard.small_files import is_locked, mark, read, remove
 from tpuctl.remote.onboard.streams import Feed, Stream
 from tpuctl.remote.onboard.supervisor import TERM, Prepared
 from tpuctl.remote.onboard.trimming import trim
@@ -75,11 +75,9 @@ def begin(link: Link, prepared: Prepared) -> None:
     """Start the command when the client says so, and follow it."""
     folder, order = prepared.folder, prepared.order
     ended = None
-    said: list[tuple[bytes, bytes]] | None = []
     try:
         link.send(b"h", b"new")
-        if not order["go"]:
-            said = link.wait_for_go()
+        said = link.wait_for_go()
         if said is None:
             return
         try:
@@ -162,7 +160,7 @@ def signal_group(folder: str, number: int) -> None:
     if group is not None and read(folder + "/exit") is None:
         if number == TERM:
             # All of it is to end, also what outlives the shell that was started.
-            write(folder + "/ending", b"")
+            mark(folder + "/ending")
         try:
             os.killpg(int(group.split()[0]), number)
         except ProcessLookupError:

@@ -11,7 +11,8 @@ import os
 import time
 
 from tpuctl.remote.onboard.link import BLOCK, Link
-from tpuctl.remote.onboard.small_files import is_locked, read, remove
+from tpuctl.remote.onboard.small_files import is_locked, mark, read, remove
+from tpuctl.remote.onboard.trimming import trimmed
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN = 0.02
 FILES = ((b"o", "/out"), (b"e", "/err"))
+TERM = 15
 
 
 def answer(order: dict[str, Any]) -> None:
@@ -82,7 +84,10 @@ def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
             # It may have ended between the two looks.
             end = read(folder + "/exit")
         sizes = [size_of(folder + file) for _, file in FILES]
-        starts = [0 if tail is None else tail_of(folder + file, size, tail) for (_, file), size in zip(FILES, sizes)]
+        starts = [
+            0 if tail is None else tail_of(folder + file, floor, size, tail)
+            for (_, file), floor, size in zip(FILES, trimmed(folder), sizes)
+        ]
         return {
             "name": name,
             "began": began,
@@ -106,16 +111,16 @@ def size_of(path: str) -> int:
         return 0
 
 
-def tail_of(path: str, size: int, lines: int) -> int:
-    """Return where the last lines of a file begin. It is read from its end on, and no further than needed."""
-    if not size or not lines:
+def tail_of(path: str, floor: int, size: int, lines: int) -> int:
+    """Return where the last lines of a file begin, not below `floor`. It is read from its end, no further than needed."""
+    if size <= floor or not lines:
         return size
     file = os.open(path, os.O_RDONLY)
     try:
         # A newline at the very end begins no line.
         at = size - 1
-        while at > 0:
-            begin = max(0, at - BLOCK)
+        while at > floor:
+            begin = max(floor, at - BLOCK)
             block = os.pread(file, at - begin, begin)
             found = len(block)
             while lines and found >= 0:
@@ -124,7 +129,7 @@ def tail_of(path: str, size: int, lines: int) -> int:
             if not lines:
                 return begin + found + 1
             at = begin
-        return 0
+        return floor
     finally:
         os.close(file)
 
@@ -135,22 +140,28 @@ def show(link: Link, order: dict[str, Any]) -> None:
     if read(folder + "/token") is None:
         link.send(b"m")
         return
-    for (kind, name), (at, end) in zip(FILES, order["parts"]):
+    for (kind, _), (at, end) in zip(FILES, order["parts"]):
         if at < end:
-            show_part(link, kind, folder + name, at, end)
+            show_part(link, folder, kind, at, end)
     link.send(b"x")
 
 
-def show_part(link: Link, kind: bytes, path: str, at: int, end: int) -> None:
-    """Send a part of a file."""
-    file = os.open(path, os.O_RDONLY)
+def show_part(link: Link, folder: str, kind: bytes, at: int, end: int) -> None:
+    """Send a part of a file; where its beginning is not kept any more, how much that is."""
+    file = os.open(folder + dict(FILES)[kind], os.O_RDONLY)
     try:
         while at < end:
             data = os.pread(file, min(BLOCK, end - at), at)
-            if not data:
+            # Looked at after the data was read: where there was a hole by then, this says so.
+            kept_from = min(end, trimmed(folder)[kind == b"e"])
+            if kept_from > at:
+                link.send(kind.upper(), b"%d" % (kept_from - at))
+                at = kept_from
+            elif data:
+                link.send(kind, data)
+                at += len(data)
+            else:
                 break
-            link.send(kind, data)
-            at += len(data)
     finally:
         os.close(file)
 
@@ -183,6 +194,9 @@ def send(folder: str, number: int) -> bool:
     group, supervisor = map(int, words)
     if not is_child(group, supervisor):
         raise OSError("its processes are not on this machine")
+    if number == TERM:
+        # All of it is to end, also what outlives the shell that was started: the supervisor sees to that.
+        mark(folder + "/ending")
     try:
         os.killpg(group, number)
     except ProcessLookupError:

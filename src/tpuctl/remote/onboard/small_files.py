@@ -47,6 +47,14 @@ def write(path: str, data: bytes) -> None:
         os.close(file)
 
 
+def mark(path: str) -> None:
+    """Make an empty file, if that can be done."""
+    try:
+        write(path, b"")
+    except OSError:
+        pass
+
+
 def reserve(folder: str, name: str) -> None:
     """Take the space on the disk for a file of at most so many bytes that must be written later, also where all is full."""
     write("%s/%s.new" % (folder, name), b" " * RESERVED)

@@ -6,7 +6,7 @@ import fcntl
 import os
 
 from tpuctl.remote.onboard.link import BLOCK, Link
-from tpuctl.remote.onboard.small_files import read, write
+from tpuctl.remote.onboard.small_files import RESERVED
 from tpuctl.remote.onboard.trimming import trimmed
 
 # Blocks of each stream at a time: a signal from the client must not wait for a gigabyte of output.
@@ -49,18 +49,19 @@ class Feed:
     """
 
     def __init__(self, link: Link, folder: str) -> None:
-        self.link, self.place = link, folder + "/fed"
+        self.link = link
         self.pending = b""
         self.is_whole = False
-        self.turn = os.open(folder + "/turn", os.O_RDWR | os.O_CREAT, 0o600)
+        self.book = os.open(folder + "/fed", os.O_RDWR)
         try:
             self.pipe = os.open(folder + "/in", os.O_WRONLY | os.O_NONBLOCK)
         except OSError:  # the command has ended, or has had all of it
             self.pipe = -1
-        fcntl.flock(self.turn, fcntl.LOCK_EX)
-        os.pwrite(self.turn, b"%-20d" % os.getpid(), 0)
-        self.given = int((read(self.place) or b"0").split()[0])
-        fcntl.flock(self.turn, fcntl.LOCK_UN)
+        fcntl.flock(self.book, fcntl.LOCK_EX)
+        _, given, *rest = os.pread(self.book, RESERVED, 0).split()
+        self.given = int(given)
+        self.note(b" ".join(rest))
+        fcntl.flock(self.book, fcntl.LOCK_UN)
         link.send(b"a", b"%d" % self.given)
 
     def take(self, kind: bytes, payload: bytes) -> None:
@@ -72,14 +73,14 @@ class Feed:
     def give(self) -> None:
         """Give the command as much as it takes now."""
         # Held only for what does not wait.
-        fcntl.flock(self.turn, fcntl.LOCK_EX)
+        fcntl.flock(self.book, fcntl.LOCK_EX)
         try:
-            if int(os.pread(self.turn, 20, 0)) != os.getpid():
+            if int(os.pread(self.book, RESERVED, 0).split()[0]) != os.getpid():
                 self.pending = b""
                 return
             self.pass_on()
         finally:
-            fcntl.flock(self.turn, fcntl.LOCK_UN)
+            fcntl.flock(self.book, fcntl.LOCK_UN)
         self.link.send(b"a", b"%d" % self.given)
 
     def pass_on(self) -> None:
@@ -100,4 +101,8 @@ class Feed:
         if end and self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
-        write(self.place, b"%d%s" % (self.given, b" end" if end else b""))
+        self.note(b"end" if end else b"")
+
+    def note(self, end: bytes) -> None:
+        """Write down who feeds, how much was given, and whether that is all; in place, for the disk may be full."""
+        os.pwrite(self.book, (b"%d %d %s" % (os.getpid(), self.given, end)).ljust(RESERVED), 0)

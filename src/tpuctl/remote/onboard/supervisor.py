@@ -10,7 +10,7 @@ import time
 # `signal` makes enums of all its names, which costs more than the rest of this program.
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
-from tpuctl.remote.onboard.small_files import is_locked, read, reserve, settle, write
+from tpuctl.remote.onboard.small_files import RESERVED, is_locked, read, reserve, settle, write
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Prepared:
         if not order["merged"]:
             write(self.scratch + "/err", b"")
         if order["stdin"]:
+            write(self.scratch + "/fed", b"0 0".ljust(RESERVED))
             os.mkfifo(self.scratch + "/in", 0o600)
             # Open for both, it can be written to from now on, and has no end before the supervisor closes it.
             self.feeding = os.open(self.scratch + "/in", os.O_RDWR)
@@ -141,7 +142,7 @@ def wait_for(child: int, folder: str, feeding: int | None, linger: float) -> boo
     while True:
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
             return len(signals) < len(ABANDONED)
-        if feeding is not None and (read(folder + "/fed") or b"").endswith(b"end"):
+        if feeding is not None and b"end" in (read(folder + "/fed") or b""):
             os.close(feeding)
             feeding = None
         now = time.monotonic()

@@ -32,7 +32,7 @@ def trim(folder: str, offsets: Sequence[int]) -> None:
     if all(new - old < WORTHWHILE for new, old in zip(offsets, before)):
         return
     try:
-        import ctypes
+        import ctypes  # noqa: PLC0415  # it costs 10 ms, and is seldom needed
 
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
         fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
 _INQUIRY_EVERY = timedelta(seconds=15)
+_FAREWELL = timedelta(seconds=2)
+# ssh notices by itself what it waits for, and says more about it.
+_MARGIN = timedelta(seconds=1)
+_ABSENT = (Outcome.UNREACHABLE, Outcome.REFUSED)
 
 
 class Interrupts(Protocol):
@@ -36,7 +40,10 @@ class Interrupts(Protocol):
 
 
 class Crew:
-    """All workers of one run. `inquire` tells why a node cannot be running any more, or nothing."""
+    """All workers of one run. `inquire` tells why a node cannot be running any more, or nothing.
+
+    `is_unheard` tells that nobody takes the output any more: then the commands are ended.
+    """
 
     def __init__(
         self,
@@ -48,9 +55,11 @@ class Crew:
         interrupts: Interrupts,
         inquire: Callable[[Member], str | None],
         source: Source | None = None,
+        is_unheard: Callable[[], bool] = lambda: False,
     ) -> None:
         self._posts, self._limits, self._audience, self._clock = posts, limits, audience, clock
         self._interrupts, self._inquire, self._source = interrupts, inquire, source
+        self._is_unheard = is_unheard
         self._selector = selectors.DefaultSelector()
         self._stopping = Stopping(limits, clock.monotonic())
         self._inquired: dict[str, timedelta] = {}
@@ -82,6 +91,7 @@ class Crew:
         """Do what is due."""
         now = self._clock.monotonic()
         self._stop(now)
+        self._lose_patience(now)
         self._connect(now)
         self._begin()
         for post in self._posts:
@@ -104,7 +114,8 @@ class Crew:
 
     def _stop(self, now: timedelta) -> None:
         failed = self._limits.fail_fast and any(post.ending and not post.ending.is_good for post in self._posts)
-        order = self._stopping.due(now, self._interrupts.take(), has_failed=failed)
+        signals = self._interrupts.take()
+        order = self._stopping.due(now, signals, has_failed=failed, is_unheard=self._is_unheard())
         if order is None:
             return
         if order.text:
@@ -119,6 +130,15 @@ class Crew:
             else:
                 post.signal(order.number)
 
+    def _lose_patience(self, now: timedelta) -> None:
+        """End connections on which nothing has answered for too long: a login may hang where the link does not."""
+        for post in self._posts:
+            if post.phase is Phase.CONNECTING and now - post.since > self._limits.connect_within + _MARGIN:
+                if not post.may_run:
+                    within = f"{self._limits.connect_within.total_seconds():g} s"
+                    post.end(Outcome.UNREACHABLE, f"no answer within {within}")
+                post.drop()
+
     def _connect(self, now: timedelta) -> None:
         """Let those whose turn it is connect: so many handshakes at once, however many commands run."""
         free = self._limits.fanout - sum(post.phase is Phase.CONNECTING for post in self._posts)
@@ -128,7 +148,8 @@ class Crew:
             if post.phase is Phase.WAITING and post.next_try <= now:
                 if post.trying_since is None:
                     post.trying_since = now
-                post.connect()
+                post.since = now
+                post.connect(self._limits.connect_within)
                 self._selector.register(post.stdout, selectors.EVENT_READ, post)
                 free -= 1
 
@@ -137,7 +158,7 @@ class Crew:
         if not self._may_begin:
             if any(self._is_awaited(post) for post in self._posts):
                 return
-            absent = [post for post in self._posts if post.ending and post.ending.outcome is Outcome.UNREACHABLE]
+            absent = [post for post in self._posts if post.ending and post.ending.outcome in _ABSENT]
             if absent and not self._limits.partial:
                 self._call_off(absent)
                 return
@@ -156,7 +177,7 @@ class Crew:
         names = ", ".join(post.member.label for post in absent)
         for post in self._posts:
             if post.phase is not Phase.ENDED:
-                post.end(Outcome.NOT_STARTED, f"worker {names} cannot be reached")
+                post.end(Outcome.NOT_STARTED, f"worker {names} cannot run it")
 
     def _listen(self) -> None:
         """Wait for whatever comes first, and serve it."""
@@ -165,6 +186,8 @@ class Crew:
         if all(post.phase is Phase.ENDED for post in self._posts):
             return
         waits = [post.next_try for post in self._posts if post.phase is Phase.WAITING]
+        patience = self._limits.connect_within + _MARGIN
+        waits += [post.since + patience for post in self._posts if post.phase is Phase.CONNECTING]
         now = self._clock.monotonic()
         until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
         for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
@@ -183,8 +206,10 @@ class Crew:
         try:
             is_there = post.read()
         except ValueError:
-            # Something else writes where only our program should.
-            post.end(Outcome.REFUSED, "its answer is not understood: something there prints into the session")
+            # Something else writes where only our program should. What runs is joined over another connection.
+            if not post.may_run:
+                post.end(Outcome.REFUSED, "its answer is not understood: something there prints into the session")
+            post.drop()
             return
         if not is_there:
             for stream in streams:
@@ -244,6 +269,7 @@ class Crew:
         # All are told before the first is waited for.
         for post in self._posts:
             post.let_go()
+        until = self._clock.monotonic() + _FAREWELL
         for post in self._posts:
-            post.close()
+            post.close(max(timedelta(), until - self._clock.monotonic()))
         self._selector.close()

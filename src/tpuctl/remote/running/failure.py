@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.remote.failures import is_retriable, telling_line
+from tpuctl.remote.failures import HOST_KEY_CHANGED, KEY_REFUSED, is_retriable, telling_line, verdict_of
 from tpuctl.remote.inspection import last_line
 from tpuctl.remote.session import SSH_FAILED
 
@@ -31,7 +31,7 @@ def failure(post: Post) -> Failure:
         speechless = not post.errors.strip() and post.tries == 1
         return Failure(
             telling_line(post.errors) or "ssh ended without a word",
-            is_retriable=speechless or is_retriable(post.errors),
+            is_retriable=speechless or _may_pass(post),
             ssh_said=post.errors,
         )
     said = last_line(post.errors)
@@ -40,3 +40,13 @@ def failure(post: Post) -> Failure:
     if post.code == _NO_PROGRAM:
         return Failure(said or "there is no `python3` on the worker", is_retriable=False)
     return Failure(said or f"the login shell ended with {post.code}", is_retriable=False)
+
+
+def _may_pass(post: Post) -> bool:
+    """Tell whether another connection may do better."""
+    found = verdict_of(post.errors)
+    if post.may_run:
+        # It has let us in before: only where it does not do so any more there is no use in trying.
+        return found is None or found.id not in KEY_REFUSED | HOST_KEY_CHANGED
+    # A link that broke while it was in use: nothing was started over it yet.
+    return is_retriable(post.errors) or (found is not None and found.id == "ssh-link-lost")

@@ -15,6 +15,8 @@ class Told(Enum):
     STARTED = b"s"
     OUT = b"o"
     ERR = b"e"
+    OUT_GONE = b"O"  # so many bytes are not kept any more
+    ERR_GONE = b"E"
     TAKEN = b"a"  # so many bytes of stdin
     EXIT = b"x"
     LOST = b"l"  # it was started, and nobody knows how it ended
@@ -30,6 +32,7 @@ class Said(Enum):
     KILL = b"k"
     IN = b"i"
     FINAL = b"f"  # the end of stdin
+    HAVE = b"t"  # so much of stdout and of stderr has arrived: what is below need not be kept
     BYE = b"b"  # all has arrived: nothing need be kept
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ class PassedOn:
 
     def take(self) -> list[int]:
         """Return those that have come since the last call."""
-        if self._signals:
-            os.read(self._reader, 64)
+        with suppress(BlockingIOError):
+            while os.read(self._reader, 64):
+                pass
         taken, self._signals = self._signals, []
         return taken
 

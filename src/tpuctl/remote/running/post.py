@@ -7,14 +7,16 @@ import subprocess
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum, auto
+from math import ceil
 from typing import IO, TYPE_CHECKING
 
 from tpuctl.remote.kept import FRESH
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
+from tpuctl.remote.running.order_text import order_text
 from tpuctl.remote.running.values import Ending, Outcome, parse_end
-from tpuctl.remote.ssh import argv
+from tpuctl.remote.ssh import CONNECT_TIMEOUT, argv
 
 if TYPE_CHECKING:
     from tpuctl.remote.member import Member
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 
 _BLOCK = 256 * 1024
 _ERRORS_KEPT = 8 * 1024
-# A dead link is noticed after three unanswered ones.
-_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+# As often as the worker may give back the disk under it.
+_WORTHWHILE = 64 * 1024 * 1024
+# A dead link is noticed after three unanswered ones: soon enough to say within half a minute that a node was preempted.
+_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH_MODE = ("-o", "BatchMode=yes")
 _FAREWELL = timedelta(seconds=2)
 
@@ -50,7 +54,8 @@ class Post:
         self.has_started = False
         self.taken: int | None = None
         self.next_try = timedelta()
-        self.trying_since: timedelta | None = None
+        self.since = timedelta()  # when this try began
+        self.trying_since: timedelta | None = None  # when the first began, of those since it was last connected
         self.tries = 0
         self.errors = ""
         self.code: int | None = None
@@ -60,6 +65,7 @@ class Post:
         self._decoder = Decoder()
         self._unsent = bytearray()
         self._signals: list[int] = []
+        self._acknowledged = 0
 
     @property
     def stdout(self) -> IO[bytes]:
@@ -91,12 +97,15 @@ class Post:
         """Tell whether there is an ssh that has not been told that nothing more comes."""
         return self._process is not None and not self.stdin.closed
 
-    def connect(self) -> None:
-        """Start ssh. Raises `SshProgramMissingError`."""
-        line, source = bootstrap("job", f"serve({_literal(self.order, self.member, self)})")
+    def connect(self, within: timedelta) -> None:
+        """Start ssh, which is to reach the worker within that time. Raises `SshProgramMissingError`."""
+        must_exist = self.order.must_exist or self.has_started
+        order = order_text(self.order, self.member.worker, offsets=self.sizes, must_exist=must_exist)
+        line, source = bootstrap("job", f"serve({order})")
         # What is kept from an earlier command may be what broke.
         shared = self._options if self.tries == 0 else FRESH
-        words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE))
+        soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")
+        words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE, *soon))
         try:
             # In a process group of its own: Ctrl-C at the terminal is for us to pass on.
             self._process = subprocess.Popen(
@@ -181,14 +190,14 @@ class Post:
         if self._process is not None:
             self._process.kill()
 
-    def close(self) -> None:
-        """Let ssh end; it is given two seconds."""
+    def close(self, patience: timedelta) -> None:
+        """Let ssh end; it is given that long."""
         if self._process is None:
             return
         try:
-            self._process.wait(_FAREWELL.total_seconds())
+            self._process.wait(patience.total_seconds())
         except subprocess.TimeoutExpired:
-            self._process.terminate()
+            self._process.kill()
         self._hang_up()
 
     @property
@@ -224,6 +233,10 @@ class Post:
                 is_error = kind is Told.ERR
                 self._sizes[is_error] += len(payload)
                 self._audience.output(self.member, payload, is_error=is_error)
+                self._acknowledge()
+            case Told.OUT_GONE | Told.ERR_GONE:
+                self._sizes[kind is Told.ERR_GONE] += int(payload)
+                self._audience.note(self.member, f"{payload.decode()} bytes of what it printed are not kept any more")
             case Told.TAKEN:
                 self.taken = int(payload)
             case Told.EXIT:
@@ -239,13 +252,22 @@ class Post:
             case Told.CONFLICT:
                 self.end(Outcome.REFUSED, f"a job `{self.order.job}` is there already")
             case Told.REFUSED:
-                self.end(Outcome.REFUSED, payload.decode(errors="replace"))
+                outcome = Outcome.LOST if self.has_started else Outcome.REFUSED
+                self.end(outcome, payload.decode(errors="replace"))
+
+    def _acknowledge(self) -> None:
+        """Tell the worker that it need not keep what has arrived, so that its disk is not filled by a long run."""
+        if sum(self._sizes) - self._acknowledged >= _WORTHWHILE and not (self.order.detach or self.order.must_exist):
+            self._acknowledged = sum(self._sizes)
+            self.say(Said.HAVE, b"%d %d" % self.sizes)
 
     def _ready(self, *, is_known: bool) -> None:
         if is_known:
             self.may_run = True
-        if self.may_run:
             self.phase = Phase.RUNNING
+        elif self.may_run:
+            # The word was given, and got lost with the connection. Where it only was slow the worker no longer obeys it.
+            self.go()
         else:
             self.phase = Phase.READY
 
@@ -260,27 +282,6 @@ class Post:
         signals, self._signals = self._signals, []
         for number in signals:
             self.signal(number)
-
-
-def _literal(order: Order, member: Member, post: Post) -> str:
-    """Return the order as the worker's program takes it: a Python literal."""
-    return repr(
-        {
-            "name": f"{order.job}.{member.worker}",
-            "token": order.token.encode(),
-            "line": os.fsencode(order.line),
-            "environment": {os.fsencode(key): os.fsencode(value) for key, value in order.environment.items()},
-            "folder": order.folder,
-            "about": order.about.encode(errors="surrogateescape"),
-            "detach": order.detach,
-            "merged": order.merged,
-            "stdin": order.stdin,
-            "linger": order.linger.total_seconds() if order.linger else 0,
-            "offsets": post.sizes,
-            "go": post.may_run,
-            "must_exist": order.must_exist or post.has_started,
-        }
-    )
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     TERMINATED = "terminated"
     TIMED_OUT = "timed out"
     FAILED = "another worker failed"
+    UNHEARD = "nobody reads its output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Stopping:
         deadline = [self._deadline] if self._deadline is not None and self.reason is None else []
         return [*deadline, *(at for at, _ in self._next[:1])]
 
-    def due(self, now: timedelta, signals: Sequence[int], *, has_failed: bool) -> Stop | None:
+    def due(self, now: timedelta, signals: Sequence[int], *, has_failed: bool, is_unheard: bool = False) -> Stop | None:
         """Return what is to be done now, if anything."""
         if signal.SIGTERM in signals and self.reason is not Reason.TERMINATED:
             return self._begin(Reason.TERMINATED, now, _SHORT_GRACE)
@@ -69,12 +70,14 @@ class Stopping:
             return self._begin(Reason.TIMED_OUT, now, _GRACE)
         if self._fails_fast and has_failed:
             return self._begin(Reason.FAILED, now, _GRACE)
-        return None
+        return self._begin(Reason.UNHEARD, now, _SHORT_GRACE) if is_unheard else None
 
     def _begin(self, reason: Reason, now: timedelta, grace: timedelta) -> Stop:
         self.reason = reason
         self._next = [(now + grace, signal.SIGKILL), (now + 2 * grace, None)]
-        return Stop(signal.SIGTERM, str(reason), f"{reason}: ending the remote processes")
+        # A local command in a pipe that closes ends quietly, too.
+        text = "" if reason is Reason.UNHEARD else f"{reason}: ending the remote processes"
+        return Stop(signal.SIGTERM, str(reason), text)
 
     def _pressed(self, now: timedelta) -> Stop:
         self.reason = self.reason or Reason.INTERRUPTED

@@ -1,0 +1,37 @@
+"""What is between the workers and whoever listens: it notices when nobody can take the output any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.values import Audience, Ending
+
+
+class Hearing:
+    """Passes everything on until that fails. `failure` is why: a reader that went away, or a full disk."""
+
+    def __init__(self, audience: Audience) -> None:
+        self._audience = audience
+        self.failure: OSError | None = None
+
+    def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
+        """Pass on what a command printed."""
+        if self.failure is None:
+            try:
+                self._audience.output(member, data, is_error=is_error)
+            except OSError as error:
+                self.failure = error
+
+    def ended(self, ending: Ending) -> None:
+        """Pass on how it ended on one worker."""
+        if self.failure is None:
+            try:
+                self._audience.ended(ending)
+            except OSError as error:
+                self.failure = error
+
+    def note(self, member: Member | None, text: str) -> None:
+        """Pass on what the user should know."""
+        self._audience.note(member, text)

@@ -1,0 +1,126 @@
+"""A slice whose workers are folders of this machine, and links to them that break where a test wants it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from tests.conftest import Console, Result, Sandbox
+from tests.lifecycle import put
+
+# What each connection of a worker is like, in their order; the last is for all later ones.
+Plan = Sequence[dict[str, object]]
+GOOD: dict[str, object] = {}
+REFUSED: dict[str, object] = {"says": "ssh: connect to host w port 22: Connection refused"}
+NO_KEY: dict[str, object] = {"says": "ada@w: Permission denied (publickey)."}
+
+_SSH = """
+import json, os, select, subprocess, sys, time
+root, words = {root!r}, sys.argv[1:]
+line = words[-1]
+worker = int(next(word for word in words if "@198.18.0." in word).rpartition(".")[2]) - 1
+home = f"{{root}}/{{worker}}"
+os.makedirs(home, exist_ok=True)
+with open(f"{{home}}/links", "a") as links:
+    links.write(f"{{time.monotonic()}}\\n")
+with open(f"{{home}}/links") as links:
+    number = len(links.readlines()) - 1
+plan = json.load(open(f"{{root}}/plan")).get(str(worker)) or [{{}}]
+link = plan[min(number, len(plan) - 1)]
+if link.get("hangs"):
+    time.sleep(60)
+if "says" in link:
+    sys.exit(print(link["says"], file=sys.stderr) or 255)
+environ = {{"HOME": home, "SHELL": "/bin/sh", "PATH": os.environ["PATH"], "USER": "ada", **link.get("environ", {{}})}}
+shell = subprocess.Popen(
+    [link.get("shell", "/bin/sh"), "-c", line], bufsize=0, cwd=home, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+left = {{0: link.get("sent"), 1: link.get("received")}}
+ways = {{0: shell.stdin.fileno(), shell.stdout.fileno(): 1}}
+while True:
+    ready, _, _ = select.select(list(ways), [], [], 0.2)
+    for source in ready:
+        way = 0 if source == 0 else 1
+        most = left[way]
+        data = os.read(source, 65536 if most is None else min(65536, max(1, most)))
+        if not data:
+            del ways[source]
+            if way == 0:
+                shell.stdin.close()
+                continue
+            sys.exit(shell.wait())
+        if most == 0:
+            break
+        try:
+            while data:
+                done = os.write(ways[source], data)
+                data = data[done:]
+                left[way] = None if most is None else left[way] - done
+        except BrokenPipeError:
+            del ways[source]
+    if 0 in left.values() and link.get("cut", True) or os.path.exists(f"{{home}}/cut"):
+        if os.path.exists(f"{{home}}/cut"):
+            os.unlink(f"{{home}}/cut")
+        print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
+        os._exit(255)
+"""
+
+
+class Slice:
+    """A v4-64: eight workers that know our key."""
+
+    def __init__(self, tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], root: Path) -> None:
+        self.root, self.tpuctl = root, tpuctl
+        root.mkdir()
+        program = root / "ssh.py"
+        program.write_text(_SSH.format(root=str(root)))
+        put(sandbox, "pod", acceleratorType="v4-64")
+        tpuctl("ssh", "pod", "--", "true")
+        fake_ssh(f"exec '{sys.executable}' -ISc 'exec(open(\"{program}\").read())' \"$@\"")
+        self.plan({})
+
+    def plan(self, links: dict[int, Plan]) -> None:
+        """Say what the connections to some workers are like; the others are good. Counting begins anew."""
+        (self.root / "plan").write_text(json.dumps(links))
+        for path in self.root.glob("*/links"):
+            path.unlink()
+
+    def home(self, worker: int) -> Path:
+        return self.root / str(worker)
+
+    def run(self, *arguments: str, **keywords: object) -> Result:
+        return self.tpuctl("run", "pod", *arguments, **keywords)  # type: ignore[arg-type]  # the console's own
+
+    def links(self, worker: int) -> int:
+        """Return how often a worker was connected to."""
+        return len((self.home(worker) / "links").read_text().splitlines())
+
+    def texts(self, name: str) -> dict[int, str]:
+        """Return a file of all the workers that have it."""
+        return {int(path.parent.name): path.read_text() for path in sorted(self.root.glob(f"[0-7]/{name}"))}
+
+    def left(self) -> list[str]:
+        """Return what is left of jobs on the workers."""
+        return sorted(str(path.relative_to(self.root)) for path in self.root.glob("[0-7]/.tpuctl/jobs/*"))
+
+    def end_all(self) -> None:
+        """Kill what still runs."""
+        for pid in self.root.glob("[0-7]/.tpuctl/jobs/*/pid"):
+            if not (pid.parent / "exit").exists():
+                os.killpg(int(pid.read_text().split()[0]), signal.SIGKILL)
+
+
+def slices(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], root: Path) -> Iterator[Slice]:
+    """Make a slice, and end what runs on it afterwards."""
+    made = Slice(tpuctl, sandbox, fake_ssh, root)
+    yield made
+    made.end_all()
+
+
+def lines(text: str, workers: Sequence[int] = range(8)) -> str:
+    """Return a line for each of some workers, marked with it."""
+    return "".join(f"[{worker}] {text}\n" for worker in workers)
