@@ -56,7 +56,9 @@ def test_help_explains_every_option_and_its_examples_are_right(
 
 def test_the_table_of_commands_is_the_only_place_of_their_short_help() -> None:
     """`tpuctl --help` imports no command: what it says of them stands beside their names."""
-    assert [path for path, command in LEAVES.items() if path[0] != "config" and command.short_help] == []
+    # The commands of these groups share a file, so nothing is imported for one that was not needed for the other.
+    in_one_file = {"config", "ssh-key"}
+    assert [path for path, command in LEAVES.items() if path[0] not in in_one_file and command.short_help] == []
 
 
 def ask(console: Console, **environ: str) -> list[str]:

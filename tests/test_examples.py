@@ -27,7 +27,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(
     path for name in ("watch", "github-actions") for path in (ROOT / "examples" / name).rglob("*") if path.is_file()
 )
-GUIDES = [ROOT / "docs" / "how-to" / "keep-a-node-alive.md"]
+GUIDES = [
+    ROOT / "docs" / name
+    for name in ("workers.md", "how-to/a-ci-job.md", "how-to/from-gcloud.md", "how-to/keep-a-node-alive.md")
+]
 # Words after which the shell expects a command.
 _OPENERS = frozenset({"if", "then", "else", "do", "while", "until", "exec", "sudo", "!", "{", "time", "nohup"})
 _OPERATORS = frozenset(";&|()")
@@ -75,7 +78,7 @@ def of_data(data: Any) -> Iterator[list[str]]:
             for value in data:
                 yield from of_data(value)
         case str():
-            for line in data.splitlines():
+            for line in data.replace("\\\n", " ").splitlines():
                 yield from of_shell(line)
 
 
@@ -150,9 +153,13 @@ def test_enough_command_lines_were_found() -> None:
         "tpuctl-watch.cron",
         "tpuctl-watch.yaml",
         "train-on-tpu.yml",
+        "one-command.yml",
+        "workers.md",
+        "a-ci-job.md",
+        "from-gcloud.md",
         "keep-a-node-alive.md",
     }
-    assert {"watch", "up", "down", "ssh", "list"} <= {command for _, command in commands}
+    assert {"watch", "up", "down", "ssh", "run", "scp", "sync", "list"} <= {command for _, command in commands}
     # The hook in a ConfigMap, which a container's arguments only name.
     assert ("tpuctl-watch.yaml", "ssh") in commands
 
@@ -161,7 +168,8 @@ def test_enough_command_lines_were_found() -> None:
 def test_every_variable_is_one_of_ours(path: Path) -> None:
     named = set(re.findall(r"\b(TPUCTL_[A-Z_]*[A-Z])\b", path.read_text("utf-8")))
     event = Event(EventKind.PREEMPTED, ManualClock().now(), NodeName("p", "z", "n"), "")
-    known = {spec.environment for spec in SETTINGS.values()} | set(variables(event)) | {"TPUCTL_STATE_DIR"}
+    of_run = {"TPUCTL_WORKER_ID", "TPUCTL_WORKER_COUNT"}
+    known = {spec.environment for spec in SETTINGS.values()} | set(variables(event)) | of_run | {"TPUCTL_STATE_DIR"}
 
     assert named - known - {"TPUCTL_SANDBOX_SPEED", "TPUCTL_WHEEL_OR_REPOSITORY"} == set()
 

@@ -22,14 +22,16 @@ EXIT_CODES = {
     "a request that the service refuses as it stands",
     ExitCode.NOT_FOUND: "not found",
     ExitCode.NOT_ALLOWED: "not allowed: no credentials, scopes, IAM, API disabled, billing",
-    ExitCode.TIMED_OUT: "the deadline passed; the text says what is still going on in the cloud and how to go on",
+    ExitCode.TIMED_OUT: "the deadline passed; the text says what is still going on in the cloud and how to go on; of `run --timeout`: "
+    "the command was ended",
     ExitCode.NO_CAPACITY: "no capacity: the zone has no such TPU free",
     ExitCode.QUOTA: "quota used up, or zero",
     ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this",
     ExitCode.CHECK_FAILED: "a check failed",
     ExitCode.BROKEN: "the node is broken and repair is used up or impossible",
-    ExitCode.REMOTE_FAILED: "a command on a worker failed (`tpuctl ssh NODE -- COMMAND` ends with the command's own code)",
-    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone",
+    ExitCode.REMOTE_FAILED: "something failed on a worker: a command, a copy, or the way to it (`tpuctl ssh NODE -- COMMAND` on one "
+    "worker ends with the command's own code)",
+    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone, but by `run --up --rm`",
     ExitCode.TERMINATED: "SIGTERM; the same",
 }
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
 
-# What each connection of a worker is like, in their order; the last is for all later ones.
+# What each connection of a worker is like, in their order; the last is for all later ones. It is cut when so many bytes were
+# `received` from the worker, or `sent` to it, or `said` after the program, which comes first.
 Plan = Sequence[dict[str, object]]
 GOOD: dict[str, object] = {}
 REFUSED: dict[str, object] = {"says": "ssh: connect to host w port 22: Connection refused"}
@@ -40,6 +41,8 @@ shell = subprocess.Popen(
     [link.get("shell", "/bin/sh"), "-c", line], bufsize=0, cwd=home, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
 )
 left = {{0: link.get("sent"), 1: link.get("received")}}
+if "said" in link:
+    left[0] = int(line.partition("read(")[2].partition(")")[0]) + link["said"]
 ways = {{0: shell.stdin.fileno(), shell.stdout.fileno(): 1}}
 while True:
     ready, _, _ = select.select(list(ways), [], [], 0.2)

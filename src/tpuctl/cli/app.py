@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -198,20 +197,9 @@ class App:
     @contextmanager
     def progress(self, *, events: str | None = None, endings: bool = False) -> Iterator[Progress]:
         """Show events while something goes on; with `endings` also that a node was given up, where no error will say so."""
-        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+        from tpuctl.cli.showing import showing  # noqa: PLC0415  # only for long work
 
-        self.shows_events = events == "-"
-        if events is None or events == "-":
-            with Progress(
-                self.terminal, self.clock, events=sys.stdout if events else None, endings=endings
-            ) as progress:
-                yield progress
-            return
-        try:
-            stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115  # closed below
-        except OSError as error:
-            raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-        with stream, Progress(self.terminal, self.clock, events=stream, endings=endings) as progress:
+        with showing(self, events=events, endings=endings) as progress:
             yield progress
 
     def context(self, tell: Callable[[Event], None]) -> Context:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--fanout", type=click.IntRange(min=1), default=32, show_default=True, help="Connections that are opened at once."
 )
-@click.option("--scp-flag", hidden=True, multiple=True)
+@click.option("--scp-flag", hidden=True, multiple=True, help="Of gcloud; refused: no scp is started.")
 @reach_options
 def command(
     app: App,

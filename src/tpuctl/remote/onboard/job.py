@@ -9,6 +9,7 @@ same order, one starts the command and the others join it. In it:
              command                                attached   held, shared, by whoever streams
     pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`
     trimmed  from where on out and err are kept     ending     it was told TERM, and all of it is to end
+    detached all of it is kept until somebody removes it; what is left of other commands goes a day after their end
 
 The command is the child of a supervisor in a session of its own, which outlives the connection. Frames go both ways: a
 letter, four bytes of length, the payload (remote/running/frames.py has the other end). It must run under Python 3.8, import
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 QUICK, SLOW = 0.004, 0.1
+FORGOTTEN = 24 * 3600.0
 
 
 def serve(order: dict[str, Any]) -> None:
@@ -41,7 +43,7 @@ def serve(order: dict[str, Any]) -> None:
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs", order["name"])
     try:
         if not order["must_exist"]:
-            withdraw(folder, order["token"])
+            tidy(folder, order["token"])
         known = read(folder + "/token")
         if known is None and order["must_exist"]:
             link.send(b"m")
@@ -59,16 +61,29 @@ def serve(order: dict[str, Any]) -> None:
         link.send(b"!", text.encode("utf-8", "replace"))
 
 
-def withdraw(folder: str, token: bytes) -> None:
-    """Remove what earlier connections for the same order have prepared: what they may still be told is out of date."""
+def tidy(folder: str, token: bytes) -> None:
+    """Remove what earlier connections for the same order have prepared: what they may still be told is out of date.
+
+    Also what followed commands have left whose clients never came back for it.
+    """
     parent, name = os.path.split(folder)
     try:
         entries = os.listdir(parent)
     except FileNotFoundError:
         return
     for entry in entries:
-        if entry.startswith(".%s.%s." % (name, token[:8].decode())):
-            remove(os.path.join(parent, entry))
+        path = os.path.join(parent, entry)
+        if entry.startswith(".%s.%s." % (name, token[:8].decode())) or is_forgotten(path):
+            remove(path)
+
+
+def is_forgotten(path: str) -> bool:
+    """Tell whether something is left of a command that was followed, or never started, and that ended long ago."""
+    end = path if os.path.basename(path).startswith(".") else path + "/exit"
+    try:
+        return time.time() - os.stat(end).st_mtime > FORGOTTEN and not os.path.exists(path + "/detached")
+    except OSError:
+        return False
 
 
 def begin(link: Link, prepared: Prepared) -> None:

@@ -41,6 +41,8 @@ class Prepared:
             write(os.path.join(self.scratch, file), text)
         for file in ("pid", "exit"):
             reserve(self.scratch, file)
+        if order["detach"]:
+            write(self.scratch + "/detached", b"")
         if not order["merged"]:
             write(self.scratch + "/err", b"")
         if order["stdin"]:
