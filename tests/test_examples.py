@@ -161,7 +161,7 @@ def test_enough_command_lines_were_found() -> None:
     }
     assert {"watch", "up", "down", "ssh", "run", "scp", "sync", "list"} <= {command for _, command in commands}
     # The hook in a ConfigMap, which a container's arguments only name.
-    assert ("tpuctl-watch.yaml", "ssh") in commands
+    assert ("tpuctl-watch.yaml", "run") in commands
 
 
 @pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -97,6 +98,13 @@ class Slice:
 
     def run(self, *arguments: str, **keywords: object) -> Result:
         return self.tpuctl("run", "pod", *arguments, **keywords)  # type: ignore[arg-type]  # the console's own
+
+    def start(self, *arguments: str, **keywords: object) -> subprocess.Popen[bytes]:
+        """Start the program in a process of its own."""
+        words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
+        environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ}
+        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **keywords}
+        return subprocess.Popen(words, env=environ, cwd=self.tpuctl.folder, **given)  # type: ignore[call-overload]  # Popen's own
 
     def links(self, worker: int) -> int:
         """Return how often a worker was connected to."""

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.calls import Api, Caller, PlainRequest
+from tpuctl.api.calls import Api, PlainRequest
+from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import RefusedError, TransportError
 from tpuctl.errors import AccessError, InvalidInputError
 
 if TYPE_CHECKING:
-    from random import Random
+    pass
 
-    from tpuctl.api.retry import RetryPolicy
-    from tpuctl.clock import Clock
-
-_OS_LOGIN = Api("oslogin", "v1")
 _ACCOUNT = re.compile(r"[^\s/?#%]+")
 _USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
 # What `diagnosis` calls a missing permission; its advice is about TPUs.
@@ -48,23 +45,10 @@ class LoginProfile:
         return next((key for key in self.keys if key.public.split()[:2] == public.split()[:2]), None)
 
 
-class OsLoginClient:
-    """Calls OS Login through http objects that `http_factory` returns, one for each thread.
+class OsLoginClient(Client):
+    """Calls OS Login. An account is an e-mail address, of a service account too, or the unique id of one."""
 
-    `endpoint` is a URL that serves the API below `/v1/` in place of Google's. Waits go through `clock`. An account is an
-    e-mail address, of a service account too, or the unique id of one.
-    """
-
-    def __init__(
-        self,
-        http_factory: Callable[[], Any],
-        clock: Clock,
-        *,
-        endpoint: str | None = None,
-        random: Random | None = None,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy, api=_OS_LOGIN)
+    api = Api("oslogin", "v1")
 
     def profile(self, account: str, project: str) -> LoginProfile:
         """Return what is known of an account; nobody's is empty."""

@@ -6,16 +6,15 @@ threads. Raises tpuctl's exceptions, as `api/tpu.py` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
-from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.api.calls import Api, Caller, read_json
-from tpuctl.api.endpoint import Endpoint
+from tpuctl.api.calls import Api, read_json
+from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
 from tpuctl.api.outcome import is_uncertain
@@ -31,10 +30,8 @@ from tpuctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from tpuctl.api.retry import RetryPolicy
-    from tpuctl.clock import Clock
+    pass
 
-_STORAGE = Api("storage", "v1", "storage/v1/")
 _CONTENT_TYPE = "application/octet-stream"
 # An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
 _READS = 5
@@ -60,23 +57,10 @@ class Blob:
     age: timedelta
 
 
-class StorageClient:
-    """Calls Cloud Storage through http objects that `http_factory` returns, one for each thread.
+class StorageClient(Client):
+    """Calls Cloud Storage."""
 
-    `endpoint` is a URL that serves the API below `/storage/v1/` in place of Google's. Waits go through `clock`.
-    """
-
-    def __init__(
-        self,
-        http_factory: Callable[[], Any],
-        clock: Clock,
-        *,
-        endpoint: str | None = None,
-        random: Random | None = None,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy, api=_STORAGE)
-        self._upload_root = Endpoint.parse(endpoint).url("upload/") if endpoint else None
+    api = Api("storage", "v1", "storage/v1/")
 
     def read(self, bucket: str, name: str) -> Blob | None:
         """Return the newest version; nothing only where the API itself says that the object is absent.
@@ -168,9 +152,9 @@ class StorageClient:
             media_body=media,
             media_mime_type=_CONTENT_TYPE,
         )
-        if self._upload_root:
+        if self._own_endpoint:
             # The library sends uploads to Google's host, or by https, whatever the endpoint is.
-            request.uri = self._upload_root + request.uri.partition("/upload/")[2]
+            request.uri = self._own_endpoint.url("upload/") + request.uri.partition("/upload/")[2]
         return request
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from random import Random
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from tpuctl.api.calls import Caller, RequestPreview, preview
+from tpuctl.api.calls import RequestPreview, preview
+from tpuctl.api.client import Client
 from tpuctl.api.creation import create_once
 from tpuctl.api.errors import operation_error, translate, translated
 from tpuctl.api.failures import RefusedError, TransportError
@@ -28,8 +29,7 @@ from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, Operation, OperationErro
 from tpuctl.names import NodeName, short
 
 if TYPE_CHECKING:
-    from tpuctl.api.retry import RetryPolicy
-    from tpuctl.clock import Clock
+    pass
 
 __all__ = ["NodeListing", "QueuedListing", "RequestPreview", "TpuClient"]
 
@@ -55,24 +55,16 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
-class TpuClient:
-    """Calls the TPU API through http objects that `http_factory` returns, one for each thread.
+class TpuClient(Client):
+    """Calls the TPU API."""
 
-    `endpoint` is a URL that serves the API in place of Google's. Waits go through `clock`.
-    """
+    @cached_property
+    def _requests(self) -> Requests:
+        return Requests(self._caller)
 
-    def __init__(
-        self,
-        http_factory: Callable[[], Any],
-        clock: Clock,
-        *,
-        endpoint: str | None = None,
-        random: Random | None = None,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._caller = Caller(http_factory, clock, endpoint=endpoint, random=random, policy=policy)
-        self._requests = Requests(self._caller)
-        self._changes = NodeChanges(self._caller, self._requests, self._look)
+    @cached_property
+    def _changes(self) -> NodeChanges:
+        return NodeChanges(self._caller, self._requests, self._look)
 
     @property
     def server_time(self) -> datetime | None:

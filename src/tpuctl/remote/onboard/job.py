@@ -57,7 +57,7 @@ def serve(order: dict[str, Any]) -> None:
         else:
             begin(link, Prepared(folder, order))
     except OSError as error:
-        text = "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
+        text = "%s: %s" % (error.filename or folder, (error.strerror or str(error)).lower())
         link.send(b"!", text.encode("utf-8", "replace"))
 
 

@@ -35,6 +35,8 @@ class Prepared:
         self.folder, self.order = folder, order
         self.scratch = os.path.join(parent, ".%s.%s.%d" % (name, order["token"][:8].decode(), os.getpid()))
         self.feeding: int | None = None
+        if order["folder"]:
+            os.chdir(os.path.expanduser(order["folder"]))
         os.makedirs(parent, 0o700, exist_ok=True)
         os.mkdir(self.scratch, 0o700)
         for file, text in (("about", order["about"]), ("token", order["token"]), ("out", b""), ("attached", b"")):
@@ -111,8 +113,6 @@ def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
     os.dup2(err, 2)
     # The supervisor has the FIFO open for writing, so this does not wait.
     os.dup2(os.open(folder + "/in" if order["stdin"] else os.devnull, os.O_RDONLY), 0)
-    if order["folder"]:
-        os.chdir(os.path.expanduser(order["folder"]))
     # Python ignores these, and what is ignored stays so.
     signal(SIGPIPE, SIG_DFL)
     signal(SIGXFSZ, SIG_DFL)
