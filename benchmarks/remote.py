@@ -116,18 +116,18 @@ def _output(folder: Path) -> Table:
 
 def _fanout(folder: Path) -> Table:
     with _workers(folder / "near", (64,)) as loopback:
-        near = _by_fanout(lambda *words: loopback.tpuctl("run", "slice-64", *words))
+        near = _by_fanout(lambda *words: loopback.tpuctl("run", "slice-64", *words), runs=_FEW)
     with served(_distant(folder / "far")) as stage:
         path = f"{folder / 'far' / 'programs'}:{stage.tpuctl().environ['PATH']}"
         own = {"TPUCTL_STATE_DIR": str(folder / "client"), "TPUCTL_SSH_KEEP": "0", "PATH": path}
-        far = _by_fanout(lambda *words: stage.tpuctl("run", f"slice-{_MANY}", *words, environ=own))
+        far = _by_fanout(lambda *words: stage.tpuctl("run", f"slice-{_MANY}", *words, environ=own), runs=1)
     rows = [(str(fanout), f"{near[fanout]:.1f} s", f"{far[fanout]:.1f} s") for fanout in _FANOUTS]
     return Table("Handshakes at once", _FANOUT_TEXT, ("fanout", "64 near workers", f"{_MANY} distant workers"), rows)
 
 
-def _by_fanout(run: Callable[..., Program]) -> dict[int, float]:
+def _by_fanout(run: Callable[..., Program], *, runs: int) -> dict[int, float]:
     programs = {str(fanout): run("--fanout", str(fanout), "--", "true") for fanout in _FANOUTS}
-    return {int(name): cost.wall for name, cost in compare(programs, runs=_FEW, tell=_ignore).items()}
+    return {int(name): cost.wall for name, cost in compare(programs, runs=runs, tell=_ignore).items()}
 
 
 def _distant(folder: Path) -> Stage:
@@ -174,7 +174,7 @@ memory at its peak, and that of all its ssh processes together (pages that they 
 Aimed at: {_MEMORY:g} MiB."""
 _FANOUT_TEXT = f"""`tpuctl run --fanout N NODE -- true` on 64 workers on loopback, whose sshds share this machine's cores,
 and on {_MANY} simulated ones far away: in place of ssh a program that waits {_HANDSHAKE:g} s, burns the CPU that
-OpenSSH's client needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Medians of {_FEW}."""
+OpenSSH's client needs for a handshake here ({_CLIENT_CPU * 1000:g} ms), and then answers. Near: medians of {_FEW}."""
 
 _TABLES: dict[str, Callable[[Path], Table]] = {
     "remote-commands": _commands,

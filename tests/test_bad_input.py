@@ -36,6 +36,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "tpuctl has `-o json`, `-o yaml` or `-o name` for that",
         ),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "tpuctl has `--yes` for that"),
+        (
+            ("ssh", "demo", "--strict-host-key-checking=no"),
+            "`tpuctl ssh` has no option `--strict-host-key-checking`",
+            "tpuctl has nothing for that: host keys are always checked",
+        ),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
         (("reset", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl reset --help`"),

@@ -31,7 +31,7 @@ EXIT_CODES = {
     ExitCode.BROKEN: "the node is broken and repair is used up or impossible",
     ExitCode.REMOTE_FAILED: "something failed on a worker: a command, a copy, or the way to it (`tpuctl ssh NODE -- COMMAND` on one "
     "worker ends with the command's own code)",
-    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone, but by `run --up --rm`",
+    ExitCode.INTERRUPTED: "Ctrl-C; what goes on in the cloud is named, nothing is undone (but `run` ends its command, and with `--rm` its node)",
     ExitCode.TERMINATED: "SIGTERM; the same",
 }
 

@@ -1,34 +1,62 @@
-"""Links that break: the command runs at most once, and what it prints is neither lost nor doubled."""
+"""Links that break: a command runs at most once, and nothing of what it prints or reads is lost or doubled."""
 
 from __future__ import annotations
 
-import hashlib
-import time
+import os
 
 import pytest
 
-from tests.running import GOOD, NO_KEY, REFUSED, Slice, lines
+from tests.running import GOOD, Slice
 
-COUNT = "echo x >>count; "
-# From the worker: a mark of 13 bytes, `h` and three of payload, `s`, then the frame of a line of two, then that of the end.
-SHOWN = [0, 13, 20, 21, 25, 26, 32, 33, 40, 45]
+ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); attaching again"
 
 
-@pytest.mark.parametrize("way", ["received", "sent"])
-def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, way: str) -> None:
-    pod.run("--worker", "0", "--", "true")
-    source = len(_source(pod))
-    cuts = SHOWN if way == "received" else [1, source - 1, source, source + 1, source + 5, source + 6, source + 9, source + 10]
-    for some in (cuts[:8], cuts[8:]):
-        pod.plan({worker: [{way: cut}, GOOD] for worker, cut in enumerate(some)})
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        # The worker sends a mark of 13 bytes, `h` (8), `s` (5), a line (7), then how it ended; we send `go` and at last `bye`.
+        *[[{"received": count} for count in counts] for counts in ((0, 12, 13, 20, 21, 25, 26, 30), (32, 33, 34, 40, 49, 50, 51, 52))],
+        [{"said": count} for count in (-15_000, -1, 0, 1, 4, 5, 6, 9)],
+    ],
+    ids=["at the beginning", "at the end", "of what is said"],
+)  # fmt: skip
+def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[dict[str, int]]) -> None:
+    pod.plan({worker: [cut, GOOD] for worker, cut in enumerate(cuts)})
 
-        out, err, code = pod.run("--", f"{COUNT}echo $TPUCTL_WORKER_ID")
+    out, err, code = pod.run("--", "echo x >>count; echo $TPUCTL_WORKER_ID; exit 255")
 
-        assert (sorted(out.splitlines()), code) == ([f"[{worker}] {worker}" for worker in range(8)], 0), err
-        assert pod.texts("count") == dict.fromkeys(range(8), "x\n")
-        for path in pod.root.glob("*/count"):
-            path.unlink()
+    assert sorted(out.splitlines()) == [f"[{worker}] {worker}" for worker in range(8)]
+    assert pod.texts("count") == dict.fromkeys(range(8), "x\n")
+    *told, last = err.splitlines()
+    assert set(told) <= {ATTACHING.format(worker) for worker in range(8)}
+    # The remote command's own code is not taken for a failure of ssh.
+    assert (last, code) == ("error: the command failed on 8 of 8 workers: 0-7 (exit 255)", 11)
 
 
-def _source(pod: Slice) -> bytes:
-    return b""
+def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice) -> None:
+    sizes = [{"received": size} for size in (33, 700_001, 1_300_000)]
+    pod.plan({worker: [sizes[worker % 3], {"received": 200_000 * worker + 1}, GOOD] for worker in range(3)})
+
+    out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 280000; seq 3 >&2")
+
+    told = [line for line in err.splitlines() if "attaching" not in line]
+    assert sorted(told) == [f"[{worker}] {number}" for worker in range(4) for number in (1, 2, 3)]
+    expected = [str(number) for number in range(1, 280_001)]
+    lines = out.splitlines()
+    for worker in range(4):
+        assert [line[4:] for line in lines if line.startswith(f"[{worker}] ")] == expected
+        assert len((pod.tpuctl.folder / "logs" / f"worker-{worker}.log").read_bytes()) == len("\n".join(expected)) + 7
+    assert (code, len(lines), [pod.links(worker) > 2 for worker in range(4)]) == (0, 4 * 280_000, [True, True, True, False])
+    assert pod.left() == []
+
+
+def test_stdin_arrives_once_over_links_that_are_cut(pod: Slice) -> None:
+    data = os.urandom(5_000_000)
+    pod.plan({2: [{"said": 2_000_000}, {"said": 1_500_001}, GOOD]})
+
+    with pod.start("--worker", "2", "--", "cat >data; echo $?", stdin=-1) as program:
+        out, err = program.communicate(data, 60)
+
+    assert (out, err.decode().splitlines(), program.returncode) == (b"0\n", [ATTACHING.format(2)] * 2, 0)
+    assert (pod.home(2) / "data").read_bytes() == data
+    assert pod.links(2) == 3

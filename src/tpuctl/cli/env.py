@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @cli_command("env", without=("output",))
 @node_argument
-@click.option("--worker", type=click.IntRange(min=0), default=0, show_default=True, help="For which worker.")
+@click.option(
+    "--worker", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Worker that it is for."
+)
 @click.option(
     "--output",
     "-o",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import complete_node
+from tpuctl.cli.options import complete_node, selector_option, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError, worst
 
@@ -36,13 +36,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `-l`, `--worker` and the ways to workers."""
-    function = reach_options(function)
-    function = click.option(
-        "--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5."
-    )(function)
-    return click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label.")(
-        function
-    )
+    return selector_option(worker_option(reach_options(function)))
 
 
 def chosen(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> Choice:

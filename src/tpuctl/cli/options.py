@@ -152,6 +152,12 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)
 nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+worker_option = click.option(
+    "--worker", metavar="SET", default="all", show_default=True, help="Workers: all, 0, 1,3-5."
+)
+selector_option = click.option(
+    "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label; may be repeated."
+)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print steps, requests and gcloud commands; change nothing."
@@ -168,11 +174,21 @@ anyway_option = click.option(
 )
 
 
+def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what adds `--fanout`, where what is begun all goes on at once."""
+    return click.option(
+        "--fanout",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=32,
+        show_default=True,
+        help=f"Handshakes at once; {what} all run at once.",
+    )
+
+
 def selecting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `NODE...`, `--all` and `-l`, of which one is to be given."""
-    function = click.option(
-        "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label; may be repeated."
-    )(function)
+    function = selector_option(function)
     function = click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project, or of --zone.")(
         function
     )

@@ -10,7 +10,7 @@ import click
 
 from tpuctl.cli.environment_options import environment_options, take_environment
 from tpuctl.cli.one_off_options import one_off_options, take_job
-from tpuctl.cli.options import Duration, cli_command, complete_node
+from tpuctl.cli.options import Duration, cli_command, complete_node, fanout_option, selector_option, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @cli_command("run", takes_command=True)
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
-@click.option("--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5.")
-@click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label.")
+@worker_option
+@selector_option
 @click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
 @click.option("--workdir", "-w", metavar="DIR", help="Run it in this folder of the workers. [default: the home folder]")
 @environment_options
@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--batch", type=click.IntRange(min=1), metavar="N", help="On so many workers at a time: for set-up commands."
 )
-@click.option(
-    "--fanout",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Handshakes at once; commands all run at once.",
-)
+@fanout_option("commands")
 @click.option(
     "--connect-timeout",
     type=Duration(),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.options import cli_command
+from tpuctl.cli.options import cli_command, fanout_option, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 @cli_command("scp")
 @click.argument("places", metavar="SRC... DST", nargs=-1, required=True)
-@click.option("--worker", metavar="WORKERS", default="all", show_default=True, help="Which workers: all, 0, 1,3-5.")
+@worker_option
 @click.option("-r", "--recurse", is_flag=True, help="Copy folders with all that is in them.")
 @click.option("-p", "--preserve", is_flag=True, help="Keep times and modes.")
 @click.option(
-    "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label, as `:PATH`."
+    "-l",
+    "--selector",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="The nodes that have this label, as :PATH; may be repeated.",
 )
-@click.option(
-    "--fanout", type=click.IntRange(min=1), default=32, show_default=True, help="Connections that are opened at once."
-)
+@fanout_option("copies")
 @click.option("--scp-flag", hidden=True, multiple=True, help="Of gcloud; refused: no scp is started.")
 @reach_options
 def command(

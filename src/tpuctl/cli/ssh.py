@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--worker", metavar="SET", default="0", show_default=True, help="Which: 0; with a command all or 1,3-5.")
+@click.option(
+    "--worker", metavar="SET", default="0", show_default=True, help="Worker; with a command also all, or 1,3-5."
+)
 @click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
 @click.option(
     "--tmux", metavar="[NAME]", is_flag=False, flag_value=DEFAULT_NAME, help="Use a session of tmux, which outlives us."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import cli_command, complete_node
+from tpuctl.cli.options import cli_command, complete_node, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
@@ -32,8 +32,14 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 @cli_command("sync")
 @click.argument("words", metavar="[NODE] [DIR]", nargs=-1, shell_complete=_complete)
 @click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
-@click.option("-l", "--selector", metavar="KEY=VALUE", multiple=True, help="The nodes that have this label, not NODE.")
-@click.option("--worker", default="all", show_default=True, metavar="SET", help="Workers: all, 0, 1,3-5.")
+@click.option(
+    "-l",
+    "--selector",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="In place of NODE: the nodes that have this label; may be repeated.",
+)
+@worker_option
 @click.option("--delete", is_flag=True, help="Delete on the workers what a sync put there and DIR no longer has.")
 @click.option("--watch", is_flag=True, help="Go on, and sync whenever something has changed.")
 @click.option("--dry-run", is_flag=True, help="List what would be sent and deleted; change nothing.")

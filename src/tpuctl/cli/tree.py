@@ -111,7 +111,8 @@ def named_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
         near = name if name in FOREIGN_OPTIONS else nearest(name, known) or nearest(name, FOREIGN_OPTIONS)
         if near in FOREIGN_OPTIONS:
-            hint = f"tpuctl has {FOREIGN_OPTIONS[near]} for that"
+            ours, colon, why = FOREIGN_OPTIONS[near].partition(": ")
+            hint = f"tpuctl has {ours} for that{colon}{why}"
         else:
             hint = f"did you mean `{near}`?" if near else f"see `{ctx.command_path} --help`"
         raise WrongWordError(f"`{ctx.command_path}` has no option `{name}`", hint=hint, ctx=ctx) from None

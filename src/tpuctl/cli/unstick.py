@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.options import Duration, cli_command, node_argument, yes_option
+from tpuctl.cli.options import Duration, cli_command, node_argument, worker_option, yes_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import NotConfirmedError
 
@@ -23,7 +23,7 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
 
 @cli_command("unstick")
 @node_argument
-@click.option("--worker", default="all", show_default=True, metavar="SET", help="Which workers: all, 0, 1,3-5.")
+@worker_option
 @click.option(
     "--signal",
     type=click.Choice(_SIGNALS, case_sensitive=False),

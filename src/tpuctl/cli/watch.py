@@ -77,7 +77,7 @@ def command(
     Examples:
       tpuctl watch trainer
       tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
-      tpuctl watch trainer --on-recover 'tpuctl ssh "$TPUCTL_NODE" -- ./train.sh --resume'
+      tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
     from tpuctl.actions.watch import watch  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # it imports this tree

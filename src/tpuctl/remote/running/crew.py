@@ -102,6 +102,8 @@ class Crew:
 
     def _feed(self, source: Source) -> None:
         """Read what the one worker that has our stdin may take, and send it."""
+        # First what was taken makes room, then that is filled, then it is sent: nothing else would wake us for it.
+        source.serve(self._posts[0])
         known = source in self._selector.get_map()
         if not source.may_wait:
             while source.wants_more:
@@ -196,9 +198,10 @@ class Crew:
                 if self._source is not None and key.fileobj is self._source:
                     self._source.fill()
                 continue
-            if mask & selectors.EVENT_WRITE:
+            # One of its streams may have told, this moment, that the connection is gone.
+            if mask & selectors.EVENT_WRITE and post.can_write:
                 post.write()
-            if mask & selectors.EVENT_READ:
+            if mask & selectors.EVENT_READ and post.is_connected:
                 self._read(post)
 
     def _read(self, post: Post) -> None:

@@ -1,0 +1,155 @@
+"""`tpuctl run`: all workers or none, what is said of those that failed, and at what pace they are reached."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from tests.running import NO_KEY, REFUSED, Slice
+
+HANGS: dict[str, object] = {"hangs": True}
+
+
+def test_each_line_is_marked_and_the_worker_that_failed_is_named_last(pod: Slice) -> None:
+    out, err, code = pod.run("--", "echo $TPUCTL_WORKER_ID; exit $((TPUCTL_WORKER_ID==5))")
+
+    assert sorted(out.splitlines()) == [f"[{worker}] {worker}" for worker in range(8)]
+    assert (err, code) == ("error: the command failed on 1 of 8 workers: 5 (exit 1)\n", 11)
+    assert pod.left() == []
+
+
+def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: Slice) -> None:
+    pod.plan({2: [REFUSED], 3: [NO_KEY], 5: [HANGS]})
+    options = ("--connect-timeout", "1s")
+
+    refused = pod.run(*options, "--", "echo x >count")
+    ran = pod.texts("count")
+    partial = pod.run(*options, "--partial", "--", "echo x >count")
+
+    *causes, last, hint, advice = refused[1].splitlines()
+    assert [line for line in causes if line.startswith("error")] == [
+        "error: worker 2 of `pod`: nothing listens on its ssh port yet, most often because it is still booting",
+        next(line for line in causes if line.startswith("error: worker 3 of `pod`: it does not accept our key `")),
+    ]
+    assert (last, hint, advice) == (
+        "error: 3 of 8 workers cannot be reached, so the command was started on none: 2-3,5",
+        "  hint: worker 5: no answer within 1 s",
+        "  hint: `--partial` starts it on the others",
+    )
+    assert (refused[0], refused[2], ran) == ("", 11, {})
+    assert partial[1].splitlines()[-2:] == [
+        "error: the command failed on 3 of 8 workers: 2-3,5 (unreachable)",
+        "  hint: worker 5: no answer within 1 s",
+    ]
+    assert (partial[2], sorted(pod.texts("count"))) == (11, [0, 1, 4, 6, 7])
+
+
+def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Slice) -> None:
+    jobs = pod.home(1) / ".tpuctl" / "jobs"
+    jobs.parent.mkdir(parents=True)
+    jobs.touch()
+    (pod.home(0) / "there").mkdir(parents=True)
+    silent = pod.root / "silent"
+    silent.write_text("#!/bin/sh\necho welcome\nexit 3\n")
+    silent.chmod(0o755)
+    bare = pod.root / "bare"
+    bare.write_text("#!/bin/sh\nexit 127\n")
+    bare.chmod(0o755)
+    pod.plan({2: [{"shell": str(silent)}], 3: [{"shell": str(bare)}]})
+
+    told = pod.run("--worker", "0-3", "-w", "there", "--", "echo x >~/count")
+    jobs.unlink()
+    first = pod.run("--worker", "1", "--name", "mine", "--detach", "--", "sleep 30")
+    second = pod.run("--worker", "0-1", "--name", "mine", "--", "echo x >~/count")
+
+    assert told == (
+        "",
+        "error: 3 of 4 workers cannot run it, so the command was started on none: 1-3\n"
+        "  hint: worker 1: there: no such file or directory\n"
+        "  hint: worker 2: the login shell ended with 3\n"
+        "  hint: worker 3: there is no `python3` there\n"
+        "  hint: `--partial` starts it on the others\n",
+        11,
+    )
+    assert first == ("mine\n", "", 0)
+    assert second == (
+        "",
+        "error: 1 of 2 workers cannot run it, so the command was started on none: 1\n"
+        "  hint: worker 1: a job `mine` is there already\n"
+        "  hint: `--partial` starts it on the others\n",
+        11,
+    )
+    assert pod.texts("count") == {}
+
+
+def test_a_shell_that_prints_before_and_a_link_that_opens_late_change_nothing(pod: Slice) -> None:
+    noisy = pod.root / "noisy"
+    noisy.write_text("#!/bin/sh\necho hi; printf '\\0\\n'; echo psst >&2; exec /bin/sh \"$@\"\n")
+    noisy.chmod(0o755)
+    pod.plan({0: [{"shell": str(noisy)}], 1: [REFUSED, REFUSED, {}]})
+
+    assert pod.run("--worker", "0", "--", "echo out; echo err >&2") == ("out\n", "err\n", 0)
+    assert pod.run("--worker", "1", "--", "echo out") == ("out\n", "", 0)
+    assert pod.links(1) == 3
+
+
+def test_handshakes_are_few_at_once_but_commands_all_and_batches_so_many(pod: Slice) -> None:
+    command = "date +%s.%N >begin; while [ $(ls ../*/begin | wc -l) -lt 8 ]; do sleep 0.02; done; date +%s.%N >end"
+    assert pod.run("--fanout", "2", "--", command)[2] == 0
+    begin, end = pod.texts("begin"), pod.texts("end")
+    assert max(map(float, begin.values())) < min(map(float, end.values()))
+    # A handshake ends before the command begins, which is later than all handshakes.
+    assert pod.run("--batch", "2", "--", "date +%s.%N >begin; sleep 0.05; date +%s.%N >end")[2] == 0
+    spans = [(float(pod.texts("begin")[worker]), float(pod.texts("end")[worker])) for worker in range(8)]
+    assert max(sum(start <= moment < stop for start, stop in spans) for moment, _ in spans) == 2
+
+
+def test_the_environment_is_that_of_the_login_and_what_was_asked_for(pod: Slice) -> None:
+    (pod.home(1)).mkdir(exist_ok=True)
+    plain = {"LANG": "C", "PATH": os.environ["PATH"], "HOME": str(pod.home(1)), "SHELL": "/bin/sh", "USER": "ada"}
+    pod.plan({1: [{"environ": {"LANG": "C"}}]})
+
+    out, err, code = pod.run("--worker", "1", "--env", "A=b c", "--env", "B=é\n", "--", "env -0; trap")
+
+    assert (err, code) == ("", 0)
+    told = dict(entry.split("=", 1) for entry in out.rstrip("\0").split("\0"))
+    assert {name: value for name, value in told.items() if name not in {"PWD", "_", "SHLVL", "OLDPWD"}} == {
+        **plain, "A": "b c", "B": "é\n", "TPUCTL_NODE": "pod", "TPUCTL_PROJECT": "sandbox", "TPUCTL_WORKER_COUNT": "8",
+        "TPUCTL_WORKER_ID": "1", "TPUCTL_ZONE": "us-central2-b",
+    }  # fmt: skip
+
+
+def test_it_is_told_what_became_of_each_as_json(pod: Slice) -> None:
+    out, err, code = pod.run("--worker", "0-1", "-o", "json", "--", "printf abc; kill -$((9 * $TPUCTL_WORKER_ID)) $$")
+
+    report = json.loads(out)
+    assert re.fullmatch(r"\d{4}-\d{6}-[0-9a-f]{4}", report.pop("job"))
+    assert [type(one.pop("seconds")) for one in report["workers"]] == [float, float]
+    shared = {"nodeId": "pod", "zone": "us-central2-b", "stdoutBytes": 3, "stderrBytes": 0}
+    assert report == {
+        "workers": [
+            {**shared, "worker": 0, "outcome": "exited", "exitCode": 0, "signal": None},
+            {**shared, "worker": 1, "outcome": "signaled", "exitCode": 137, "signal": 9},
+        ],
+        "sandbox": True,
+    }
+    assert sorted(err.splitlines()[:2]) == ["[0] abc", "[1] abc"]
+    assert (json.loads(err.splitlines()[2])["error"]["message"], code) == (
+        "the command failed on 1 of 2 workers: 1 (exit 137: killed; often out of memory)",
+        11,
+    )
+
+
+@pytest.mark.parametrize("command", ["printf %s", "sh -c 'kill -PIPE $$'"])
+def test_a_command_is_a_shells(pod: Slice, command: str) -> None:
+    """Words arrive as they were meant, and what Python ignores is not ignored in the command."""
+    if command == "printf %s":
+        words = ["a  b", "$HOME", "'\"`\\", "x\ny", "é\udcff", "*", ""]
+        assert pod.run("--worker", "0", "--", "printf", "%s|", *words)[0].encode("utf-8", "surrogateescape") == (
+            "|".join([*words[:4], "é\ufffd", "*", "", ""]).encode()  # the console of this test shows text
+        )
+    else:
+        assert pod.run("--worker", "0", "--", command)[1] == "error: the command failed on worker 0 (exit 141)\n"

@@ -1,0 +1,119 @@
+"""A run that is told to end: what its remote processes are sent, and that they are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from tests.running import Slice
+
+DEFIANT = "for s in INT QUIT TERM; do trap \"echo $s >>got\" $s; done; touch ready; while :; do sleep 0.02; done"
+
+
+def wait_for(pod: Slice, name: str, text: str, workers: int = 2) -> None:
+    """Wait until a file on so many workers has that text."""
+    end = time.monotonic() + 20
+    while list(pod.texts(name).values()) != [text] * workers:
+        assert time.monotonic() < end, pod.texts(name)
+        time.sleep(0.02)
+
+
+def running(pod: Slice) -> list[str]:
+    """Return the processes that run in a worker's home."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            place = os.readlink(link)
+            command = (link.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if place.startswith(f"{pod.root}/"):
+            found.append(command.replace(b"\0", b" ").decode())
+    return found
+
+
+def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
+    with pod.start("--worker", "0-1", "--", DEFIANT) as program:
+        wait_for(pod, "ready", "")
+        program.send_signal(signal.SIGINT)
+        wait_for(pod, "got", "INT\n")
+        program.send_signal(signal.SIGINT)
+        wait_for(pod, "got", "INT\nQUIT\n")
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=20)
+
+    told = [line for line in err.decode().splitlines() if not line.startswith("[")]
+    assert told == [
+        "INT sent; Ctrl-C again sends QUIT, a third time KILL", "QUIT sent; Ctrl-C again sends KILL",
+        "KILL sent; Ctrl-C again leaves them", "interrupted",
+    ]  # fmt: skip
+    assert (out, program.returncode, running(pod), pod.left()) == (b"", 130, [], [])
+
+
+def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
+    line = "(trap 'sleep 0.4; echo saved >>got' TERM; touch ready; while :; do sleep 0.02; done) & wait"
+    with pod.start("--worker", "0-1", "--", line) as program:
+        wait_for(pod, "ready", "")
+        program.send_signal(signal.SIGTERM)
+        wait_for(pod, "got", "saved\n")
+        assert program.poll() is None
+        program.send_signal(signal.SIGINT)
+        program.send_signal(signal.SIGINT)
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=20)
+
+    assert err.decode().splitlines()[0] == "terminated: ending the remote processes"
+    assert (program.returncode, running(pod)) == (143, [])
+
+
+def test_the_time_is_up(pod: Slice) -> None:
+    out, err, code = pod.run("--worker", "0-1", "--timeout", "0.8s", "--", "echo here; sleep 60 & sleep 60")
+
+    assert (sorted(out.splitlines()), err, code) == (
+        ["[0] here", "[1] here"],
+        "timed out: ending the remote processes\n"
+        "error: the time is up: the command was ended on 2 of 2 workers: 0-1\n",
+        5,
+    )
+    assert running(pod) == []
+
+
+def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
+    line = "[ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60 & sleep 60"
+
+    assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
+        "",
+        "another worker failed: ending the remote processes\n"
+        "error: the command failed on 1 of 3 workers: 1 (exit 3); it was ended on 0,2\n",
+        11,
+    )
+    assert running(pod) == []
+
+
+def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
+    pod.plan({1: [{"hangs": True}]})
+    with pod.start("--worker", "0-1", "--", "touch began") as program:
+        wait_for(pod, ".tpuctl/jobs/.ready", "", 0)
+        while not list(pod.root.glob("0/.tpuctl/jobs/.*")):
+            time.sleep(0.02)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=20)
+
+    assert (out, err.decode().splitlines()[-1], program.returncode) == (b"", "interrupted", 130)
+    assert (pod.texts("began"), pod.left()) == ({}, [])
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(pod: Slice) -> None:
+    with pod.start("--worker", "0-1", "--", "trap 'echo TERM >>got; exit' TERM; while :; do echo line; done") as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        program.stdout.close()
+        assert program.wait(20) == 141
+        assert program.stderr is not None
+        assert program.stderr.read() == b""
+
+    assert (pod.texts("got"), running(pod), pod.left()) == ({0: "TERM\n", 1: "TERM\n"}, [], [])
