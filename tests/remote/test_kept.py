@@ -18,9 +18,9 @@ import pytest
 from tests.chaos import Chaos
 
 from tpuctl.model import Node
-from tpuctl.remote.kept import FRESH, control_folder, forget, is_about_keeping, kept_options
+from tpuctl.remote.kept import control_folder, forget, is_about_keeping, kept_options
 from tpuctl.remote.keys import ensure_key, metadata_entry
-from tpuctl.remote.ssh import Connection, argv, host_alias
+from tpuctl.remote.ssh import FRESH, Connection, argv, host_alias
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.world import World

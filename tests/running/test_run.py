@@ -68,11 +68,14 @@ def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Sli
     assert told == (
         "",
         "error: 3 of 4 workers cannot run it, so the command was started on none: 1-3\n"
-        "  hint: worker 1: there: no such file or directory\n"
+        f"  hint: worker 1: {jobs}: not a directory\n"
         "  hint: worker 2: the login shell ended with 3\n"
         "  hint: worker 3: there is no `python3` there\n"
         "  hint: `--partial` starts it on the others\n",
         11,
+    )
+    assert pod.run("--worker", "1", "-w", "/nowhere", "--", "true")[1].splitlines()[1] == (
+        "  hint: worker 1: /nowhere: no such file or directory"
     )
     assert first == ("mine\n", "", 0)
     assert second == (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from datetime import timedelta
 from pathlib import Path
 
 from tests.running import Slice
 
 DEFIANT = "for s in INT QUIT TERM; do trap \"echo $s >>got\" $s; done; touch ready; while :; do sleep 0.02; done"
+
+LOUD = "trap 'echo TERM >>got; exit' TERM; touch ready; while :; do echo line; done"
 
 
 def wait_for(pod: Slice, name: str, text: str, workers: int = 2) -> None:
@@ -55,18 +55,23 @@ def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
 
 
 def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
-    line = "(trap 'sleep 0.4; echo saved >>got' TERM; touch ready; while :; do sleep 0.02; done) & wait"
+    line = "(trap 'sleep 0.3; echo saved >>got' TERM; touch ready; trap '' QUIT INT; while :; do sleep 0.02; done) & wait"
     with pod.start("--worker", "0-1", "--", line) as program:
         wait_for(pod, "ready", "")
         program.send_signal(signal.SIGTERM)
         wait_for(pod, "got", "saved\n")
         assert program.poll() is None
         program.send_signal(signal.SIGINT)
-        program.send_signal(signal.SIGINT)
+        program.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
         program.send_signal(signal.SIGINT)
         _, err = program.communicate(timeout=20)
 
-    assert err.decode().splitlines()[0] == "terminated: ending the remote processes"
+    told = [line for line in err.decode().splitlines() if not line.startswith("[")]
+    assert told == [
+        "terminated: ending the remote processes", "QUIT sent; Ctrl-C again sends KILL",
+        "KILL sent; Ctrl-C again leaves them", "terminated",
+    ]  # fmt: skip
     assert (program.returncode, running(pod)) == (143, [])
 
 
@@ -97,7 +102,6 @@ def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
 def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
     pod.plan({1: [{"hangs": True}]})
     with pod.start("--worker", "0-1", "--", "touch began") as program:
-        wait_for(pod, ".tpuctl/jobs/.ready", "", 0)
         while not list(pod.root.glob("0/.tpuctl/jobs/.*")):
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
@@ -108,7 +112,8 @@ def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(pod: Slice) -> None:
-    with pod.start("--worker", "0-1", "--", "trap 'echo TERM >>got; exit' TERM; while :; do echo line; done") as program:
+    with pod.start("--worker", "0-1", "--", LOUD) as program:
+        wait_for(pod, "ready", "")
         assert program.stdout is not None
         program.stdout.readline()
         program.stdout.close()

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.remote.kept import FRESH
+from tpuctl.remote.ssh import FRESH
 from tpuctl.remote.syncing import rsync
 from tpuctl.remote.syncing.contents import Contents
 from tpuctl.remote.syncing.sessions import Sessions

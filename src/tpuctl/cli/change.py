@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from tpuctl.actions.ensure_ready import ensure_all
 from tpuctl.actions.observation import Task
 from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.keeping import let_go
 from tpuctl.cli.policy import deadline
 from tpuctl.cli.results import show_endings
 from tpuctl.errors import ExitCode
@@ -58,6 +59,8 @@ def change_nodes(
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume):
         context = app.context(progress)
         requested = [(node, change(context, node)) for node in found]
+        if verb is Verb.STOP:
+            let_go(app, needed)
         policy = Policy(goal=goal, may_start=True, timeout=deadline(app, timeout))
         tasks = [Task(name=node.name, policy=policy, pending=pending) for node, pending in requested]
         endings = ensure_all(context, tasks, once=not wait)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.tear_down import Target, absent, check_whole, end_absent, find_target, tear_down
 from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.keeping import let_go
 from tpuctl.cli.policy import deadline
 from tpuctl.cli.ssh_entries import forget
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst
@@ -79,6 +80,7 @@ def end_nodes(
     with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
         endings = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
     ended = [target for target, ending in zip(targets, endings, strict=True) if not isinstance(ending, TpuctlError)]
+    let_go(app, [target.node for target in ended if target.node])
     forget(app, [target.name for target in ended], missing)
     return Ended(ended, missing, [ending for ending in endings if isinstance(ending, TpuctlError)])
 

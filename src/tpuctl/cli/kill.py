@@ -23,7 +23,13 @@ _MOMENT = timedelta(seconds=1)
 @cli_command("kill")
 @job_options
 @click.option(
-    "--signal", "-s", "name", default="TERM", show_default=True, help="TERM, INT, QUIT, KILL, …, or a number."
+    "--signal",
+    "-s",
+    "name",
+    metavar="NAME",
+    default="TERM",
+    show_default=True,
+    help="TERM, INT, QUIT, KILL, …, or a number.",
 )
 @click.option("--wait", is_flag=True, help="Wait until it has ended on all workers.")
 @click.option(

@@ -78,6 +78,7 @@ def command(
       tpuctl reset trainer --mode recreate --yes
     """
     from tpuctl.actions.reset import reset  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.keeping import let_go  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
 
     found = app.find(node)
@@ -94,5 +95,6 @@ def command(
     going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):
         outcome = reset(app.context(progress), found, chosen, policy, steal=steal)
+    let_go(app, [found])
     if outcome.node is not None:
         show_node(app, outcome.node)

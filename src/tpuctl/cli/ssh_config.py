@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @cli_command("ssh-config")
 @click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)
 @click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project, or of --zone, that ssh can reach.")
-@click.option("--prefix", default=None, metavar="TEXT", help="Put this before the names of hosts.")
+@click.option("--prefix", default=None, metavar="PREFIX", help="Put this before the names of hosts.")
 @click.option("--remove", is_flag=True, help="Remove the entries of these nodes; with --all all entries of this cloud.")
 @click.option("--print", "prints", is_flag=True, help="Print the entries instead of writing them.")
 @click.option("--file", metavar="FILE", default=None, help="Write to FILE, for `ssh -F FILE`.")

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from tpuctl.model import Node
     from tpuctl.remote.ssh import Connection
 
-# For a session that must show whether a worker can be reached now, whatever is kept, also by the user's own configuration.
-FRESH = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
-
 # macOS has room for 103 bytes (sun_path is 104 with its end); while ssh makes a socket it appends 17 to its name.
 _LONGEST_PATH = 103 - 17
 _NAME = 8 + 1 + 16

@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from tpuctl.remote.keys import SshProgramMissingError
-from tpuctl.remote.ssh import argv
+from tpuctl.remote.ssh import FRESH, argv
 
 if TYPE_CHECKING:
     from tpuctl.remote.ssh import Connection
@@ -73,7 +73,7 @@ def _start(
     stderr: int | IO[bytes] = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     connecting = ("-o", f"ConnectTimeout={max(1, round(patience.total_seconds()))}") if patience else ()
-    words = argv(connection, (command,), options=("-o", "BatchMode=yes", *connecting))
+    words = argv(connection, (command,), options=(*FRESH, "-o", "BatchMode=yes", *connecting))
     try:
         return subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr)
     except FileNotFoundError as error:

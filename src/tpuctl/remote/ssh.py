@@ -22,6 +22,8 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 CONNECT_TIMEOUT = timedelta(seconds=20)
 ALIVE_INTERVAL = timedelta(seconds=15)
+# For a session that must show whether a worker can be reached now, whatever is kept, also by the user's own configuration.
+FRESH = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 SSH_FAILED = 255
 
 
@@ -139,7 +141,7 @@ def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
     Raises `SshProgramMissingError`.
     """
     seconds = timeout.total_seconds()
-    options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
+    options = (*FRESH, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = argv(connection, ("true",), options=options)
     try:
         done = subprocess.run(

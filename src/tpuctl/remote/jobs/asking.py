@@ -12,9 +12,8 @@ from tpuctl.errors import RemoteCommandError
 from tpuctl.remote.failures import explain_failures, look_around
 from tpuctl.remote.jobs.session import opened
 from tpuctl.remote.jobs.values import Share, parse_share
-from tpuctl.remote.kept import FRESH
 from tpuctl.remote.running.frames import MARK, Decoder, Told
-from tpuctl.remote.ssh import SSH_FAILED, Connection
+from tpuctl.remote.ssh import FRESH, SSH_FAILED, Connection
 
 if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError

@@ -10,13 +10,13 @@ from enum import Enum, auto
 from math import ceil
 from typing import IO, TYPE_CHECKING
 
-from tpuctl.remote.kept import FRESH
+from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
 from tpuctl.remote.running.order_text import order_text
 from tpuctl.remote.running.values import Ending, Outcome, parse_end
-from tpuctl.remote.ssh import CONNECT_TIMEOUT, argv
+from tpuctl.remote.ssh import CONNECT_TIMEOUT, FRESH, argv
 
 if TYPE_CHECKING:
     from tpuctl.remote.member import Member
@@ -217,7 +217,7 @@ class Post:
         self.code = code if code >= 0 else 128 - code
         # Not to its end: the process that keeps a connection open may hold it.
         with suppress(BlockingIOError):
-            self.errors = os.read(_stream(process.stderr).fileno(), _ERRORS_KEPT).decode(errors="replace")
+            self.errors = _told(os.read(_stream(process.stderr).fileno(), _ERRORS_KEPT))
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(BrokenPipeError):
                 _stream(stream).close()
@@ -282,6 +282,12 @@ class Post:
         signals, self._signals = self._signals, []
         for number in signals:
             self.signal(number)
+
+
+def _told(errors: bytes) -> str:
+    """Return ssh's words, without those about how a connection is shared."""
+    lines = errors.decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not is_about_keeping(line))
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:

@@ -59,8 +59,8 @@ class Stopping:
         """Return what is to be done now, if anything."""
         if signal.SIGTERM in signals and self.reason is not Reason.TERMINATED:
             return self._begin(Reason.TERMINATED, now, _SHORT_GRACE)
-        if signal.SIGINT in signals:
-            return self._pressed(now)
+        if presses := signals.count(signal.SIGINT):
+            return self._pressed(now, presses)
         if self._next and self._next[0][0] <= now:
             number = self._next.pop(0)[1]
             return Stop(number, str(self.reason), "" if number else "given up: they do not end")
@@ -79,13 +79,17 @@ class Stopping:
         text = "" if reason is Reason.UNHEARD else f"{reason}: ending the remote processes"
         return Stop(signal.SIGTERM, str(reason), text)
 
-    def _pressed(self, now: timedelta) -> Stop:
+    def _pressed(self, now: timedelta, times: int) -> Stop:
+        if self.reason is not None and not self._presses:
+            # They were told TERM: INT is no more than that.
+            self._presses = 1
         self.reason = self.reason or Reason.INTERRUPTED
-        pressed = self._presses
-        self._presses += 1
+        self._presses += times
+        pressed = self._presses - 1
         if pressed >= len(_PRESSED):
             return Stop(None, str(self.reason), "given up: the remote processes may go on")
         number = _PRESSED[pressed]
         after = ("Ctrl-C again sends QUIT, a third time KILL", "Ctrl-C again sends KILL", "Ctrl-C again leaves them")
-        self._next = [(now + _GRACE, None)] if number is signal.SIGKILL else []
+        if number is signal.SIGKILL:
+            self._next = [(now + _GRACE, None)]
         return Stop(number, str(self.reason), f"{number.name.removeprefix('SIG')} sent; {after[pressed]}")
