@@ -7,21 +7,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
 
+Link = dict[str, object]
 # What each connection of a worker is like, in their order; the last is for all later ones. It is cut when so many bytes were
 # `received` from the worker, or `sent` to it, or `said` after the program, which comes first.
-Plan = Sequence[dict[str, object]]
-GOOD: dict[str, object] = {}
-REFUSED: dict[str, object] = {"says": "ssh: connect to host w port 22: Connection refused"}
-NO_KEY: dict[str, object] = {"says": "ada@w: Permission denied (publickey)."}
+Plan = Sequence[Link]
+GOOD: Link = {}
+REFUSED: Link = {"says": "ssh: connect to host w port 22: Connection refused"}
+NO_KEY: Link = {"says": "ada@w: Permission denied (publickey)."}
 
 _SSH = """
-import json, os, select, subprocess, sys, time
+import _thread, json, os, subprocess, sys, time
 root, words = {root!r}, sys.argv[1:]
 line = words[-1]
 worker = int(next(word for word in words if "@198.18.0." in word).rpartition(".")[2]) - 1
@@ -44,47 +46,56 @@ shell = subprocess.Popen(
 left = {{0: link.get("sent"), 1: link.get("received")}}
 if "said" in link:
     left[0] = int(line.partition("read(")[2].partition(")")[0]) + link["said"]
-ways = {{0: shell.stdin.fileno(), shell.stdout.fileno(): 1}}
-while True:
-    ready, _, _ = select.select(list(ways), [], [], 0.2)
-    for source in ready:
-        way = 0 if source == 0 else 1
+
+def cut():
+    print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
+    os._exit(255)
+
+def pump(way, source, target):
+    while True:
         most = left[way]
-        data = os.read(source, 65536 if most is None else min(65536, max(1, most)))
+        if most is not None and most <= 0:
+            cut()
+        data = os.read(source, 65536 if most is None else min(65536, most))
         if not data:
-            del ways[source]
-            if way == 0:
-                shell.stdin.close()
-                continue
-            sys.exit(shell.wait())
-        if most == 0:
             break
+        left[way] = None if most is None else most - len(data)
         try:
             while data:
-                done = os.write(ways[source], data)
-                data = data[done:]
-                left[way] = None if most is None else left[way] - done
+                data = data[os.write(target, data):]
         except BrokenPipeError:
-            del ways[source]
-    if 0 in left.values() and link.get("cut", True) or os.path.exists(f"{{home}}/cut"):
-        if os.path.exists(f"{{home}}/cut"):
-            os.unlink(f"{{home}}/cut")
-        print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
-        os._exit(255)
+            break
+
+def send():
+    pump(0, 0, shell.stdin.fileno())
+    shell.stdin.close()
+
+_thread.start_new_thread(send, ())
+pump(1, shell.stdout.fileno(), 1)
+os._exit(shell.wait())
 """
 
 
 class Slice:
-    """A v4-64: eight workers that know our key."""
+    """The workers of one node, `pod`: folders into which a stand-in for ssh logs in."""
 
-    def __init__(self, tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], root: Path) -> None:
+    def __init__(self, tpuctl: Console, fake_ssh: Callable[[str], None], root: Path) -> None:
         self.root, self.tpuctl = root, tpuctl
         root.mkdir()
         program = root / "ssh.py"
         program.write_text(_SSH.format(root=str(root)))
+        self._fake_ssh = fake_ssh
+        self.plan({})
+
+    def put(self, sandbox: Sandbox) -> None:
+        """Let it be there, eight workers of a v4-64, and know our key."""
         put(sandbox, "pod", acceleratorType="v4-64")
-        tpuctl("ssh", "pod", "--", "true")
-        fake_ssh(f"exec '{sys.executable}' -ISc 'exec(open(\"{program}\").read())' \"$@\"")
+        self.tpuctl("ssh", "pod", "--", "true")
+
+    def log_in(self) -> None:
+        """Let ssh lead into the workers' homes from now on."""
+        program = self.root / "ssh.py"
+        self._fake_ssh(f"exec '{sys.executable}' -ISc 'exec(open(\"{program}\").read())' \"$@\"")
         self.plan({})
 
     def plan(self, links: dict[int, Plan]) -> None:
@@ -99,12 +110,15 @@ class Slice:
     def run(self, *arguments: str, **keywords: object) -> Result:
         return self.tpuctl("run", "pod", *arguments, **keywords)  # type: ignore[arg-type]  # the console's own
 
-    def start(self, *arguments: str, **keywords: object) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, stdin: IO[bytes] | int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
         words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
         environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ}
-        given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **keywords}
-        return subprocess.Popen(words, env=environ, cwd=self.tpuctl.folder, **given)  # type: ignore[call-overload]  # Popen's own
+        return subprocess.Popen(
+            words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
+        )
 
     def links(self, worker: int) -> int:
         """Return how often a worker was connected to."""
@@ -123,15 +137,3 @@ class Slice:
         for pid in self.root.glob("[0-7]/.tpuctl/jobs/*/pid"):
             if not (pid.parent / "exit").exists():
                 os.killpg(int(pid.read_text().split()[0]), signal.SIGKILL)
-
-
-def slices(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], root: Path) -> Iterator[Slice]:
-    """Make a slice, and end what runs on it afterwards."""
-    made = Slice(tpuctl, sandbox, fake_ssh, root)
-    yield made
-    made.end_all()
-
-
-def lines(text: str, workers: Sequence[int] = range(8)) -> str:
-    """Return a line for each of some workers, marked with it."""
-    return "".join(f"[{worker}] {text}\n" for worker in workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.running import Slice, slices
+from tests.running import Slice
 
 
 @pytest.fixture
@@ -19,5 +19,9 @@ def face() -> dict[str, str]:
 
 @pytest.fixture
 def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
-    """Eight workers that know our key."""
-    yield from slices(tpuctl, sandbox, fake_ssh, tmp_path / "workers")
+    """Eight workers that know our key; what still runs there is ended afterwards."""
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox)
+    made.log_in()
+    yield made
+    made.end_all()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from tests.running import GOOD, Slice
+from tests.conftest import Sandbox
+from tests.running import GOOD, REFUSED, Link, Slice
 
 ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); attaching again"
 
@@ -15,12 +17,13 @@ ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pi
     "cuts",
     [
         # The worker sends a mark of 13 bytes, `h` (8), `s` (5), a line (7), then how it ended; we send `go` and at last `bye`.
-        *[[{"received": count} for count in counts] for counts in ((0, 12, 13, 20, 21, 25, 26, 30), (32, 33, 34, 40, 49, 50, 51, 52))],
+        [{"received": count} for count in (0, 12, 13, 20, 21, 25, 26, 30)],
+        [{"received": count} for count in (32, 33, 34, 40, 49, 50, 51, 52)],
         [{"said": count} for count in (-15_000, -1, 0, 1, 4, 5, 6, 9)],
     ],
     ids=["at the beginning", "at the end", "of what is said"],
 )  # fmt: skip
-def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[dict[str, int]]) -> None:
+def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[Link]) -> None:
     pod.plan({worker: [cut, GOOD] for worker, cut in enumerate(cuts)})
 
     out, err, code = pod.run("--", "echo x >>count; echo $TPUCTL_WORKER_ID; exit 255")
@@ -34,7 +37,7 @@ def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[dic
 
 
 def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice) -> None:
-    sizes = [{"received": size} for size in (33, 700_001, 1_300_000)]
+    sizes: list[Link] = [{"received": size} for size in (33, 700_001, 1_300_000)]
     pod.plan({worker: [sizes[worker % 3], {"received": 200_000 * worker + 1}, GOOD] for worker in range(3)})
 
     out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 280000; seq 3 >&2")
@@ -46,7 +49,11 @@ def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice
     for worker in range(4):
         assert [line[4:] for line in lines if line.startswith(f"[{worker}] ")] == expected
         assert len((pod.tpuctl.folder / "logs" / f"worker-{worker}.log").read_bytes()) == len("\n".join(expected)) + 7
-    assert (code, len(lines), [pod.links(worker) > 2 for worker in range(4)]) == (0, 4 * 280_000, [True, True, True, False])
+    assert (code, len(lines), [pod.links(worker) > 2 for worker in range(4)]) == (
+        0,
+        4 * 280_000,
+        [True, True, True, False],
+    )
     assert pod.left() == []
 
 
@@ -60,3 +67,25 @@ def test_stdin_arrives_once_over_links_that_are_cut(pod: Slice) -> None:
     assert (out, err.decode().splitlines(), program.returncode) == (b"0\n", [ATTACHING.format(2)] * 2, 0)
     assert (pod.home(2) / "data").read_bytes() == data
     assert pod.links(2) == 3
+
+
+def test_a_node_that_is_taken_back_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
+    pod.plan({worker: [{"received": 34}, REFUSED] for worker in (0, 1)})
+    began = time.monotonic()
+    with pod.start(
+        "--worker", "0-1", "--", "echo 1; while [ ! -e go ]; do sleep 0.02; done; echo 2; sleep 60"
+    ) as program:
+        assert program.stdout is not None
+        assert [program.stdout.readline()[4:] for _ in range(2)] == [b"1\n"] * 2
+        sandbox.fault("preempt", node="pod")
+        for worker in (0, 1):
+            (pod.home(worker) / "go").touch()
+        _, err = program.communicate(timeout=30)
+
+    *told, error, hint = err.decode().splitlines()
+    assert sorted(told) == [ATTACHING.format(worker) for worker in (0, 1)]
+    assert (error, hint) == (
+        "error: the command failed on 2 of 2 workers: 0-1 (lost)",
+        "  hint: worker 0-1: `pod` is PREEMPTED: ssh cannot reach it",
+    )
+    assert (program.returncode, time.monotonic() - began < 15) == (11, True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 
 from tests.running import Slice
 
-DEFIANT = "for s in INT QUIT TERM; do trap \"echo $s >>got\" $s; done; touch ready; while :; do sleep 0.02; done"
+DEFIANT = 'for s in INT QUIT TERM; do trap "echo $s >>got" $s; done; touch ready; while :; do sleep 0.02; done'
 
 LOUD = "trap 'echo TERM >>got; exit' TERM; touch ready; while :; do echo line; done"
 
@@ -27,7 +26,7 @@ def running(pod: Slice) -> list[str]:
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            place = os.readlink(link)
+            place = str(link.readlink())
             command = (link.parent / "cmdline").read_bytes()
         except OSError:
             continue
@@ -55,7 +54,9 @@ def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
 
 
 def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
-    line = "(trap 'sleep 0.3; echo saved >>got' TERM; touch ready; trap '' QUIT INT; while :; do sleep 0.02; done) & wait"
+    line = (
+        "(trap 'sleep 0.3; echo saved >>got' TERM; touch ready; trap '' QUIT INT; while :; do sleep 0.02; done) & wait"
+    )
     with pod.start("--worker", "0-1", "--", line) as program:
         wait_for(pod, "ready", "")
         program.send_signal(signal.SIGTERM)
@@ -80,8 +81,7 @@ def test_the_time_is_up(pod: Slice) -> None:
 
     assert (sorted(out.splitlines()), err, code) == (
         ["[0] here", "[1] here"],
-        "timed out: ending the remote processes\n"
-        "error: the time is up: the command was ended on 2 of 2 workers: 0-1\n",
+        "timed out: ending the remote processes\nerror: the time is up: the command was ended on 2 of 2 workers: 0-1\n",
         5,
     )
     assert running(pod) == []
@@ -92,8 +92,10 @@ def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
 
     assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
         "",
-        "another worker failed: ending the remote processes\n"
-        "error: the command failed on 1 of 3 workers: 1 (exit 3); it was ended on 0,2\n",
+        (
+            "another worker failed: ending the remote processes\n"
+            "error: the command failed on 1 of 3 workers: 1 (exit 3); it was ended on 0,2\n"
+        ),
         11,
     )
     assert running(pod) == []

@@ -62,8 +62,11 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
             where = f"{name.zone}/{name.node_id}"
             with app.going_on(f"`{where}` {_how_left(one_off)}", resume=f"tpuctl wait {where} --for gone"):
                 raise
-        except BaseException:
+        except BaseException as error:
             _take_down(app, one_off, name, wait=True)
+            if isinstance(error, TpuctlError) and one_off.is_removed:
+                # What it advised was for a node that is there.
+                error.hint = f"the node that this run made, `{name.node_id}`, is deleted"
             raise
         return _take_down(app, one_off, name, wait=True) or code
 
@@ -96,7 +99,7 @@ def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
 def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> int:
     from tpuctl.cli.job_files import bring, collect  # noqa: PLC0415  # not before the node is there
     from tpuctl.cli.members import await_key, members  # noqa: PLC0415  # not before the node is there
-    from tpuctl.cli.running import run_on  # noqa: PLC0415  # as above
+    from tpuctl.cli.running import carry_out, show_result  # noqa: PLC0415  # as above
 
     where = f"{name.zone}/{name.node_id}"
     undo = None if job.remove else f"tpuctl down {where}"
@@ -111,9 +114,12 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
         await_key(app, found)
         if job.sync is not None:
             wish = replace(wish, folder=wish.folder or _same_place(app, job.sync, bring(app, found, job.sync)))
-        code = run_on(app, found, wish)
-        if wish.log_folder is not None:
-            collect(app, found, (*_COLLECTED, *job.collect), wish.log_folder)
+        result = carry_out(app, found, wish)
+        code = show_result(app, result, detached=wish.detach)
+        # Where the command has not ended there is nothing, or no way to it: the node would bill on while that is tried.
+        ended = [ending.member for ending in result.endings if ending.code is not None]
+        if wish.log_folder is not None and ended:
+            collect(app, ended, (*_COLLECTED, *job.collect), wish.log_folder)
     return code
 
 

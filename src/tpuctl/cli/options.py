@@ -180,7 +180,7 @@ def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         "--fanout",
         type=click.IntRange(min=1),
         metavar="N",
-        default=32,
+        default=64,
         show_default=True,
         help=f"Handshakes at once; {what} all run at once.",
     )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--fail-fast", is_flag=True, help="End it everywhere when it fails on one worker.")
 @click.option("--timeout", type=Duration(), metavar="TIME", help="End it after that time: 90s, 30m. [default: never]")
 @click.option(
-    "--batch", type=click.IntRange(min=1), metavar="N", help="On so many workers at a time: for set-up commands."
+    "--batch", "--batch-size", "batch", type=click.IntRange(min=1), metavar="N", help="On so many workers at a time: for set-up commands."
 )
 @fanout_option("commands")
 @click.option(

@@ -56,6 +56,11 @@ def line_of(words: Sequence[str]) -> str:
 
 def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
     """Run a command on workers, show what it prints, then what became of it; return the exit code."""
+    return show_result(app, carry_out(app, members, wish), detached=wish.detach)
+
+
+def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
+    """Run a command on workers, show what it prints, and return what became of it."""
     # Links and commands live in real time, also where the cloud's clock is the sandbox's.
     clock = SystemClock()
     form = app.format
@@ -65,7 +70,7 @@ def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
         app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
     ) as streams:
         runner = Runner(clock, streams, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
-        result = runner.run(
+        return runner.run(
             members,
             Command(
                 line=wish.line,
@@ -78,7 +83,6 @@ def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
             job=wish.job or job_name(clock.now()),
             environment=lambda member: variables(wish.environment, member.node, member.worker, member.node.workers),
         )
-    return show_result(app, result, detached=wish.detach)
 
 
 def show_result(app: App, result: Result, *, detached: bool = False) -> int:

@@ -44,6 +44,7 @@ class SettingSpec:
     files: frozenset[FileKind] = frozenset(FileKind)
     own_variable: bool = True
     flag_name: str | None = None
+    has_flag: bool = True
     foreign: tuple[str, ...] = ()
     gcloud: str | None = None
     default: str | None = None
@@ -55,7 +56,7 @@ class SettingSpec:
     @property
     def flag(self) -> str | None:
         """Return the flag of the command line, or nothing for what only the environment and gcloud set."""
-        if not self.own_variable:
+        if not self.own_variable or not self.has_flag:
             return None
         return self.flag_name or "--" + self.key.replace("_", "-")
 
@@ -122,7 +123,7 @@ _SPECS: Final = (
         "ssh_keep",
         ValueKind.DURATION,
         "how long a connection to a worker is kept for the next command; 0 keeps none",
-        flag_name="",
+        has_flag=False,
         default="5m",
     ),
     SettingSpec(
@@ -130,7 +131,7 @@ _SPECS: Final = (
         ValueKind.BOOLEAN,
         "write entries of ssh's configuration for each node that is brought up or waited for",
         files=_USER_ONLY,
-        flag_name="",
+        has_flag=False,
     ),
     SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
     SettingSpec("version", ValueKind.TEXT, "runtime version of a new node"),

@@ -19,7 +19,7 @@ class Wish:
 
     recurse: bool = False
     preserve: bool = False
-    fanout: int = 32
+    fanout: int = 64
 
 
 @dataclass(slots=True)

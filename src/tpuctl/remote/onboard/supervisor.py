@@ -155,7 +155,7 @@ def wait_for(child: int, folder: str, feeding: int | None, linger: float) -> boo
             followed = now - linger + PATIENCE
         # Without a handle on the process, or while its stdin is being fed, there is nothing to wait for but time.
         idle = handle is None or feeding is not None
-        delay = min(delay * 1.5, LATER) if idle else LOOK_AROUND
+        delay = min(delay * 1.5, LATER) if idle else min(LOOK_AROUND, linger or LOOK_AROUND)
         select.select([] if handle is None else [handle], [], [], delay)
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Protocol
 
 from tpuctl.remote.running.failure import failure
+from tpuctl.remote.running.inquiry import LOOK_AGAIN, Inquiry
 from tpuctl.remote.running.post import Phase, Post
 from tpuctl.remote.running.stopping import Stopping
 from tpuctl.remote.running.values import Ending, Limits, Outcome
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
-_INQUIRY_EVERY = timedelta(seconds=15)
+# Most links that break are joined again before.
+_DOUBTFUL = timedelta(seconds=2)
 _FAREWELL = timedelta(seconds=2)
 # ssh notices by itself what it waits for, and says more about it.
 _MARGIN = timedelta(seconds=1)
@@ -58,11 +60,10 @@ class Crew:
         is_unheard: Callable[[], bool] = lambda: False,
     ) -> None:
         self._posts, self._limits, self._audience, self._clock = posts, limits, audience, clock
-        self._interrupts, self._inquire, self._source = interrupts, inquire, source
+        self._interrupts, self._inquiry, self._source = interrupts, Inquiry(inquire), source
         self._is_unheard = is_unheard
         self._selector = selectors.DefaultSelector()
         self._stopping = Stopping(limits, clock.monotonic())
-        self._inquired: dict[str, timedelta] = {}
         # Whether the command may begin: all that are to run it answer, or need not.
         self._may_begin = all(post.order.must_exist for post in posts)
 
@@ -95,7 +96,7 @@ class Crew:
         self._connect(now)
         self._begin()
         for post in self._posts:
-            if post.phase is Phase.WAITING and post.tries and post.may_run and post.next_try > now:
+            if post.may_run and post.is_adrift and now - (post.trying_since or now) >= _DOUBTFUL:
                 self._doubt(post, now)
         if self._source is not None:
             self._feed(self._source)
@@ -187,10 +188,12 @@ class Crew:
             self._watch_writing(post)
         if all(post.phase is Phase.ENDED for post in self._posts):
             return
-        waits = [post.next_try for post in self._posts if post.phase is Phase.WAITING]
-        patience = self._limits.connect_within + _MARGIN
-        waits += [post.since + patience for post in self._posts if post.phase is Phase.CONNECTING]
         now = self._clock.monotonic()
+        # One whose turn has come waits for another's handshake to end, not for the time.
+        waits = [post.next_try for post in self._posts if post.phase is Phase.WAITING and post.next_try > now]
+        patience = self._limits.connect_within + _MARGIN
+        waits += [now + LOOK_AGAIN] if self._inquiry.is_pending else []
+        waits += [post.since + patience for post in self._posts if post.phase is Phase.CONNECTING]
         until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
         for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
             post = key.data
@@ -238,17 +241,12 @@ class Crew:
         post.next_try = now + timedelta(seconds=_PAUSES[min(post.tries, len(_PAUSES) - 1)])
 
     def _doubt(self, post: Post, now: timedelta) -> None:
-        """Ask whether a worker that cannot be reached can still be there."""
-        name = str(post.member.node.name)
-        if now - self._inquired.get(name, -_INQUIRY_EVERY) < _INQUIRY_EVERY:
-            return
-        self._inquired[name] = now
-        why = self._inquire(post.member)
-        if why is None:
-            return
-        for other in self._posts:
-            if other.member.node.name == post.member.node.name and other.phase is Phase.WAITING:
-                other.end(Outcome.LOST, why)
+        """Find out whether a worker that cannot be reached can still be there."""
+        why = self._inquiry.why_gone(post.member, now)
+        if why is not None:
+            for other in self._posts:
+                if other.member.node.name == post.member.node.name and other.is_adrift:
+                    other.end(Outcome.LOST, why)
 
     def _watch_writing(self, post: Post) -> None:
         """Have the selector tell when ssh takes more, only while something waits to be sent."""

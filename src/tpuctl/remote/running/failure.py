@@ -38,7 +38,7 @@ def failure(post: Post) -> Failure:
     if post.may_run:
         return Failure(said or "the session was cut off", is_retriable=True)
     if post.code == _NO_PROGRAM:
-        return Failure(f"there is no `python3` there ({said})", is_retriable=False)
+        return Failure("there is no `python3` there" + (f" ({said})" if said else ""), is_retriable=False)
     return Failure(said or f"the login shell ended with {post.code}", is_retriable=False)
 
 

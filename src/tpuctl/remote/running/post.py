@@ -93,6 +93,11 @@ class Post:
         return self._process is not None
 
     @property
+    def is_adrift(self) -> bool:
+        """Tell whether there is no connection, or one that has not answered yet."""
+        return self.phase in {Phase.WAITING, Phase.CONNECTING}
+
+    @property
     def can_write(self) -> bool:
         """Tell whether there is an ssh that has not been told that nothing more comes."""
         return self._process is not None and not self.stdin.closed
@@ -176,6 +181,8 @@ class Post:
 
     def end(self, outcome: Outcome, why: str = "", *, ssh_said: str | None = None) -> None:
         """Note an end of which the worker has not told."""
+        if self.phase is Phase.CONNECTING:
+            self.drop()
         out, err = self.sizes
         self.finish(Ending(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err, ssh_said=ssh_said))
 

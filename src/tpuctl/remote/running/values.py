@@ -45,7 +45,7 @@ class Limits:
     command has begun.
     """
 
-    fanout: int = 32
+    fanout: int = 64
     batch: int | None = None
     partial: bool = False
     fail_fast: bool = False

@@ -1,0 +1,47 @@
+"""Asking whether a worker that does not answer can still be there, while everything else goes on."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.remote.member import Member
+
+_EVERY = timedelta(seconds=15)
+LOOK_AGAIN = timedelta(seconds=0.25)
+
+
+class Inquiry:
+    """Asks about nodes, each in a thread: where the network is down an answer takes minutes, and nobody waits for it.
+
+    `ask` tells why a node cannot be running any more, or nothing.
+    """
+
+    def __init__(self, ask: Callable[[Member], str | None]) -> None:
+        self._ask = ask
+        self._asked: dict[str, timedelta] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._answers: dict[str, str | None] = {}
+
+    @property
+    def is_pending(self) -> bool:
+        """Tell whether an answer may come at any moment."""
+        return any(thread.is_alive() for thread in self._threads.values())
+
+    def why_gone(self, member: Member, now: timedelta) -> str | None:
+        """Return why the member's node cannot be running any more, as far as that is known by now; ask if it is time to."""
+        name = str(member.node.name)
+        thread = self._threads.get(name)
+        is_asking = thread is not None and thread.is_alive()
+        if not is_asking and now - self._asked.get(name, -_EVERY) >= _EVERY:
+            self._asked[name] = now
+            self._threads[name] = threading.Thread(target=self._find_out, args=(name, member), daemon=True)
+            self._threads[name].start()
+        return self._answers.get(name)
+
+    def _find_out(self, name: str, member: Member) -> None:
+        self._answers[name] = self._ask(member)

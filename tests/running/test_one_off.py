@@ -1,0 +1,142 @@
+"""`tpuctl run --up`: a whole job, and what becomes of its node however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.running import GOOD, REFUSED, Slice
+from tpuctl.sandbox import admin
+
+UP = ("run", "ci", "--up", "v4-16", "--zone", ZONE, "--no-sync")
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def workers(tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
+    """The homes of the workers of a node that is yet to be made."""
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+    yield made
+    made.end_all()
+
+
+def nodes(tpuctl: Console) -> str:
+    return tpuctl("list", "-o", "name")[0]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return the files that a job has left here; what libtpu may have left on this machine is no part of it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git/" not in str(path))
+    return {str(path.relative_to(folder)): path.read_text() for path in files if "/tpu_logs/" not in str(path)}
+
+
+@one_face
+def test_what_it_made_is_removed_whatever_the_command_does(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "spec.yaml").write_text(f"type: v4-8\ntier: spot\nzone: {ZONE}\n")
+
+    good = tpuctl(*UP, "--rm", "--", "echo $TPUCTL_WORKER_ID")
+    bad = tpuctl(*UP, "--rm", "--log-dir", "logs", "--", "echo $TPUCTL_WORKER_ID; exit 3")
+    of_file = tpuctl("run", "--up", "spec.yaml", "--no-sync", "--rm", "--", "echo $TPUCTL_WORKER_COUNT; exit 4")
+
+    assert (sorted(good[0]), good[2]) == (sorted("[0] 0\n[1] 1\n"), 0)
+    assert bad[2] == 11
+    assert "error: the command failed on 2 of 2 workers: 0-1 (exit 3)\nci: deleting it\n" in bad[1]
+    assert (of_file[0], of_file[2]) == ("1\n", 11)
+    assert ": creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet\n" in of_file[1]
+    assert (sandbox.changes(), nodes(tpuctl)) == (["create", "delete"] * 3, "")
+    assert {name: text for name, text in contents(tpuctl.folder).items() if not name.startswith("tpuctl-logs/run-")} == {
+        "spec.yaml": (tpuctl.folder / "spec.yaml").read_text(), "logs/worker-0.log": "0\n", "logs/worker-1.log": "1\n",
+        "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/worker-0.log": "0\n", "tpuctl-logs/ci/worker-1.log": "1\n",
+    }  # fmt: skip
+
+
+@one_face
+def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    put(sandbox, "ci", acceleratorType="v4-16")
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "echo there; exit 1")
+
+    assert (sorted(out.splitlines()), code) == (["[0] there", "[1] there"], 11)
+    assert err.endswith(
+        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` was there before and is left as it is\n"
+    )
+    assert tpuctl(*UP, "--rm", "--exclusive", "--", "echo there") == (
+        "",
+        (
+            "error: `ci` is there already, and `--exclusive` wants one of its own\n"
+            "  hint: leave ci out: then the node gets a name that no other has\n"
+        ),
+        8,
+    )
+    assert ("delete" in sandbox.changes(), nodes(tpuctl)) == (False, "ci\n")
+
+
+@one_face
+@pytest.mark.parametrize("moment", ["while it is created", "while the command runs"])
+def test_an_interrupt_asks_for_the_delete_before_all_else(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, moment: str
+) -> None:
+    if moment == "while it is created":
+        clock.after(timedelta(seconds=20), lambda: os.kill(os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+
+    out, err, code = tpuctl(*UP, "--rm", "--", f"[ $TPUCTL_WORKER_ID = 1 ] || kill -INT {os.getpid()}; exec sleep 60")
+
+    assert (out, code) == ("", 130)
+    assert err.splitlines()[-3:] == [
+        "ci: deleting it",
+        f"warning: interrupted: `{ZONE}/ci` is being deleted",
+        f"  go on: tpuctl wait {ZONE}/ci --for gone",
+    ]
+    assert (sandbox.changes(), time.monotonic() - began < 20) == (["create", "delete"], True)
+
+
+@one_face
+def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    with sandbox.world.write() as session:
+        admin.add_stockout(session, zone=ZONE)
+    nothing = tpuctl(*UP, "--rm", "--", "true", TPUCTL_TIMEOUT="5m")
+    tried = sandbox.changes()
+    with sandbox.world.write() as session:
+        admin.end_stockouts(session)
+    workers.plan({worker: [GOOD, REFUSED] for worker in range(8)})
+
+    unreachable = tpuctl(*UP, "--rm", "--connect-timeout", "0.5s", "--", "true")
+
+    assert (nothing[2], tried) == (6, ["create"])
+    assert (unreachable[2], sandbox.changes()[-2:], nodes(tpuctl)) == (11, ["create", "delete"], "")
+    assert "cannot be reached, so the command was started on none" in unreachable[1]
+
+
+@one_face
+def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, workers: Slice) -> None:
+    tree = tpuctl.folder / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below" / "job").write_text("pwd; cat ../data; mkdir -p ~/results; echo $TPUCTL_WORKER_ID >~/results/r")
+    (tree / "data").write_text("data\n")
+    subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
+    here = Console(tpuctl.environ, tree / "below", tpuctl.clock)
+
+    out, err, code = here(*UP[:-1], "--rm", "--collect", "~/results", "--", "sh job")
+
+    homes = [workers.home(worker) for worker in (0, 1)]
+    told = [f"[{worker}] {text}" for worker, home in enumerate(homes) for text in (f"{home}/tree/below", "data")]
+    assert (sorted(out.splitlines()), code) == (sorted(told), 0), err
+    logs = {name: text for name, text in contents(tree / "below").items() if not name.endswith((".log", "job"))}
+    assert logs == {
+        "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""What commands print, as it is shown: exact to a pipe and in files, harmless to a terminal, whatever it is."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+
+from tests.running import Slice
+
+EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
+
+
+def test_bytes_of_one_worker_are_not_touched_and_streams_stay_apart(pod: Slice) -> None:
+    with pod.start("--worker", "3", "--", f"{EVERY_BYTE}; printf 'no end' >&2") as program:
+        assert program.communicate(timeout=20) == (bytes(range(256)), b"no end")
+    assert program.returncode == 0
+
+
+def test_lines_of_several_are_marked_whole_also_without_an_end(pod: Slice) -> None:
+    line = "head -c 1000000 /dev/zero | tr '\\0' $TPUCTL_WORKER_ID; printf '\\n\\nlast \\377 \\0'"
+    with pod.start("--worker", "0-1", "--log-dir", "logs", "--", line) as program:
+        out, err = program.communicate(timeout=20)
+
+    assert (err, program.returncode) == (b"", 0)
+    for worker in (b"0", b"1"):
+        mark = b"[%s] " % worker
+        mine = [shown.removeprefix(mark) for shown in out.split(b"\n") if shown.startswith(mark)]
+        # A line that is too long to be kept is shown in parts.
+        assert (b"".join(mine[:-2]), mine[-2:]) == (worker * 1_000_000, [b"", b"last \xff \0"])
+        logged = (pod.tpuctl.folder / "logs" / f"worker-{worker.decode()}.log").read_bytes()
+        assert logged == worker * 1_000_000 + b"\n\nlast \xff \0"
+
+
+def test_a_terminal_is_not_broken(pod: Slice) -> None:
+    """Colours and progress bars pass; what moves the cursor, asks, or sets titles does not, also where it comes in pieces."""
+    script = pod.root / "shown.py"
+    script.write_text(
+        "import os, time\n"
+        "for part in (b'\\x1b[3', b'1mred\\x1b[0m\\x1b[2J\\x1b]0;ti', b'tle\\x07\\x1b[6n\\x1b(0',\n"
+        "             b'\\xc3', b'\\xa9\\x9b1m\\xff\\0\\a',\n"
+        "             b'\\r10%', b'\\r\\x1b[K20%\\n', b'\\x1b[?1049hend'):\n"
+        "    os.write(1, part); time.sleep(0.03)\n"
+    )
+    line = f"exec {sys.executable} -IS {script}"
+
+    one, several = (on_terminal(pod, "--worker", workers, "--", line) for workers in ("0", "0-1"))
+
+    assert one == "\x1b[31mred\x1b[0mé\ufffd1m\ufffd\r10%\r20%\r\nend"
+    for worker, hue in (("0", 36), ("1", 33)):
+        mark = f"\x1b[{hue}m[{worker}]\x1b[0m "
+        mine = [shown.removeprefix(mark) for shown in several.splitlines() if shown.startswith(mark)]
+        assert mine == ["\x1b[31mred\x1b[0mé\ufffd1m\ufffd", "10%", "20%", "end"]
+
+
+def on_terminal(pod: Slice, *arguments: str) -> str:
+    """Return what the program shows on a terminal."""
+    ours, theirs = os.openpty()
+    environ = {"PATH": os.environ["PATH"], "TERM": "xterm", "LANG": "C.UTF-8", **pod.tpuctl.environ}
+    words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
+    with subprocess.Popen(
+        words, env=environ, cwd=pod.tpuctl.folder, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL
+    ) as program:
+        os.close(theirs)
+        shown = b""
+        while select.select([ours], [], [], 20)[0]:
+            try:
+                shown += os.read(ours, 65536)
+            except OSError:  # nobody has it open any more
+                break
+        program.wait(20)
+    os.close(ours)
+    return shown.decode()
+
+
+def test_memory_does_not_grow_with_the_output(pod: Slice) -> None:
+    peaks = [peak(pod, size) for size in (1_000_000, 60_000_000)]
+
+    assert peaks[1] - peaks[0] < 8_000  # KiB
+
+
+def peak(pod: Slice, size: int) -> int:
+    """Return the most memory in KiB that the program had while two workers printed so much."""
+    program = pod.start("--worker", "0-1", "--", f"head -c {size} /dev/zero", stdout=subprocess.DEVNULL)
+    assert program.stderr is not None
+    program.stderr.close()
+    _, status, usage = os.wait4(program.pid, 0)
+    program.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss

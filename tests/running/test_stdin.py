@@ -1,0 +1,44 @@
+"""Our stdin, for the command of one worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.running import Slice
+
+DATA = os.urandom(3_000_000)
+
+
+def test_a_file_and_a_pipe_arrive_exactly(pod: Slice) -> None:
+    (pod.root / "data").write_bytes(DATA)
+    with (pod.root / "data").open("rb") as file:
+        file.seek(1_000_000)
+        with pod.start("--worker", "1", "--", "cat", stdin=file) as program:
+            assert program.communicate(timeout=20) == (DATA[1_000_000:], b"")
+    with pod.start("--worker", "1", "--", "cat", stdin=subprocess.PIPE) as program:
+        assert program.communicate(DATA, timeout=20) == (DATA, b"")
+
+
+def test_a_command_need_not_read_all_of_it_or_any(pod: Slice) -> None:
+    endless = (
+        f"yes | {{}} run pod --worker 1 -- 'head -c 4'; echo $?; {{}} run pod --worker 1 -- 'echo none' <{os.devnull}"
+    )
+    words = ["bash", "-c", endless.replace("{}", "python -m tpuctl")]
+    environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
+
+    done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, capture_output=True, timeout=30, check=False)
+
+    assert (done.stdout, done.stderr, done.returncode) == (b"y\ny\n0\nnone\n", b"", 0)
+
+
+def test_it_cannot_go_to_several_unless_there_is_nothing(pod: Slice) -> None:
+    (pod.root / "data").write_bytes(b"x")
+    for options, code in (((), 2), (("--no-stdin",), 0)):
+        command = ("--worker", "0-1", *options, "--", "cat; touch began")
+        with (pod.root / "data").open("rb") as file, pod.start(*command, stdin=file) as program:
+            out, err = program.communicate(timeout=20)
+        assert (out, program.returncode, len(pod.texts("began"))) == (b"", code, 2 if code == 0 else 0)
+        assert err.decode().splitlines()[:1] == (["error: stdin can go to one worker, and there are 2"] if code else [])
+    with pod.start("--worker", "0-1", "--", "cat; echo $?", stdin=subprocess.PIPE) as program:
+        assert program.wait(20) == 0
