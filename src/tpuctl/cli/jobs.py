@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 @cli_command("jobs")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option(
-    "--last", type=click.IntRange(1), default=100, metavar="N", help="Only the newest N. [default: 100]"
-)
+@click.option("--last", type=click.IntRange(1), default=100, metavar="N", help="Only the newest N. [default: 100]")
 @click.option("--remove", multiple=True, metavar="JOB", help="Remove a job that has ended, with its output.")
 @click.option("--prune", is_flag=True, help="Remove all jobs that ended long ago, with their output.")
 @click.option("--older-than", type=Duration(), metavar="TIME", help="With --prune: how long ago. [default: 7d]")

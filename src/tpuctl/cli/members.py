@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.admission import let_in
-from tpuctl.cli.target import select
+from tpuctl.cli.selection import select
 from tpuctl.remote.gate import check_state
 from tpuctl.remote.known_hosts import remember_host_keys
 from tpuctl.remote.member import Member

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 @click.option("--partial", is_flag=True, help="Run it also when some workers cannot be reached.")
 @click.option("--fail-fast", is_flag=True, help="End it everywhere when it fails on one worker.")
 @click.option("--timeout", type=Duration(), metavar="TIME", help="End it after that time: 90s, 30m. [default: never]")
-@click.option(
-    "--batch", "--batch-size", "batch", type=click.IntRange(min=1), metavar="N", help="On so many workers at a time: for set-up commands."
-)
+@click.option("--batch", "--batch-size", "batch", type=click.IntRange(1), metavar="N", help="Only so many at a time.")
 @fanout_option("commands")
 @click.option(
     "--connect-timeout",

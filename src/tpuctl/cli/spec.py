@@ -5,13 +5,13 @@ Names are those of `gcloud compute tpus tpu-vm create`; `--type` and `--version`
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl import accelerators
+from tpuctl.cli.notation import items, pairs
 from tpuctl.errors import InvalidInputError
 from tpuctl.model import DataDisk, NodeSpec, Tier
 from tpuctl.model.labels import check_labels, check_tags
@@ -65,8 +65,6 @@ _SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
 )  # fmt: skip
-# gcloud takes `key=value,…`, or another delimiter announced as `^:^key=value:…` [gcloud topic escaping].
-_OTHER_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -141,28 +139,6 @@ def _refuse_without_type(given: dict[str, Any]) -> None:
         named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
         hint = "add `--type TYPE`, the node's own if it exists"
         raise InvalidInputError(f"{named} would be ignored without a type", hint=hint)
-
-
-def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the pairs of `KEY=VALUE,…` options, in gcloud's notation."""
-    found: dict[str, str] = {}
-    for text in texts:
-        match = _OTHER_DELIMITER.match(text)
-        parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
-        for part in filter(None, parts):
-            key, sign, value = part.partition("=")
-            if not sign or not key:
-                raise InvalidInputError(
-                    f"`{flag} {part}` is not KEY=VALUE",
-                    hint="a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
-                )
-            found[key.strip()] = value
-    return found
-
-
-def items(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the items of options that take `A,B,…` and may be repeated."""
-    return tuple(item.strip() for text in texts for item in text.split(",") if item.strip())
 
 
 def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:

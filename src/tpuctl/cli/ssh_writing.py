@@ -27,7 +27,7 @@ def new_entries(app: App, nodes: Sequence[str], *, prefix: str | None, old: Iter
 
     Raises what hinders one that was named; of all, those that cannot be reached are left out, which is said.
     """
-    from tpuctl.cli.target import select  # noqa: PLC0415  # only to write
+    from tpuctl.cli.selection import select  # noqa: PLC0415  # only to write
 
     chosen = None if nodes else select(app, (), all_nodes=True, labels=())
     texts = [f"{name.zone}/{name.node_id}" for name in chosen] if chosen is not None else nodes

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find, zones_of
 from tpuctl.actions.history import is_being_made_anew
-from tpuctl.actions.locate import incomplete, search
+from tpuctl.actions.locate import search
 from tpuctl.cli.remedies import nothing_listens
-from tpuctl.cli.spec import pairs
 from tpuctl.clock import format_duration
 from tpuctl.errors import (
     InvalidInputError,
@@ -23,8 +22,6 @@ from tpuctl.names import NodeName
 from tpuctl.readiness import Goal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.cli.app import App
     from tpuctl.model import Node, NodeSpec
 
@@ -128,25 +125,3 @@ def where_to_watch(app: App, text: str) -> NodeName:
             hint="run `tpuctl list` to see what there is",
         )
     return NodeName(reference.project or place.project, zone, reference.node_id)
-
-
-def select(app: App, nodes: Sequence[str], *, all_nodes: bool, labels: Sequence[str]) -> list[NodeName] | None:
-    """Return the nodes that `--all` or `-l` choose now; nothing where nodes are named.
-
-    Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
-    `ServiceUnavailableError` where a zone could not be asked.
-    """
-    ways = sum((bool(nodes), all_nodes, bool(labels)))
-    if ways != 1:
-        what = "which nodes?" if ways == 0 else "nodes are chosen in several ways"
-        raise InvalidInputError(what, hint="name them, or use `--all`, or `-l KEY=VALUE`")
-    if nodes:
-        return None
-    wanted = pairs("-l", tuple(labels))
-    listing = app.client.list_nodes(app.project, app.zones)
-    if listing.unreachable:
-        raise incomplete(listing.unreachable)
-    chosen = [node.name for node in listing.nodes if all(node.labels.get(key) == wanted[key] for key in wanted)]
-    if not chosen:
-        raise NotFoundError(f"no node of project {app.project} is meant", hint="run `tpuctl list` to see what there is")
-    return chosen

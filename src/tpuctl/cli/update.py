@@ -8,9 +8,10 @@ import click
 
 from tpuctl.actions.update import update
 from tpuctl.cli.dry_run import show_plan
+from tpuctl.cli.notation import items, pairs
 from tpuctl.cli.options import cli_command, dry_run_option, node_argument
 from tpuctl.cli.results import show_node
-from tpuctl.cli.spec import items, metadata_from_files, pairs
+from tpuctl.cli.spec import metadata_from_files
 from tpuctl.errors import InvalidInputError
 from tpuctl.model.labels import check_labels, check_tags
 from tpuctl.plan import Step

@@ -50,7 +50,8 @@ def command(
     from tpuctl.actions.ensure_ready import ensure_all  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.actions.observation import Task  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
-    from tpuctl.cli.target import name_to_watch, select  # noqa: PLC0415  # as above
+    from tpuctl.cli.selection import select  # noqa: PLC0415  # as above
+    from tpuctl.cli.target import name_to_watch  # noqa: PLC0415  # as above
 
     wanted = reachable_goal(app, goal, probe=probe)
     policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))

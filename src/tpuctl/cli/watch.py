@@ -126,7 +126,8 @@ def _policy(app: App, options: dict[str, Any]) -> Policy:
 
 
 def _names(app: App, nodes: tuple[str, ...], options: dict[str, Any]) -> Sequence[NodeName]:
-    from tpuctl.cli.target import select, where_to_watch  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.selection import select  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.target import where_to_watch  # noqa: PLC0415  # as above
 
     chosen = select(app, nodes, all_nodes=options["all_nodes"], labels=options["selector"])
     return chosen if chosen is not None else [where_to_watch(app, text) for text in dict.fromkeys(nodes)]

@@ -1,0 +1,37 @@
+"""Which nodes are chosen by label, or as all there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.locate import incomplete
+from tpuctl.cli.notation import pairs
+from tpuctl.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.cli.app import App
+    from tpuctl.names import NodeName
+
+
+def select(app: App, nodes: Sequence[str], *, all_nodes: bool, labels: Sequence[str]) -> list[NodeName] | None:
+    """Return the nodes that `--all` or `-l` choose now; nothing where nodes are named.
+
+    Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
+    `ServiceUnavailableError` where a zone could not be asked.
+    """
+    ways = sum((bool(nodes), all_nodes, bool(labels)))
+    if ways != 1:
+        what = "which nodes?" if ways == 0 else "nodes are chosen in several ways"
+        raise InvalidInputError(what, hint="name them, or use `--all`, or `-l KEY=VALUE`")
+    if nodes:
+        return None
+    wanted = pairs("-l", tuple(labels))
+    listing = app.client.list_nodes(app.project, app.zones)
+    if listing.unreachable:
+        raise incomplete(listing.unreachable)
+    chosen = [node.name for node in listing.nodes if all(node.labels.get(key) == wanted[key] for key in wanted)]
+    if not chosen:
+        raise NotFoundError(f"no node of project {app.project} is meant", hint="run `tpuctl list` to see what there is")
+    return chosen
