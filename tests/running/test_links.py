@@ -37,21 +37,21 @@ def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[Lin
 
 
 def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice) -> None:
-    sizes: list[Link] = [{"received": size} for size in (33, 700_001, 1_300_000)]
-    pod.plan({worker: [sizes[worker % 3], {"received": 200_000 * worker + 1}, GOOD] for worker in range(3)})
+    sizes: list[Link] = [{"received": size} for size in (33, 200_001, 500_000)]
+    pod.plan({worker: [sizes[worker % 3], {"received": 25_000 * worker + 1}, GOOD] for worker in range(3)})
 
-    out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 280000; seq 3 >&2")
+    out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 100000; seq 3 >&2")
 
     told = [line for line in err.splitlines() if "attaching" not in line]
     assert sorted(told) == [f"[{worker}] {number}" for worker in range(4) for number in (1, 2, 3)]
-    expected = [str(number) for number in range(1, 280_001)]
+    expected = [str(number) for number in range(1, 100_001)]
     lines = out.splitlines()
     for worker in range(4):
         assert [line[4:] for line in lines if line.startswith(f"[{worker}] ")] == expected
         assert len((pod.tpuctl.folder / "logs" / f"worker-{worker}.log").read_bytes()) == len("\n".join(expected)) + 7
     assert (code, len(lines), [pod.links(worker) > 2 for worker in range(4)]) == (
         0,
-        4 * 280_000,
+        4 * 100_000,
         [True, True, True, False],
     )
     assert pod.left() == []

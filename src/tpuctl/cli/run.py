@@ -48,6 +48,7 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
 
     It is started on all workers or, where one cannot be reached, on none; and at most once on each: when a link breaks, the
     command goes on and its output is joined again. Ctrl-C sends INT to it, a second time QUIT, a third time KILL.
+    It is ended, too, when nobody reads its output any more, as with | head.
     One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are.
 
     \b

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import codecs
 import re
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
+from tpuctl.errors import InvalidInputError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -32,7 +35,8 @@ _BREAKS = re.compile(rb"\r*\n|\r++(?!\Z)")
 class Streams:
     """Writes what the members of one run print. `to_stderr` keeps stdout free, for a report that comes last.
 
-    With `folder` every worker's bytes, stdout and stderr as they came, go to a file there too.
+    With `folder` every worker's bytes, stdout and stderr as they came, go to a file there too. Raises `InvalidInputError` where
+    that cannot be made.
     """
 
     def __init__(
@@ -47,8 +51,7 @@ class Streams:
         colored = (terminal.colors_err if to_stderr else terminal.colors_out, terminal.colors_err)
         self._files: dict[str, IO[bytes]] = {}
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._files = {one.label: (folder / log_name(one)).open("wb") for one in members}
+            self._files = _open_logs(folder, members)
         self._writers: dict[tuple[str, bool], _Lines | _Bytes] = {}
         width = max((len(member.label) for member in members), default=0)
         for index, member in enumerate(members):
@@ -68,12 +71,15 @@ class Streams:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for file in self._files.values():
-            file.close()
+            # What a worker printed was written out when it ended.
+            with suppress(OSError):
+                file.close()
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
         """Write a piece of what a worker prints."""
         if file := self._files.get(member.label):
-            file.write(data)
+            with _named(file):
+                file.write(data)
         self._writers[member.label, is_error].write(data)
 
     def ended(self, ending: Ending) -> None:
@@ -81,7 +87,8 @@ class Streams:
         for is_error in (False, True):
             self._writers[ending.member.label, is_error].finish()
         if file := self._files.get(ending.member.label):
-            file.flush()
+            with _named(file):
+                file.flush()
 
     def note(self, member: Member | None, text: str) -> None:
         """Tell the user something about a worker, or about all."""
@@ -91,6 +98,24 @@ class Streams:
 def log_name(member: Member) -> str:
     """Return the name of the file that a worker's output goes to."""
     return f"worker-{member.label}.log" if member.label.isdigit() else f"{member.label}.log"
+
+
+def _open_logs(folder: Path, members: Sequence[Member]) -> dict[str, IO[bytes]]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return {one.label: (folder / log_name(one)).open("wb") for one in members}
+    except OSError as error:
+        text = f"no logs can be written to `{folder}`: {(error.strerror or str(error)).lower()}"
+        raise InvalidInputError(text, hint="name another folder with `--log-dir`") from error
+
+
+@contextmanager
+def _named(file: IO[bytes]) -> Iterator[None]:
+    """Let an error say which file it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, file.name) from error
 
 
 class _Bytes:

@@ -1,12 +1,13 @@
 """Programs that run on workers, under the Python that is there (3.8 or later), and how they get there.
 
 A program is a file of this package that imports nothing but the standard library and other files of it, whose text then goes
-before its own. It all goes through ssh's stdin, so no
-login shell interprets it and nothing is installed. Every TPU VM image has `/usr/bin/python3`: cloud-init needs it.
+before its own. It all goes through ssh's stdin, so no login shell interprets it and nothing is installed. Every TPU VM image
+has `/usr/bin/python3`: cloud-init needs it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from functools import cache
@@ -18,15 +19,26 @@ _OF_PACKAGE = re.compile(r"^from tpuctl\.remote\.onboard\.(\w+) import (?:\([^)]
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
 
 
-def bootstrap(name: str, call: str) -> tuple[str, bytes]:
+def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, bytes]:
     """Return the line for the worker's shell, and what ssh's stdin must begin with.
 
     `name` is the program's file without its suffix; `call` is the Python line that starts it: `main(...)` with literals. What
     follows on stdin is the program's own. A login shell may print something first: a program begins its output with a
-    mark of its own. Without Python on the worker the exit code is 127.
+    mark of its own. With `is_kept` the worker compiles the program once and keeps that. Without Python on the worker the exit
+    code is 127.
     """
-    source = _source(name) + call.encode() + b"\n"
-    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(source))]), source
+    program, last = _source(name), call.encode() + b"\n"
+    if is_kept:
+        digest = hashlib.blake2b(program, digest_size=8).hexdigest()
+        loading = f"exec(load({len(program)}, {name!r}, {digest!r}), globals())\n".encode()
+        first = _source("loader") + loading + last
+        return _line(len(first)), first + program
+    first = program + last
+    return _line(len(first)), first
+
+
+def _line(size: int) -> str:
+    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=size)])
 
 
 @cache

@@ -10,7 +10,7 @@ import time
 # `signal` makes enums of all its names, which costs more than the rest of this program.
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
-from tpuctl.remote.onboard.small_files import RESERVED, is_locked, read, reserve, settle, write
+from tpuctl.remote.onboard.small_files import RESERVED, is_locked, read, remove, reserve, settle, write
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -39,6 +39,15 @@ class Prepared:
             os.chdir(os.path.expanduser(order["folder"]))
         os.makedirs(parent, 0o700, exist_ok=True)
         os.mkdir(self.scratch, 0o700)
+        try:
+            self.fill()
+        except OSError:
+            remove(self.scratch)
+            raise
+
+    def fill(self) -> None:
+        """Make all that the command needs."""
+        order = self.order
         for file, text in (("about", order["about"]), ("token", order["token"]), ("out", b""), ("attached", b"")):
             write(os.path.join(self.scratch, file), text)
         for file in ("pid", "exit"):

@@ -9,9 +9,9 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from tpuctl.remote.running.failure import failure
 from tpuctl.remote.running.inquiry import LOOK_AGAIN, Inquiry
-from tpuctl.remote.running.post import Phase, Post
+from tpuctl.remote.running.post import Post
 from tpuctl.remote.running.stopping import Stopping
-from tpuctl.remote.running.values import Ending, Limits, Outcome
+from tpuctl.remote.running.values import Ending, Limits, Outcome, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from tpuctl.remote.running.frames import Said
-from tpuctl.remote.running.post import Phase
+from tpuctl.remote.running.values import Phase
 
 if TYPE_CHECKING:
     from tpuctl.remote.running.post import Post

@@ -6,7 +6,6 @@ import os
 import subprocess
 from contextlib import suppress
 from datetime import timedelta
-from enum import Enum, auto
 from math import ceil
 from typing import IO, TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
 from tpuctl.remote.running.order_text import order_text
-from tpuctl.remote.running.values import Ending, Outcome, parse_end
+from tpuctl.remote.running.values import Ending, Outcome, Phase, parse_end
 from tpuctl.remote.ssh import CONNECT_TIMEOUT, FRESH, argv
 
 if TYPE_CHECKING:
@@ -30,16 +29,6 @@ _WORTHWHILE = 64 * 1024 * 1024
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH_MODE = ("-o", "BatchMode=yes")
 _FAREWELL = timedelta(seconds=2)
-
-
-class Phase(Enum):
-    """Where a worker is on its way."""
-
-    WAITING = auto()  # for its turn to connect, or to connect again
-    CONNECTING = auto()
-    READY = auto()  # it waits for the word
-    RUNNING = auto()
-    ENDED = auto()
 
 
 class Post:
@@ -106,7 +95,7 @@ class Post:
         """Start ssh, which is to reach the worker within that time. Raises `SshProgramMissingError`."""
         must_exist = self.order.must_exist or self.has_started
         order = order_text(self.order, self.member.worker, offsets=self.sizes, must_exist=must_exist)
-        line, source = bootstrap("job", f"serve({order})")
+        line, source = bootstrap("job", f"serve({order})", is_kept=True)
         # What is kept from an earlier command may be what broke.
         shared = self._options if self.tries == 0 else FRESH
         soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -52,6 +52,16 @@ class Limits:
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)
     attach_within: timedelta = timedelta(minutes=5)
+
+
+class Phase(Enum):
+    """Where a worker is on its way."""
+
+    WAITING = auto()  # for its turn to connect, or to connect again
+    CONNECTING = auto()
+    READY = auto()  # it waits for the word
+    RUNNING = auto()
+    ENDED = auto()
 
 
 class Outcome(StrEnum):
