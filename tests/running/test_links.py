@@ -28,7 +28,7 @@ def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[Lin
 
     out, err, code = pod.run("--", "echo x >>count; echo $TPUCTL_WORKER_ID; exit 255")
 
-    assert sorted(out.splitlines()) == [f"[{worker}] {worker}" for worker in range(8)]
+    assert sorted(out.splitlines()) == [f"[{worker}] {worker}" for worker in range(8)], err
     assert pod.texts("count") == dict.fromkeys(range(8), "x\n")
     *told, last = err.splitlines()
     assert set(told) <= {ATTACHING.format(worker) for worker in range(8)}

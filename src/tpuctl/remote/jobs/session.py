@@ -71,7 +71,7 @@ class Session:
 @contextmanager
 def opened(member: Member, order: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[Session]:
     """Start ssh with the program that obeys an order. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("jobs", f"answer({ ({**order, 'worker': member.worker})!r})")
+    line, source = bootstrap("jobs", f"answer({ ({**order, 'worker': member.worker})!r})", is_kept=True)
     words = argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
     # Files: nothing here waits for ssh to read or to close one.
     with TemporaryFile() as stdin, TemporaryFile() as errors:

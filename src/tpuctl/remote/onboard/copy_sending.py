@@ -14,7 +14,6 @@ import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.remote.onboard.copy_frames import (
-    BLOCK,
     STEP,
     Channel,
     Entry,
@@ -114,7 +113,6 @@ class Sender:
         tell: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # nobody listens
     ) -> None:
         self._channel, self._listing, self._digest_of, self._tell = channel, listing, digest_of, tell
-        self._block = memoryview(bytearray(BLOCK))
 
     def send(self, answer: Callable[[bytes], Any], done: Container[int] = (), refused: Container[int] = ()) -> None:
         """Send all files that are not `done`, and stop with one as soon as it is `refused`.
@@ -150,10 +148,10 @@ class Sender:
             self._tell(skipped, 0)
             left = entry.size - skipped
             with open(path, "rb", buffering=0) as file:
-                file.seek(skipped)
-                while left and number not in refused and (length := file.readinto(self._block[:left])):
-                    self._channel.send_block(self._block[:length])
+                at = skipped
+                while left and number not in refused and (length := self._channel.send_part(file.fileno(), at, left)):
                     self._tell(0, length)
+                    at += length
                     left -= length
                 now = os.fstat(file.fileno())
             if left or (now.st_size, now.st_mtime_ns) != (entry.size, entry.mtime):
