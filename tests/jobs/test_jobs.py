@@ -108,7 +108,7 @@ def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuc
         ["lost", "1970-01-01T00:16:39Z", "lost", "", "detached", "x"],
         ["full", "1970-01-01T00:16:38Z", "lost", "", "", ""],
     ]
-    assert tpuctl("jobs", "demo", "-n", "1", "-o", "name") == (
+    assert tpuctl("jobs", "demo", "--last", "1", "-o", "name") == (
         "a\n",
         "2 older jobs are not shown: `--last N` shows more, `--prune` removes old ones\n",
         0,

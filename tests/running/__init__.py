@@ -13,6 +13,7 @@ from typing import IO
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
+from tpuctl.remote.onboard import bootstrap
 
 Link = dict[str, object]
 # What each connection of a worker is like, in their order; the last is for all later ones. It is cut when so many bytes were
@@ -45,7 +46,7 @@ shell = subprocess.Popen(
 )
 left = {{0: link.get("sent"), 1: link.get("received")}}
 if "said" in link:
-    left[0] = int(line.partition("read(")[2].partition(")")[0]) + link["said"]
+    left[0] = int(line.partition("read(")[2].partition(")")[0]) + {program} + link["said"]
 
 def cut():
     print("client_loop: send disconnect: Broken pipe", file=sys.stderr)
@@ -83,7 +84,9 @@ class Slice:
         self.root, self.tpuctl = root, tpuctl
         root.mkdir()
         program = root / "ssh.py"
-        program.write_text(_SSH.format(root=str(root)))
+        line, source = bootstrap("job", "", is_kept=True)
+        size = len(source) - int(line.partition("read(")[2].partition(")")[0])
+        program.write_text(_SSH.format(root=str(root), program=size))
         self._fake_ssh = fake_ssh
         self.plan({})
 

@@ -111,7 +111,7 @@ def test_what_earlier_connections_are_still_told_starts_nothing(worker: Callable
             assert client.stdout.read(13 + 8)[-3:] == b"new"
         with worker(order) as late:
             begin(late)
-            until((tmp_path / "count").exists)
+            until((tmp_path / ".tpuctl" / "jobs" / "job.0" / "exit").exists)
             say(late, frame(b"b"))
             late.communicate()
         for client in (early, other):

@@ -19,7 +19,7 @@ ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pi
         # The worker sends a mark of 13 bytes, `h` (8), `s` (5), a line (7), then how it ended; we send `go` and at last `bye`.
         [{"received": count} for count in (0, 12, 13, 20, 21, 25, 26, 30)],
         [{"received": count} for count in (32, 33, 34, 40, 49, 50, 51, 52)],
-        [{"said": count} for count in (-15_000, -1, 0, 1, 4, 5, 6, 9)],
+        [{"said": count} for count in (-28_000, -10_000, -1, 0, 1, 4, 5, 9)],
     ],
     ids=["at the beginning", "at the end", "of what is said"],
 )  # fmt: skip

@@ -13,7 +13,8 @@ import shlex
 from functools import cache
 from importlib import resources
 
-_READ = "import sys;exec(compile(sys.stdin.buffer.read({size}),'tpuctl','exec'))"
+# Half a program, as a link that was cut leaves it, does nothing.
+_READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
 _OF_PACKAGE = re.compile(r"^from tpuctl\.remote\.onboard\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's own Python first: PATH may begin with a slow wrapper, or with an environment of the user's.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'

@@ -17,6 +17,9 @@ def load(size: int, name: str, digest: str) -> CodeType:
     What cannot be read or kept there is compiled each time.
     """
     text = sys.stdin.buffer.read(size)
+    if len(text) < size:
+        # The link was cut. Half a program must not run, and least of all be kept.
+        sys.exit(0)
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "programs")
     kept = "%s-%s.%s" % (name, digest, sys.implementation.cache_tag)
     try:
