@@ -10,6 +10,7 @@ _CONTRACT = {
     "TpuctlError": ("failure", 1),
     "InvalidInputError": ("invalid_input", 2),
     "SettingError": ("setting", 2),
+    "NotConfirmedError": ("not_confirmed", 1),
     "InvalidRequestError": ("invalid_request", 2),
     "NotFoundError": ("not_found", 3),
     "NodeNotFoundError": ("not_found", 3),

@@ -64,12 +64,15 @@ class Streams:
                     writer = _Lines(_writer(stream), prefix, is_terminal=is_terminal)
                 self._writers[member.label, bool(is_error)] = writer
 
+        self._has_line = False
+
     def __enter__(self) -> Streams:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._clear()
         for file in self._files.values():
             # What a worker printed was written out when it ended.
             with suppress(OSError):
@@ -77,6 +80,7 @@ class Streams:
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
         """Write a piece of what a worker prints."""
+        self._clear()
         if file := self._files.get(member.label):
             with _named(file):
                 file.write(data)
@@ -90,9 +94,23 @@ class Streams:
             with _named(file):
                 file.flush()
 
+    def gathering(self, there: int, total: int) -> None:
+        """Show on a terminal how many workers answer so far; the next thing that is written takes its place."""
+        if total > 1 and self._terminal.is_redrawn and not self._terminal.quiet:
+            self._terminal.streams.stderr.write(f"\r\x1b[Kreaching the workers: {there} of {total}")
+            self._terminal.streams.stderr.flush()
+            self._has_line = True
+
     def note(self, member: Member | None, text: str) -> None:
         """Tell the user something about a worker, or about all."""
+        self._clear()
         self._terminal.note(f"worker {member.label}: {text}" if member else text)
+
+    def _clear(self) -> None:
+        if self._has_line:
+            self._has_line = False
+            self._terminal.streams.stderr.write("\r\x1b[K")
+            self._terminal.streams.stderr.flush()
 
 
 def log_name(member: Member) -> str:

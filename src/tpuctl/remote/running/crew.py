@@ -25,6 +25,7 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
 # Most links that break are joined again before.
 _DOUBTFUL = timedelta(seconds=2)
+_WONDERING = timedelta(seconds=1)
 _FAREWELL = timedelta(seconds=2)
 # ssh notices by itself what it waits for, and says more about it.
 _MARGIN = timedelta(seconds=1)
@@ -66,6 +67,7 @@ class Crew:
         self._stopping = Stopping(limits, clock.monotonic())
         # Whether the command may begin: all that are to run it answer, or need not.
         self._may_begin = all(post.order.must_exist for post in posts)
+        self._began, self._there = clock.monotonic(), -1
 
     @property
     def stopping(self) -> Stopping:
@@ -159,7 +161,9 @@ class Crew:
     def _begin(self) -> None:
         """Give the word when all are there that shall run the command."""
         if not self._may_begin:
-            if any(self._is_awaited(post) for post in self._posts):
+            awaited = sum(self._is_awaited(post) for post in self._posts)
+            if awaited:
+                self._tell_gathering(len(self._posts) - awaited)
                 return
             absent = [post for post in self._posts if post.ending and post.ending.outcome in _ABSENT]
             if absent and not self._limits.partial:
@@ -171,6 +175,12 @@ class Crew:
             if post.phase is Phase.READY and (self._limits.batch is None or running < self._limits.batch):
                 post.go()
                 running += 1
+
+    def _tell_gathering(self, there: int) -> None:
+        """Tell how far it is, where it takes long enough to wonder."""
+        if there != self._there and self._clock.monotonic() - self._began > _WONDERING:
+            self._there = there
+            self._audience.gathering(there, len(self._posts))
 
     def _is_awaited(self, post: Post) -> bool:
         return post.phase in {Phase.WAITING, Phase.CONNECTING} and not post.may_run

@@ -32,6 +32,10 @@ class Hearing:
             except OSError as error:
                 self.failure = error
 
+    def gathering(self, there: int, total: int) -> None:
+        """Pass on how many workers answer so far."""
+        self._audience.gathering(there, total)
+
     def note(self, member: Member | None, text: str) -> None:
         """Pass on what the user should know."""
         self._audience.note(member, text)

@@ -108,6 +108,9 @@ class Audience(Protocol):
     def ended(self, ending: Ending) -> None:
         """Take how it ended on one worker."""
 
+    def gathering(self, there: int, total: int) -> None:
+        """Take how many workers answer so far, while the command waits for all of them."""
+
     def note(self, member: Member | None, text: str) -> None:
         """Take what the user should know."""
 
