@@ -29,7 +29,8 @@ def copy_everywhere(
 ) -> list[Copied]:
     """Copy to or from each member, and return how each ended, in their order; one that fails holds up no other.
 
-    At most `fanout` handshakes and 64 copies are under way at once. What ends this ends all links.
+    At most `fanout` handshakes and 64 copies are under way at once. What ends this ends all links. Raises
+    `SshProgramMissingError`.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms, and only here
 

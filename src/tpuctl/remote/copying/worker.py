@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.remote.copying.link import DroppedError
 from tpuctl.remote.copying.values import Copied, Tally, pause_after
+from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.copy_frames import LostError, Place, RefusedError
 from tpuctl.remote.onboard.copy_keeping import Keeper, keep
 from tpuctl.remote.onboard.copy_sending import Sender
@@ -71,6 +72,8 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
                 error = RemoteCommandError(dropped.detail, hint="the same command goes on where this one ended")
                 break
             clock.sleep(pause)
+        except SshProgramMissingError:
+            raise  # it is missing for all workers
         except TpuctlError as unable:
             error = unable
             break
