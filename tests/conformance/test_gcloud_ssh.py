@@ -41,6 +41,11 @@ def _run(words: list[str], environ: Mapping[str, str]) -> subprocess.CompletedPr
     return subprocess.run(words, env=environ, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
 
 
+def _host_keys(path: Path) -> set[str]:
+    """Return the keys of a known_hosts file, whatever they are called by."""
+    return {line.split(" ", 1)[1] for line in path.read_text().splitlines()}
+
+
 def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], tmp_path: Path) -> None:
     def gcloud(*words: str) -> tuple[str, int]:
         done = _run(["gcloud", "compute", "tpus", "tpu-vm", *words], environ)
@@ -60,6 +65,11 @@ def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], 
     read = gcloud(
         "ssh", "pod", "--worker=3", "--command=cat data; echo $TPU_WORKER_ID; ls $TPUCTL_DEVICE_ROOT/dev | wc -l"
     )
+    # tpuctl gets in with the key that gcloud has brought, and finds the host keys that gcloud has found.
+    url = environ["CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"].rstrip("/")
+    ours = {**environ, "TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": "sandbox", "TPUCTL_SSH_KEEP": "0"}
+    ran = _run([TPUCTL, "run", "pod", "--", "cat data; echo $TPUCTL_WORKER_ID"], ours)
+    keys_of = [_host_keys(folder / "google_compute_known_hosts"), _host_keys(tmp_path / "state" / "known_hosts")]
     deleted = gcloud("delete", "pod", "--quiet")
     left = gcloud("list", "--format=value(name)")
 
@@ -69,5 +79,8 @@ def test_gcloud_makes_enters_fills_and_ends_a_slice(environ: Mapping[str, str], 
     assert sorted(re.sub(r"t1v-n-[0-9a-f]{8}", "", host) for host in hosts.split()) == ["-w-0", "-w-1", "-w-2", "-w-3"]
     assert copied == ("", 0)
     assert read == ("payload\n3\n4\n", 0)
+    lines = [f"[{worker}] {line}" for worker in range(4) for line in ("payload", str(worker))]
+    assert (sorted(ran.stdout.splitlines()), ran.stderr, ran.returncode) == (sorted(lines), "", 0)
+    assert keys_of[0] == keys_of[1] != set()
     assert (deleted, left) == (("", 0), ("", 0))
     assert not (folder / "config").exists()
