@@ -57,8 +57,8 @@ def test_a_full_disk_is_an_error_in_words(environ: dict[str, str]) -> None:
     )
 
 
-def test_streams_that_are_closed_are_nowhere(environ: dict[str, str]) -> None:
-    assert shell("tpuctl list >&-", environ) == ("", "", 0)
+def test_streams_that_are_closed_are_nowhere_but_data_is_not_lost_in_silence(environ: dict[str, str]) -> None:
+    assert shell("tpuctl list >&-", environ) == ("", "error: cannot write to stdout: it is closed\n", 1)
     assert shell("tpuctl list -o name <&- 2>&- | wc -l", environ)[0].strip() == "60"
     assert shell("tpuctl lst 2>&-", environ) == ("", "", 2)
 

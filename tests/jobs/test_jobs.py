@@ -159,6 +159,7 @@ def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> N
     ("arguments", "error", "code"),
     [
         (("logs", "demo"), "there are no jobs on `demo`", 3),
+        (("logs", "demo", "a", "-f"), "there is no job `a` on `demo`", 3),
         (("attach", "demo", "a"), "there is no job `a` on `demo`", 3),
         (("kill", "demo", "a"), "there is no job `a` on `demo`", 3),
         (("jobs", "demo", "--remove", "a"), "there is no job `a` on `demo`", 3),

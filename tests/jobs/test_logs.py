@@ -51,6 +51,28 @@ def test_what_a_broken_connection_has_not_brought_is_asked_for_again(tpuctl: Con
     assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*map(str, range(1, 3001))), "", 0)
 
 
+def test_links_that_break_at_once_are_made_again(tpuctl: Console, demo: Slice) -> None:
+    """What asks for jobs is cut off like what follows them: by a lost link, or since something here killed ssh."""
+    demo.run("a", "echo $TPUCTL_WORKER_ID")
+    demo.until_ended("a", 0, 1)
+    lost = 'echo "client_loop: send disconnect: Broken pipe" >&2; exit 255'
+    demo.ssh(f': > "$home/at$$"; case $(ls "$home" | grep -c at).${{host##*.}} in [13].1) kill -9 $$;; 1.2) {lost};; esac')
+
+    assert sorted(tpuctl("logs", "demo", "-f")[0].splitlines()) == ["[0] 0", "[1] 1"]
+
+    # Whose name is told is followed at once, wherever it is.
+    demo.run("b", "echo $TPUCTL_NODE", "--worker", "1")
+    demo.ssh(': > "$home/once$$"; [ $(ls "$home" | grep -c once) = 1 ] || exit 1')
+    assert tpuctl("logs", "demo", "b", "-f") == ("[1] demo\n", "", 0)
+
+    demo.ssh("kill -9 $$")
+    assert tpuctl("kill", "demo", "a", "--worker", "0") == (
+        "",
+        "error: worker 0: ssh was ended on this machine, by KILL\n",
+        11,
+    )
+
+
 def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: Slice) -> None:
     put(sandbox, "other", labels={"team": "vision"})
     sandbox_nodes = ("demo", "other")

@@ -79,6 +79,28 @@ def test_a_command_that_nobody_follows_is_ended_after_a_while(worker: Callable[.
         os.killpg(group, 0)
 
 
+def test_a_full_disk_is_told_and_the_code_stays(pod: Slice) -> None:
+    small = 'mkdir -p ~/.tpuctl && mount -t tmpfs -o size=300k none ~/.tpuctl && exec /bin/sh "$@"'
+    shell = pod.root / "small"
+    shell.write_text(f"#!/bin/sh\nexec unshare -rm sh -c '{small}' sh \"$@\"\n")
+    shell.chmod(0o755)
+    pod.plan({0: [{"shell": str(shell)}]})
+    environ = {"HOME": str(pod.home(0)), "PATH": os.environ["PATH"]}
+    if subprocess.run([shell, "-c", "true"], env=environ, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    line = "head -c 1000000 /dev/zero 2>/dev/null; exit 3"
+
+    out, err, code = pod.run("--worker", "0-1", "-o", "json", "--", line)
+
+    report = json.loads(out)["workers"]
+    assert [(one["exitCode"], one["stdoutBytes"], one.get("diskFull")) for one in report] == [
+        (3, report[0]["stdoutBytes"], True),
+        (3, 1_000_000, None),
+    ]
+    assert 200_000 < report[0]["stdoutBytes"] < 300_000
+    assert ("warning: the disk of worker 0 was full: output may be incomplete" in err.splitlines(), code) == (True, 11)
+
+
 def test_what_the_client_has_takes_no_disk(worker: Callable[..., Any], tmp_path: Path) -> None:
     size = 80 * MIB
     order = Order(
@@ -106,9 +128,10 @@ def test_what_the_client_has_takes_no_disk(worker: Callable[..., Any], tmp_path:
 def test_what_earlier_connections_are_still_told_starts_nothing(worker: Callable[..., Any], tmp_path: Path) -> None:
     """A word that was on its way while the link hung arrives after a second connection has done everything."""
     order = Order(job="job", token="t" * 32, line="echo x >>count", linger=timedelta(minutes=5))
-    with worker(order) as early, worker(order) as other:
-        for client in (early, other):
-            assert client.stdout.read(13 + 8)[-3:] == b"new"
+    with worker(order) as early:
+        assert early.stdout.read(13 + 8)[-3:] == b"new"
+        other = worker(order)
+        assert other.stdout.read(13 + 8)[-3:] == b"new"
         with worker(order) as late:
             begin(late)
             until((tmp_path / ".tpuctl" / "jobs" / "job.0" / "exit").exists)

@@ -57,6 +57,30 @@ def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice
     assert pod.left() == []
 
 
+def test_an_ssh_that_is_killed_is_made_again_and_what_logs_in_is_not_taken_for_its_words(pod: Slice) -> None:
+    """On worker 0 the ssh here is killed, on worker 1 the login shell; neither says so, but something else has spoken."""
+    shell = pod.root / "noisy"
+    shell.write_text('#!/bin/sh\necho "pyenv: cannot rehash" >&2\necho $PPID >0; echo $$ >1\nexec /bin/sh "$@"\n')
+    shell.chmod(0o755)
+    early = pod.root / "early"
+    early.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    early.chmod(0o755)
+    links: list[Link] = [{"shell": str(early)}, {"shell": str(shell)}, GOOD]
+    pod.plan({0: links, 1: links[1:]})
+
+    line = "echo x >>count; kill -9 $(cat ~/$TPUCTL_WORKER_ID); sleep 0.1; cat count"
+    out, err, code = pod.run("--worker", "0-1", "--", line)
+
+    assert (sorted(out.splitlines()), sorted(err.splitlines()), code) == (
+        ["[0] x", "[1] x"],
+        [
+            "worker 0: connection lost (ssh was ended on this machine, by KILL); attaching again",
+            "worker 1: connection lost; attaching again",
+        ],
+        0,
+    )
+
+
 def test_stdin_arrives_once_over_links_that_are_cut(pod: Slice) -> None:
     data = os.urandom(5_000_000)
     pod.plan({2: [{"said": 2_000_000}, {"said": 1_500_001}, GOOD]})

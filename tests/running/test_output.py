@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 
 from tests.running import Slice
 
@@ -52,6 +53,40 @@ def test_a_terminal_is_not_broken(pod: Slice) -> None:
         mark = f"\x1b[{hue}m[{worker}]\x1b[0m "
         mine = [shown.removeprefix(mark) for shown in several.splitlines() if shown.startswith(mark)]
         assert mine == ["\x1b[31mred\x1b[0mé\ufffd1m\ufffd", "10%", "20%", "end"]
+
+
+def test_what_comes_after_the_shell_has_ended_comes_too(pod: Slice) -> None:
+    """As with ssh, for a while: from whatever holds the output open, and from nothing else."""
+    line = "sleep 3 >/dev/null 2>&1 & (sleep 0.5; echo late; echo err >&2) & echo first; exit 3"
+    began = time.monotonic()
+
+    failed = "error: the command failed on worker 0 (exit 3)\n"
+    assert pod.run("--worker", "0", "--", line) == ("first\nlate\n", f"err\n{failed}", 11)
+    assert time.monotonic() - began < 3
+
+
+def test_output_is_not_lost_in_silence_where_there_is_no_stdout(pod: Slice) -> None:
+    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--"]
+    environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
+    results = []
+    for line in ("echo out; sleep 60", "echo err >&2"):
+        shell = ["sh", "-c", 'exec "$@" >&-', "sh", *words, line]
+        done = subprocess.run(
+            shell,
+            env=environ,
+            cwd=pod.tpuctl.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=20,
+            check=False,
+        )
+        results.append((done.stderr, done.returncode))
+
+    closed = (
+        b"error: cannot write to stdout: it is closed\n  hint: what still ran of the command was ended on its workers\n"
+    )
+    assert results == [(closed, 1), (b"err\n", 0)]
+    assert pod.left() == []
 
 
 def on_terminal(pod: Slice, *arguments: str) -> str:
@@ -105,5 +140,11 @@ def test_logs_that_cannot_be_written_are_said_before_and_while_it_runs(pod: Slic
     )
     assert pod.texts("ran") == {}
     out, err, code = pod.run("--worker", "1", "--log-dir", "full", "--", "yes; touch ~/went-on")
-    assert (err, code) == (f"error: {pod.tpuctl.folder}/full/worker-1.log: no space left on device\n", 1)
+    assert (err.splitlines(), code) == (
+        [
+            f"error: {pod.tpuctl.folder}/full/worker-1.log: no space left on device",
+            "  hint: what still ran of the command was ended on its workers",
+        ],
+        1,
+    )
     assert (set(out.split()) <= {"y"}, pod.texts("went-on"), pod.left()) == (True, {}, [])

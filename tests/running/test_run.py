@@ -102,7 +102,9 @@ def test_a_shell_that_prints_before_and_a_link_that_opens_late_change_nothing(po
 
 
 def test_handshakes_are_few_at_once_but_commands_all_and_batches_so_many(pod: Slice) -> None:
-    command = "date +%s.%N >begin; while [ $(ls ../*/begin | wc -l) -lt 8 ]; do sleep 0.02; done; date +%s.%N >end"
+    command = (
+        "date +%s.%N >b; mv b begin; while [ $(ls ../*/begin | wc -l) -lt 8 ]; do sleep 0.02; done; date +%s.%N >end"
+    )
     assert pod.run("--fanout", "2", "--", command)[2] == 0
     begin, end = pod.texts("begin"), pod.texts("end")
     assert max(map(float, begin.values())) < min(map(float, end.values()))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 from tests.running import Slice
+from tpuctl.remote.running.interrupts import passed_on
 
 DEFIANT = 'for s in INT QUIT TERM; do trap "echo $s >>got" $s; done; touch ready; while :; do sleep 0.02; done'
 
@@ -51,6 +55,17 @@ def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
         "KILL sent; Ctrl-C again leaves them", "interrupted",
     ]  # fmt: skip
     assert (out, program.returncode, running(pod), pod.left()) == (b"", 130, [], [])
+
+
+def test_interrupts_that_come_together_are_counted() -> None:
+    """Python calls a handler once for several signals that came while it was busy."""
+    with passed_on() as interrupts:
+        line = f"for i in 1 2 3; do kill -INT {os.getpid()}; sleep 0.01; done"
+        with subprocess.Popen(["sh", "-c", line]) as keys:
+            while keys.poll() is None:
+                hashlib.pbkdf2_hmac("sha256", b"", b"", 400_000)  # nothing is handled meanwhile
+        assert interrupts.take() == [signal.SIGINT] * 3
+        assert interrupts.take() == []
 
 
 def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
@@ -101,6 +116,20 @@ def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
     assert running(pod) == []
 
 
+def test_where_it_had_not_begun_nothing_was_ended(pod: Slice) -> None:
+    line = (
+        "[ $TPUCTL_WORKER_ID = 1 ] && while [ ! -e ../0/began ]; do sleep 0.02; done && exit 3; touch began; sleep 60"
+    )
+
+    _, err, code = pod.run("--worker", "0-4", "--batch", "2", "--fail-fast", "--", line)
+
+    assert (err.splitlines()[-1], code, list(pod.texts("began"))) == (
+        "error: the command failed on 1 of 5 workers: 1 (exit 3); it was ended on 0; it was not started on 2-4",
+        11,
+        [0],
+    )
+
+
 def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
     pod.plan({1: [{"hangs": True}]})
     with pod.start("--worker", "0-1", "--", "touch began") as program:
@@ -109,7 +138,7 @@ def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=20)
 
-    assert (out, err.decode().splitlines()[-1], program.returncode) == (b"", "interrupted", 130)
+    assert (out, err, program.returncode) == (b"", b"nothing was started\ninterrupted\n", 130)
     assert (pod.texts("began"), pod.left()) == ({}, [])
 
 

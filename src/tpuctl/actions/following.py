@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.running import Result
-from tpuctl.remote.running.crew import Crew, Interrupts
+from tpuctl.remote.running.crew import Crew
 from tpuctl.remote.running.interrupts import passed_on
 from tpuctl.remote.running.post import Post
 from tpuctl.remote.running.values import Limits, Order, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.actions.jobs import Job
     from tpuctl.clock import Clock
-    from tpuctl.remote.jobs.asking import Silence
     from tpuctl.remote.member import Member
     from tpuctl.remote.running.values import Audience
     from tpuctl.remote.ssh import Connection
@@ -37,14 +34,14 @@ class Follower:
         self._clock, self._audience = clock, audience
         self._inquire, self._ssh_options = inquire, ssh_options
 
-    def follow(self, job: Job, silent: Sequence[Silence] = (), *, passes_signals: bool = False) -> Result:
-        """Pass on what a job prints from its shares' `starts` on; workers that were silent are tried, too.
+    def follow(self, job: Job, others: Sequence[Member] = (), *, passes_signals: bool = False) -> Result:
+        """Pass on what a job prints from its shares' `starts` on; from its beginning on others that may have it.
 
         With `passes_signals` SIGINT and SIGTERM are sent to the job as `tpuctl run` does it. Else the job is left alone: a
         signal raises here what it raises, and the connections are let go. Raises `SshProgramMissingError`.
         """
         places = [(share.member, share.starts) for share in job.shares]
-        places += [(one.member, (0, 0)) for one in silent]
+        places += [(member, (0, 0)) for member in others]
         posts = [
             Post(
                 member,
@@ -54,35 +51,9 @@ class Follower:
             )
             for member, start in places
         ]
-        with passed_on() if passes_signals else _none() as interrupts:
+        with passed_on(catch=passes_signals) as interrupts:
             crew = Crew(posts, Limits(), self._audience, self._clock, interrupts=interrupts, inquire=self._inquire)
             endings = crew.work()
-        # A worker that did not tell whether it has the job, and has not, has no part in it.
-        strangers = [one.member for one in silent]
-        meant = [one for one in endings if one.outcome is not Outcome.REFUSED or one.member not in strangers]
+        # Another worker that has not got the job has no part in it.
+        meant = [one for one in endings if one.outcome is not Outcome.MISSING or one.member not in others]
         return Result(job.name, tuple(meant), crew.stopping.reason)
-
-
-class _Never:
-    """Signals that do not come here."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def fileno(self) -> int:
-        """Return what never becomes readable."""
-        return self._file
-
-    def take(self) -> list[int]:
-        """Return none."""
-        return []
-
-
-@contextmanager
-def _none() -> Iterator[Interrupts]:
-    ends = os.pipe()
-    try:
-        yield _Never(ends[0])
-    finally:
-        for end in ends:
-            os.close(end)

@@ -13,7 +13,7 @@ from tpuctl.names import NodeReference
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuctl.actions.cloud import Context
+    from tpuctl.actions.cloud import Cloud, Context
     from tpuctl.actions.locate import Place
     from tpuctl.actions.observation import Task
     from tpuctl.events import Event
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class OneOff:
-    """One node of one run. It remembers whether this run made the node: only then it may remove it."""
+    """One node of one run. It remembers whether this run made the node: only then it may remove it.
+
+    `is_removed`: there is none any more, or soon; `was_deleted`: because this run asked for that.
+    """
 
     def __init__(self, task: Task, found: Node | None) -> None:
         self._task = task
@@ -31,6 +34,7 @@ class OneOff:
         self.was_there = found is not None
         self.was_made = False
         self.is_removed = False
+        self.was_deleted = False
 
     @property
     def name(self) -> NodeName:
@@ -72,4 +76,12 @@ class OneOff:
         (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
         if isinstance(ending, TpuctlError):
             raise ending
-        self.is_removed = True
+        self.is_removed = self.was_deleted = True
+
+    def is_left(self, cloud: Cloud) -> bool | None:
+        """Tell whether the node that the run has used is there; nothing where the API does not say."""
+        try:
+            node = cloud.find_node(self._task.name)
+        except TpuctlError:
+            return None
+        return node is not None and (self._node is None or node.id == self._node.id)

@@ -50,10 +50,29 @@ def to_json(result: Result) -> dict[str, Any]:
                 "stdoutBytes": ending.out_size,
                 "stderrBytes": ending.err_size,
                 **({"error": ending.why} if ending.why else {}),
+                **{name: True for name, is_so in _remarks(ending).items() if is_so},
             }
             for ending in result.endings
         ],
     }
+
+
+def warnings(endings: Sequence[Ending], *, tells_ends: bool = True) -> list[str]:
+    """Return what the user must know of commands that have ended, one line for those that share it.
+
+    Without `tells_ends` also that the workers ended them, for that is then told nowhere else.
+    """
+    texts = {
+        "diskFull": "the disk of {} was full: output may be incomplete",
+        "outlived": "processes of the command still run on {}: what they print from now on is not shown",
+        **({} if tells_ends else {"timedOut": "the time was up: the command was ended on {}"}),
+    }
+    found = {name: [ending for ending in endings if _remarks(ending)[name]] for name in texts}
+    return [text.format(f"worker {labels(found[name])}") for name, text in texts.items() if found[name]]
+
+
+def _remarks(ending: Ending) -> dict[str, bool]:
+    return {"timedOut": ending.was_late, "diskFull": ending.disk_was_full, "outlived": ending.is_outlived}
 
 
 def problem(result: Result) -> TpuctlError | None:
@@ -62,9 +81,11 @@ def problem(result: Result) -> TpuctlError | None:
     if not bad or result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
         return None
     total = len(result.endings)
-    if result.stopped is Reason.TIMED_OUT:
+    if result.stopped is Reason.TIMED_OUT or all(ending.was_late for ending in bad):
         text = f"the time is up: the command was ended on {_count(bad, total)}: {labels(bad)}"
-        return TimedOutError(text, hint=_reasons(bad))
+        if all(ending.outcome is Outcome.NOT_STARTED for ending in bad):
+            text = f"the time is up: the command was not started on {_count(bad, total)}: {labels(bad)}"
+        return TimedOutError(text, hint=_reasons(ending for ending in bad if not ending.was_late))
     absent = [ending for ending in bad if ending.outcome in _ABSENT]
     if absent and all(not ending.is_good and ending.code is None for ending in result.endings):
         return _not_run(absent, total)
@@ -72,8 +93,7 @@ def problem(result: Result) -> TpuctlError | None:
     if ended and len(ended) < len(bad):
         bad = [one for one in bad if one not in ended]
     what = "; ".join(f"{labels(group)} ({how})" for how, group in _groups(bad))
-    if ended:
-        what += f"; it was ended on {labels(ended)}"
+    what += _stopped_on(ended)
     where = f"{_count(bad, total)}: {what}" if total > 1 else f"worker {what}"
     return RemoteCommandError(f"the command failed on {where}", hint=_reasons(bad))
 
@@ -110,6 +130,14 @@ def _not_run(absent: Sequence[Ending], total: int) -> TpuctlError:
     return RemoteCommandError(text, hint="\n".join(filter(None, [_reasons(absent), partial])) or None)
 
 
+def _stopped_on(ended: Sequence[Ending]) -> str:
+    """Return what was done on workers whose command did not fail by itself."""
+    spared = [ending for ending in ended if ending.outcome is Outcome.NOT_STARTED]
+    others = [ending for ending in ended if ending.outcome is not Outcome.NOT_STARTED]
+    groups = (("it was ended", others), ("it was not started", spared))
+    return "".join(f"; {what} on {labels(group)}" for what, group in groups if group)
+
+
 def _was_ended(ending: Ending) -> bool:
     return ending.signal in _OURS or ending.outcome is Outcome.NOT_STARTED
 
@@ -128,6 +156,8 @@ def _groups(endings: Iterable[Ending]) -> list[tuple[str, list[Ending]]]:
 def _how(ending: Ending) -> str:
     if ending.code is None:
         return {Outcome.NOT_STARTED: "not started", Outcome.LOST: "lost"}.get(ending.outcome, str(ending.outcome))
+    if ending.was_late:
+        return "timed out"
     meaning = _MEANINGS.get(ending.code)
     return f"exit {ending.code}: {meaning}" if meaning else f"exit {ending.code}"
 

@@ -107,8 +107,12 @@ class Runner:
             merged=command.detach,
             stdin=command.source is not None,
             linger=None if command.detach else self._linger,
+            # Of one that we follow we see to it ourselves, and the time counts from our beginning.
+            limit=limits.timeout if command.detach else None,
             about=json.dumps({"command": command.line, "detached": command.detach}),
         )
+        if command.detach:
+            limits = replace(limits, timeout=None)
         orders = [replace(order, environment=environment(member)) for member in members]
         return self._work(members, orders, limits, command)
 

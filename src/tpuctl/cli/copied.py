@@ -89,7 +89,8 @@ def _explain(app: App, one: Copied, *, is_single: bool) -> None:
 def _error(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
     first = failed[0].error
     hints = dict.fromkeys(one.error.hint for one in failed if one.error and one.error.hint)
-    hint = "\n".join(hints) or "the same command goes on where this one ended"
+    # A problem of a file is met again, unlike a link that broke.
+    hint = "\n".join(hints) or ("see to that first: what has arrived is not sent again" if failed[0].problems else None)
     if len(copied) == 1 and first is not None and not failed[0].problems:
         return first
     labels = ", ".join(one.member.label for one in failed)
@@ -97,7 +98,9 @@ def _error(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
     message = f"{what} on {len(failed)} of {len(copied)} workers: {labels}"
     if len(copied) == 1:
         name = failed[0].member.node.name.node_id
-        return CopyError(f"{len(failed[0].problems)} files of `{name}` were not copied; the others were", hint=hint)
+        count = len(failed[0].problems)
+        missing = f"1 file of `{name}` was" if count == 1 else f"{count} files of `{name}` were"
+        return CopyError(f"{missing} not copied" + ("; the others were" if copied[0].files else ""), hint=hint)
     if all(isinstance(one.error, NotFoundError) for one in failed):
         return NotFoundError(message, hint=hint)
     return CopyError(message, hint=hint)

@@ -59,13 +59,16 @@ def ask(app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *,
     """Return the workers of these nodes. Raises what `members` raises."""
     from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.asking import Workers  # noqa: PLC0415  # as above
 
     meant = WorkerSet.parse(worker)
     found = members(app, find_nodes(app, nodes, selector), meant)
     await_key(app, found)
-    return Choice(Workers(found, keeping(app)), job, " ".join([*nodes, *(f"-l {one}" for one in selector)]))
+    return Choice(
+        Workers(found, keeping(app), SystemClock()), job, " ".join([*nodes, *(f"-l {one}" for one in selector)])
+    )
 
 
 def tell_errors(app: App, errors: Sequence[TpuctlError]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from tpuctl.actions.sync import sync
 from tpuctl.cli.keeping import keeping
 from tpuctl.cli.syncing import Wish
 from tpuctl.clock import SystemClock
-from tpuctl.errors import RemoteCommandError, TpuctlError
+from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
 from tpuctl.remote.copying.values import Tally
@@ -21,12 +22,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.cli.app import App
+    from tpuctl.remote.copying.values import Copied
     from tpuctl.remote.member import Member
+
+# Where libtpu writes its logs unless it is told otherwise (Cloud TPU's troubleshooting guide).
+_ALWAYS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
+
+
+def check(app: App, source: Path | None, log_folder: Path | None) -> None:
+    """Raise what is wrong with the folders of this machine, before a node is made: one to sync, one for logs, which is made."""
+    if source is not None:
+        _order(app, source).read()
+    if log_folder is None:
+        return
+    try:
+        log_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_logs(log_folder, (error.strerror or str(error)).lower()) from error
+    if not os.access(log_folder, os.W_OK | os.X_OK):
+        raise _no_logs(log_folder, "permission denied")
+
+
+def log_folder(app: App, node: str) -> Path:
+    """Return the folder for what would go with a node; git does not see it, nor does a sync. Raises `InvalidInputError`."""
+    parent = app.invocation.folder / "tpuctl-logs"
+    try:
+        parent.mkdir(exist_ok=True)
+        (parent / ".gitignore").write_text("*\n", "utf-8")
+    except OSError as error:
+        raise _no_logs(parent, (error.strerror or str(error)).lower()) from error
+    return parent / node
 
 
 def bring(app: App, members: Sequence[Member], folder: Path) -> str:
     """Bring a folder to the workers, and return where it is there. Raises `RemoteCommandError` where one has not got it."""
-    wish = Wish.of(app, folder, {"folder": None, "delete": True, "dry_run": False, "via": "auto"})
+    wish = _order(app, folder)
     tree, clock = wish.read(), SystemClock()
     with Meter(app.terminal, clock) as meter:
         synced = sync(members, tree, wish.order, clock=clock, tell=meter, ssh_options=keeping(app))
@@ -40,8 +70,8 @@ def bring(app: App, members: Sequence[Member], folder: Path) -> str:
 
 
 def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: Path) -> None:
-    """Copy what there is of these paths from every worker. What cannot be copied is told; it changes nothing else."""
-    for path in paths:
+    """Copy libtpu's logs and these paths from every worker. What cannot be copied is told; it changes nothing else."""
+    for path in (*_ALWAYS, *paths):
         try:
             copied = download(
                 members,
@@ -57,7 +87,30 @@ def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: P
             continue
         if any(one.files for one in copied):
             app.terminal.note(f"collected `{path}` into `{folder}`")
+        if path in paths and (why := _why_not(copied)):
+            app.terminal.warn(f"`{path}` was not collected: {why}")
     for member in members:
         # Made for what there might have been.
         with suppress(OSError):
             (folder / member.label).rmdir()
+
+
+def _why_not(copied: Sequence[Copied]) -> str | None:
+    """Return why something was not copied whole; that only some workers have it is no reason."""
+    wrong = [one for one in copied if one.error and not isinstance(one.error, NotFoundError)]
+    if wrong:
+        labels = ", ".join(one.member.label for one in wrong)
+        return f"{wrong[0].error.message if wrong[0].error else ''} (worker {labels})"
+    if any(one.files for one in copied):
+        return None
+    return "it is not on any worker" if any(one.error for one in copied) else "there are no files in it"
+
+
+def _order(app: App, folder: Path) -> Wish:
+    return Wish.of(app, folder, {"folder": None, "delete": True, "dry_run": False, "via": "auto"})
+
+
+def _no_logs(folder: Path, why: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"no logs can be written to `{folder}`: {why}", hint="name another folder with `--log-dir`"
+    )

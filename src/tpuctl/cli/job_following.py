@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from tpuctl.actions.running import Result
     from tpuctl.cli.app import App
     from tpuctl.cli.job_choice import Choice
-    from tpuctl.remote.jobs.asking import Silence
+    from tpuctl.remote.member import Member
+
+_LASTING = {True: "goes on without us", False: "goes on as long as somebody follows it", None: "is left alone"}
 
 
-def follow(app: App, choice: Choice, job: Job, silent: Sequence[Silence], *, passes_signals: bool = False) -> Result:
-    """Show what a job prints until it has ended. Left by a signal, say that the job goes on and how to come back."""
-    members = [share.member for share in job.shares] + [one.member for one in silent]
-    lasting = "goes on as long as somebody follows it" if job.is_detached is False else "goes on without us"
-    what = f"job `{job.name}` {lasting}"
+def follow(app: App, choice: Choice, job: Job, others: Sequence[Member], *, passes_signals: bool = False) -> Result:
+    """Show what a job prints until it has ended, also on others that may have it.
+
+    Left by a signal, say what becomes of the job and how to come back.
+    """
+    members = [*(share.member for share in job.shares), *others]
+    what = f"job `{job.name}` {_LASTING[job.is_detached]}"
     resume, undo = f"tpuctl logs {choice.nodes} {job.name} -f", f"tpuctl kill {choice.nodes} {job.name}"
     to_stderr = app.format in {Format.JSON, Format.YAML}
     with (
@@ -38,4 +42,4 @@ def follow(app: App, choice: Choice, job: Job, silent: Sequence[Silence], *, pas
             inquire=lambda member: why_gone(app, member),
             ssh_options=choice.workers.ssh_options,
         )
-        return follower.follow(job, silent, passes_signals=passes_signals)
+        return follower.follow(job, others, passes_signals=passes_signals)

@@ -11,9 +11,13 @@ from tpuctl.cli.options import cli_command
 from tpuctl.errors import ExitCode, RemoteCommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.actions.jobs import Job, Listing
     from tpuctl.cli.app import App
     from tpuctl.cli.job_choice import Choice
+    from tpuctl.remote.member import Member
+    from tpuctl.remote.running.values import Ending
 
 
 @cli_command("logs", without=("output",))
@@ -37,15 +41,20 @@ def command(
       tpuctl logs trainer 0412-093001-5e1f --worker 3 --tail 100
       tpuctl logs -l team=vision nightly
     """
-    from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.jobs import Job, choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.jobs import state  # noqa: PLC0415  # as above
 
     choice = chosen(app, words, selector, worker)
+    if follow and choice.job and tail is None:
+        # To ask first how the job is would take as long again as to follow it.
+        return _follow(app, choice, Job(choice.job, ()), choice.workers.members)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes)
     if choice.job is None and app.terminal.is_interactive:
         app.terminal.note(f"job {job.name} ({state(job.shares)}): {job.command}")
-    return _follow(app, choice, listing, job) if follow else _read(app, choice, listing, job)
+    if follow:
+        return _follow(app, choice, job, [one.member for one in listing.silent])
+    return _read(app, choice, listing, job)
 
 
 def _read(app: App, choice: Choice, listing: Listing, job: Job) -> int:
@@ -56,14 +65,26 @@ def _read(app: App, choice: Choice, listing: Listing, job: Job) -> int:
 
     with Streams(app.terminal, [share.member for share in job.shares]) as streams:
         silent = Reader(streams, choice.workers.ssh_options, SystemClock()).read(job.shares)
+    _warn(app, [share.ending for share in job.shares])
     return tell_errors(app, failures([*listing.silent, *silent]))
 
 
-def _follow(app: App, choice: Choice, listing: Listing, job: Job) -> int:
+def _warn(app: App, endings: Sequence[Ending]) -> None:
+    from tpuctl.actions.run_report import warnings  # noqa: PLC0415  # completion and --help need not wait for it
+
+    for text in warnings(endings, tells_ends=False):
+        app.terminal.warn(text)
+
+
+def _follow(app: App, choice: Choice, job: Job, others: Sequence[Member]) -> int:
+    from tpuctl.actions.jobs import missing  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.actions.run_report import labels  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.job_following import follow  # noqa: PLC0415  # as above
 
-    result = follow(app, choice, job, listing.silent)
+    result = follow(app, choice, job, others)
+    if not result.endings:
+        raise missing(job.name, choice.nodes)
+    _warn(app, result.endings)
     cut = [ending for ending in result.endings if ending.code is None]
     if not cut:
         return ExitCode.OK

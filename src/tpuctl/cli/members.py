@@ -26,7 +26,7 @@ def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> li
         if login:
             app.log_in_as(login)
         names.append(name)
-    chosen = select(app, names, all_nodes=False, labels=labels)
+    chosen = select(app, names, all_nodes=None, labels=labels)
     if chosen is None:
         return [app.find(name) for name in dict.fromkeys(names)]
     return [app.find(f"{name.zone}/{name.node_id}") for name in chosen]

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 _FILES = (".yaml", ".yml")
-# Where libtpu writes its logs unless it is told otherwise (Cloud TPU's troubleshooting guide).
-_COLLECTED = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +45,35 @@ class Job:
 
 def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
     """Do the whole job and return its exit code; what this run made is removed in any case where that was asked for."""
+    from tpuctl.cli.job_files import check, log_folder  # noqa: PLC0415  # completion and --help need not wait for it
+
     one_off = OneOff(*_task(app, node, job))
     name = one_off.name
+    if wish.log_folder is None and (job.remove or job.collect):
+        wish = replace(wish, log_folder=log_folder(app, name.node_id))
+    check(app, job.sync, wish.log_folder)
     if not job.remove:
         return _work(app, one_off, name, job, wish)
-    if wish.log_folder is None:
-        wish = replace(wish, log_folder=_log_folder(app, name))
     with hang_up_terminates():
         try:
             code = _work(app, one_off, name, job, replace(wish, passes_signals=False))
         except (KeyboardInterrupt, TerminatedError):
             with undisturbed():
                 _take_down(app, one_off, name, wait=False)
-            where = f"{name.zone}/{name.node_id}"
-            with app.going_on(f"`{where}` {_how_left(one_off)}", resume=f"tpuctl wait {where} --for gone"):
+            with app.going_on(
+                f"`{name.zone}/{name.node_id}` {_how_left(one_off)}", resume=_next_step(app, one_off, name)
+            ):
                 raise
         except BaseException as error:
             _take_down(app, one_off, name, wait=True)
-            if isinstance(error, TpuctlError) and one_off.is_removed:
+            _tell_logs(app, wish)
+            if isinstance(error, TpuctlError) and one_off.was_deleted:
                 # What it advised was for a node that is there.
                 error.hint = f"the node that this run made, `{name.node_id}`, is deleted"
             raise
-        return _take_down(app, one_off, name, wait=True) or code
+        left = _take_down(app, one_off, name, wait=True)
+        _tell_logs(app, wish)
+        return left or code
 
 
 def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
@@ -119,7 +124,7 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
         # Where the command has not ended there is nothing, or no way to it: the node would bill on while that is tried.
         ended = [ending.member for ending in result.endings if ending.code is not None]
         if wish.log_folder is not None and ended:
-            collect(app, ended, (*_COLLECTED, *job.collect), wish.log_folder)
+            collect(app, ended, job.collect, wish.log_folder)
     return code
 
 
@@ -127,7 +132,10 @@ def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
     """Delete the node where this run made it; return 0, or the exit code of what kept it from being deleted."""
     if not one_off.was_made:
         if one_off.was_there and wait:
-            app.terminal.note(f"`{name.node_id}` was there before and is left as it is")
+            if one_off.is_left(app.client) is False:
+                app.terminal.warn(f"`{name.node_id}` was there before, and somebody else has deleted it meanwhile")
+            else:
+                app.terminal.note(f"`{name.node_id}` was there before and is left as it is")
         return ExitCode.OK
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, None))
     try:
@@ -149,18 +157,24 @@ def _same_place(app: App, source: Path, there: str) -> str:
     return there if below == "." else f"{there}/{below}"
 
 
-def _log_folder(app: App, name: NodeName) -> Path:
-    """Return the folder for what would go with the node; git does not see it, nor does a sync."""
-    parent = app.invocation.folder / "tpuctl-logs"
-    parent.mkdir(exist_ok=True)
-    (parent / ".gitignore").write_text("*\n", "utf-8")
-    return parent / name.node_id
+def _tell_logs(app: App, wish: Wish) -> None:
+    if wish.log_folder is not None and any(wish.log_folder.iterdir()):
+        app.terminal.note(f"the logs are in `{wish.log_folder}`")
 
 
 def _how_left(one_off: OneOff) -> str:
     if one_off.is_removed:
-        return "is being deleted"
-    return "could not be deleted and bills on" if one_off.was_made else "was there before and is left as it is"
+        return "is being deleted" if one_off.was_deleted else "is not there"
+    if one_off.was_made:
+        return "could not be deleted and bills on"
+    return "was there before and is left as it is" if one_off.was_there else "was not made"
+
+
+def _next_step(app: App, one_off: OneOff, name: NodeName) -> str:
+    where = f"{name.zone}/{name.node_id}"
+    if one_off.was_deleted:
+        return f"tpuctl wait {where} --for gone"
+    return f"tpuctl down {where}" if one_off.was_made and not one_off.is_removed else app.command_line()
 
 
 def _going_on(name: NodeName, one_off: OneOff) -> str:

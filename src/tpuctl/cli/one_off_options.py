@@ -49,6 +49,7 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
     Raises `InvalidInputError` for those that mean nothing without it.
     """
     given = take_spec(options)
+    detach = options["detach"]
     taken = {name: options.pop(name) for name in _NAMES}
     if taken["up"] is None:
         for name in ("remove", "exclusive", "sync", "no_sync", "collect"):
@@ -60,6 +61,12 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
             flag = f"--{value}" if name == "tier" else f"--{name.replace('_', '-')}"
             raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
         return None
+    for name, why in (("remove", "would delete the node under it"), ("collect", "would copy before it has ended")):
+        if detach and taken[name]:
+            flag = "--rm" if name == "remove" else f"--{name}"
+            raise InvalidInputError(
+                f"`--detach` leaves the command running, and `{flag}` {why}", hint="leave one of them out"
+            )
     from tpuctl.cli.one_off import Job  # noqa: PLC0415  # only for whole jobs
 
     return Job(

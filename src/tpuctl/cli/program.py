@@ -16,7 +16,7 @@ from tpuctl.cli.main import TerminatedError
 from tpuctl.cli.signals import undisturbed
 from tpuctl.cli.usage import asked_for_json, show_usage
 from tpuctl.errors import ExitCode, TpuctlError
-from tpuctl.output.terminal import Format, Streams
+from tpuctl.output.terminal import Format, StdoutClosedError, Streams
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
@@ -74,10 +74,11 @@ def run(invocation: Invocation) -> int:
     except TpuctlError as error:
         return _failed(app, error)
     except OSError as error:
-        if error.errno not in _OF_THE_MACHINE:
+        if error.errno not in _OF_THE_MACHINE and not isinstance(error, StdoutClosedError):
             raise
         place = error.filename or "cannot write to stdout"
-        return _failed(app, TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}"))
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        return _failed(app, TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}", hint=notes or None))
     finally:
         app.close()
 

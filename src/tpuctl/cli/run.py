@@ -82,7 +82,7 @@ def _only(nodes: tuple[str, ...], selector: tuple[str, ...]) -> str | None:
 
 
 def _wish(app: App, options: dict[str, Any]) -> Wish:
-    from tpuctl.cli.running import Wish, line_of  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.running import Wish, check_detached, line_of  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.remote.jobs.values import check_job_name  # noqa: PLC0415  # as above
     from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
 
@@ -91,6 +91,8 @@ def _wish(app: App, options: dict[str, Any]) -> Wish:
         raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
     if options["line"] is None and not words:
         raise InvalidInputError("which command?", hint="put it after `--`: `tpuctl run NODE -- hostname`")
+    if options["detach"]:
+        check_detached(app, options)
     environment = take_environment(app, options)
     limits = Limits(
         fanout=options["fanout"],

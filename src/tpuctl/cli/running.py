@@ -10,9 +10,9 @@ import stat
 import struct
 import termios
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.actions.run_report import causes, problem, to_json
+from tpuctl.actions.run_report import causes, problem, to_json, warnings
 from tpuctl.actions.running import Command, Runner, job_name
 from tpuctl.cli.environment_options import warn_of_environment
 from tpuctl.cli.keeping import keeping
@@ -26,7 +26,7 @@ from tpuctl.remote.running.stopping import Reason
 from tpuctl.remote.running.values import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from tpuctl.actions.running import Result
@@ -65,7 +65,7 @@ def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
     clock = SystemClock()
     form = app.format
     warn_of_environment(app, wish.environment, [member.node for member in members])
-    source = _source(app, members, takes_stdin=wish.takes_stdin and not wish.detach)
+    source = _source(app, members, wish)
     with Streams(
         app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
     ) as streams:
@@ -94,6 +94,8 @@ def show_result(app: App, result: Result, *, detached: bool = False) -> int:
         nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
         if app.terminal.is_interactive:
             app.terminal.note(f"it goes on without you: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+    for text in warnings(result.endings):
+        app.terminal.warn(text)
     reasons = causes(result)
     if reasons and len(result.endings) == 1:
         raise reasons[0]
@@ -124,29 +126,52 @@ def why_gone(app: App, member: Member) -> str | None:
     return None
 
 
-def _source(app: App, members: Sequence[Member], *, takes_stdin: bool) -> Source | None:
+def check_detached(app: App, options: Mapping[str, Any]) -> None:
+    """Raise `InvalidInputError` for what a command cannot have that is left running: pace, logs here, our stdin."""
+    for name in ("batch", "fail_fast", "log_dir"):
+        if options[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise InvalidInputError(
+                f"`{flag}` is for a command that is followed, and `--detach` leaves it running",
+                hint="leave one of them out; `tpuctl logs NODE JOB` shows what it prints, `tpuctl kill NODE JOB` ends it",
+            )
+    found = None if options["no_stdin"] else _stdin(app)
+    if found is not None and _has_something(*found):
+        raise InvalidInputError(
+            "stdin cannot go to a command that is left running",
+            hint="leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all workers",
+        )
+
+
+def _source(app: App, members: Sequence[Member], wish: Wish) -> Source | None:
     """Return our stdin for the command of a single worker, as ssh passes it on.
 
     Raises `InvalidInputError` where there is something on it to read, and several workers.
     """
+    found = _stdin(app) if wish.takes_stdin and not wish.detach else None
+    if found is None:
+        return None
+    if len(members) == 1:
+        return Source(found[0])
+    if _has_something(*found):
+        raise InvalidInputError(
+            f"stdin can go to one worker, and there are {len(members)}",
+            hint="choose one with `--worker`, or leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all",
+        )
+    return None
+
+
+def _stdin(app: App) -> tuple[int, int] | None:
+    """Return stdin's file and mode; nothing where nobody means a command to read it."""
     streams = app.terminal.streams
-    if not takes_stdin or streams.stdin_is_terminal:
+    if streams.stdin_is_terminal:
         return None
     try:
         file = streams.stdin.fileno()
         mode = os.fstat(file).st_mode
     except (io.UnsupportedOperation, ValueError, OSError):  # there is none, or it is closed
         return None
-    if stat.S_ISCHR(mode):
-        return None
-    if len(members) == 1:
-        return Source(file)
-    if _has_something(file, mode):
-        raise InvalidInputError(
-            f"stdin can go to one worker, and there are {len(members)}",
-            hint="choose one with `--worker`, or leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all",
-        )
-    return None
+    return None if stat.S_ISCHR(mode) else (file, mode)
 
 
 def _has_something(file: int, mode: int) -> bool:

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 
-def select(app: App, nodes: Sequence[str], *, all_nodes: bool, labels: Sequence[str]) -> list[NodeName] | None:
+def select(app: App, nodes: Sequence[str], *, all_nodes: bool | None, labels: Sequence[str]) -> list[NodeName] | None:
     """Return the nodes that `--all` or `-l` choose now; nothing where nodes are named.
 
-    Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
+    A command without `--all` says so by nothing for `all_nodes`. Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
     `ServiceUnavailableError` where a zone could not be asked.
     """
-    ways = sum((bool(nodes), all_nodes, bool(labels)))
+    ways = sum((bool(nodes), bool(all_nodes), bool(labels)))
     if ways != 1:
         what = "which nodes?" if ways == 0 else "nodes are chosen in several ways"
-        raise InvalidInputError(what, hint="name them, or use `--all`, or `-l KEY=VALUE`")
+        all_of_them = "" if all_nodes is None else "`--all`, or "
+        raise InvalidInputError(what, hint=f"name them, or use {all_of_them}`-l KEY=VALUE`")
     if nodes:
         return None
     wanted = pairs("-l", tuple(labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.members import find_nodes, members
@@ -100,7 +101,7 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
             )
     if not is_plain:
         app.terminal.warn(
-            f"HOME is not the home of this account, and plain ssh reads {plain}/config: use `ssh -F {path}`"
+            f"HOME is not the home of this account, and plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
         )
 
 

@@ -82,6 +82,7 @@ FOREIGN_OPTIONS = {
     "--filter": "`-o json` and jq",
     "--limit": "`head`",
     "--force": "`--yes`",
+    "--yes": "nothing: this command asks nothing",
     "--quiet-confirm": "`--yes`",
     "--region": "`--zone`",
     "--all-zones": "nothing: all zones are looked at unless `--zone` is given",
@@ -110,7 +111,11 @@ def named_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
         params = command.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
         near = name if name in FOREIGN_OPTIONS else nearest(name, known) or nearest(name, FOREIGN_OPTIONS)
-        if near in FOREIGN_OPTIONS:
+        if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
+            near = "--yes"
+        if near == "--yes" and isinstance(command, click.Group):
+            hint = "put `--yes` after the command"
+        elif near in FOREIGN_OPTIONS and near not in known:
             ours, colon, why = FOREIGN_OPTIONS[near].partition(": ")
             hint = f"tpuctl has {ours} for that{colon}{why}"
         else:

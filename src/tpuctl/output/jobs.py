@@ -103,11 +103,15 @@ def _share_json(share: Share) -> dict[str, Any]:
         "followed": share.is_followed,
         "stdoutBytes": share.sizes[0],
         "stderrBytes": share.sizes[1],
+        **({"timedOut": True} if share.was_late else {}),
+        **({"diskFull": True} if share.disk_was_full else {}),
     }
 
 
 def _how(share: Share) -> str:
     match share.state:
+        case State.EXITED | State.SIGNALED if share.was_late:
+            return f"timed out (exit {share.code})"
         case State.EXITED:
             return f"exited {share.code}"
         case State.SIGNALED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import sys
@@ -47,7 +49,7 @@ class Streams:
         """Return the streams that the process was started with."""
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
-        stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _nowhere(), sys.stderr or _nowhere()
+        stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _closed(), sys.stderr or _nowhere()
         return cls(
             stdin,
             stdout,
@@ -62,6 +64,26 @@ class Streams:
 def _nowhere() -> TextIO:
     """Return what stands for a stream that was closed when the process began (`>&-`): Python has no object for it."""
     return Path(os.devnull).open("r+", encoding="utf-8")
+
+
+def _closed() -> TextIO:
+    """Return what stands for a stdout that was closed: nothing can be written to it, and so no data gets lost in silence."""
+    return io.TextIOWrapper(_Closed(os.devnull, "w"), encoding="utf-8", write_through=True)
+
+
+class StdoutClosedError(OSError):
+    """There is something to write, and no stdout."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EBADF, "it is closed")
+
+
+class _Closed(io.FileIO):
+    """A file that takes no bytes. Its number is in use, so that no other file gets it and is written to."""
+
+    def write(self, data: object, /) -> int:  # noqa: ARG002  # the signature of a file
+        """Refuse."""
+        raise StdoutClosedError
 
 
 class Terminal:

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 _HINTS = {
     "folder": "add `-r` to copy folders",
     "target": "name a folder that is there, or one new name in such a folder",
-    "hopeless": "what has arrived is kept: make room, and the same command goes on from there",
+    "new folder": "end it with `/`, and it is made",
+    "full": "what has arrived is kept: make room, and the same command goes on from there",
+    "read-only": "name a folder that can be written to",
+    "disk": "its disk fails: name a folder on another one",
 }
 
 
@@ -94,7 +97,7 @@ def _refusal(kind: str, message: str) -> TpuctlError:
         return NotFoundError(
             message, hint="paths on a worker begin in the login's home; `~` and wildcards are the worker's"
         )
-    if kind in {"folder", "target"}:
+    if kind in {"folder", "target", "new folder"}:
         return InvalidInputError(message, hint=_HINTS[kind])
     return RemoteCommandError(message, hint=_HINTS.get(kind))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tpuctl.remote.jobs.asking import AT_ONCE, Silence
 from tpuctl.remote.jobs.session import Session, opened
+from tpuctl.remote.running.failure import may_pass
 from tpuctl.remote.running.frames import Decoder, Told
-from tpuctl.remote.ssh import SSH_FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,11 +68,15 @@ class Reader:
 
     def _read_one(self, part: _Part, session: Session) -> Silence | None:
         """Read one worker to the end of what there is."""
+        before, tries = list(part.at), 0
         silence = self._pass_on(part, session)
-        for pause in _PAUSES:
-            if silence is None or silence.code != SSH_FAILED:
+        while silence is not None and may_pass(silence.code, silence.words, is_first=not tries):
+            # As long as each connection brings something it goes on.
+            tries = 0 if part.at != before else tries
+            if tries == len(_PAUSES):
                 break
-            self._clock.sleep(pause)
+            self._clock.sleep(_PAUSES[tries])
+            before, tries = list(part.at), tries + 1
             with self._opened(part) as again:
                 silence = self._pass_on(part, again)
         return silence

@@ -44,10 +44,9 @@ class Session:
             return late.stdout or b""
 
     def end(self) -> int | None:
-        """Return ssh's exit code; nothing where it has not ended by itself. A signal counts as 128 + its number."""
+        """Return ssh's exit code, a negative one where a signal ended it; nothing where it has not ended by itself."""
         with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_FAREWELL.total_seconds())
-            return code if code >= 0 else 128 - code
+            return self._process.wait(_FAREWELL.total_seconds())
         return None
 
     def words(self) -> str:

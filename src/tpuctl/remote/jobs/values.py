@@ -52,6 +52,8 @@ class Share:
     code: int | None = None
     signal: int | None = None
     was_abandoned: bool = False
+    was_late: bool = False
+    disk_was_full: bool = False
     command: str = ""
     is_detached: bool | None = None
     is_followed: bool = False
@@ -68,6 +70,8 @@ class Share:
             code=self.code,
             signal=self.signal,
             duration=self.duration,
+            was_late=self.was_late,
+            disk_was_full=self.disk_was_full,
         )
 
 
@@ -111,7 +115,9 @@ def parse_share(member: Member, told: dict[str, Any]) -> Share:
         duration=ending.duration if ending else age if state is State.RUNNING else None,
         code=ending.code if ending else None,
         signal=ending.signal if ending else None,
-        was_abandoned=bool(ending and ending.why),
+        was_abandoned=bool(ending and ending.was_abandoned),
+        was_late=bool(ending and ending.was_late),
+        disk_was_full=bool(ending and ending.disk_was_full),
         command=command,
         is_detached=is_detached,
         is_followed=bool(told["followed"]),

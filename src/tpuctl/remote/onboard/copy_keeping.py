@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _UNSAID = 8 << 20  # so many bytes may come before the sender hears which files are whole
 _LONGEST_NAME = 200  # of 255 bytes, the rest is for what is put around it
 # After these no other file has a better chance.
-_HOPELESS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "disk"}
 
 
 def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] | None = None) -> None:
@@ -111,17 +111,27 @@ class Keeper:
         target = self._target
         if os.path.isdir(target):
             return Place(to_text(target), True, None)  # noqa: FBT003  # a row
-        if count > 1 or (target.endswith(b"/") and not tree):
-            raise RefusedError("target", f"`{shown(target)}` is no folder that is there")
-        target = target.rstrip(b"/")
+        is_folder, target = target.endswith(b"/") and not tree, target.rstrip(b"/")
+        if count > 1 and not is_folder:
+            is_new = not os.path.lexists(target)
+            raise RefusedError("new folder" if is_new else "target", f"`{shown(target)}` is no folder that is there")
         parent = os.path.dirname(os.path.realpath(target))
         if not os.path.isdir(parent):
             raise RefusedError("target", f"there is no folder `{shown(os.path.dirname(target) or parent)}`")
+        if is_folder:
+            return self._new_folder(target)
         if tree and os.path.lexists(target):
             raise RefusedError("target", f"`{shown(target)}` is there and is no folder")
         if tree:
             return Place(to_text(_beside(target, tree)), False, to_text(target))  # noqa: FBT003  # as above
         return Place(to_text(target), False, None)  # noqa: FBT003  # as above
+
+    def _new_folder(self, path: bytes) -> Place:
+        try:
+            os.mkdir(path)
+        except OSError as error:
+            raise RefusedError("target", f"`{shown(path)}` cannot be made: {reason(error)}") from error
+        return Place(to_text(path), True, None)  # noqa: FBT003  # a row
 
     def expect(self, number: int, entry: Entry) -> Sequence[tuple[int, int, str]]:
         """Make ready for an entry, and return how much of it is here already, and the digest of that; nothing for nothing."""
@@ -261,7 +271,7 @@ class Keeper:
         self._coming.pop(number, None)
         problem = f"`{shown(path)}`: {reason(error)}"
         if error.errno in _HOPELESS:
-            raise RefusedError("hopeless", problem) from error
+            raise RefusedError(_HOPELESS[error.errno], problem) from error
         self._report(number, problem)
 
     def _close(self) -> None:

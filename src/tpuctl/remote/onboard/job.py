@@ -7,7 +7,8 @@ same order, one starts the command and the others join it. In it:
     about    what the client wants to remember      in         a FIFO, where the command reads what the client sends
     lock     held while somebody waits for the      fed        who gives it that, how much it was given, and `end`
              command                                attached   held, shared, by whoever streams
-    pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`
+    pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`,
+                                                               and what else happened: `abandoned`, `late`, `full`
     trimmed  from where on out and err are kept     ending     it was told TERM, and all of it is to end
     detached all of it is kept until somebody removes it; what is left of other commands goes a day after their end
 
@@ -23,6 +24,7 @@ import os
 import select
 import time
 
+from tpuctl.remote.onboard.group import Rest, can_print
 from tpuctl.remote.onboard.link import Link
 from tpuctl.remote.onboard.small_files import is_locked, mark, read, remove
 from tpuctl.remote.onboard.streams import Feed, Stream
@@ -119,18 +121,23 @@ def stream(link: Link, folder: str, order: dict[str, Any], ended: int | None) ->
     fcntl.flock(attached, fcntl.LOCK_SH)
     streams = [Stream(link, folder, kind, offset) for kind, offset in zip((b"o", b"e"), order["offsets"])]
     feed = Feed(link, folder) if order["stdin"] else None
+    rest = Rest(folder)
     delay = QUICK
     while link.is_open:
-        # First how it ended, then what it printed: what was printed before the end is then complete.
+        # First how it ended and who can still print, then what was printed: what was printed before is then complete.
         end = read(folder + "/exit")
+        is_over = end is not None and rest.is_over()
+        if is_over and rest.prints:
+            for one in streams:
+                one.stop_here()
         moved = [one.pump() for one in streams]
         if any(moved):
             delay = QUICK
-        elif end is not None:
-            link.send(b"x", end)
+        elif end is not None and is_over:
+            link.send(b"x", end + b" outlived" * rest.prints)
             say_goodbye(link, folder)
             return
-        elif delay >= SLOW and not is_locked(folder + "/lock") and read(folder + "/exit") is None:
+        elif end is None and delay >= SLOW and not is_locked(folder + "/lock") and read(folder + "/exit") is None:
             link.send(b"l")
             return
         else:
@@ -165,14 +172,14 @@ def obey(folder: str, kind: bytes, payload: bytes, feed: Feed | None) -> None:
 
 
 def signal_group(folder: str, number: int) -> None:
-    """Send a signal to all processes of the command's group, unless it has ended."""
+    """Send a signal to all processes of the command's group, unless it has ended and left nothing behind that prints."""
     # The file is written a moment after the command has begun.
     for _ in range(200):
         group = read(folder + "/pid")
         if group is not None or read(folder + "/exit") is not None:
             break
         time.sleep(0.005)
-    if group is not None and read(folder + "/exit") is None:
+    if group is not None and (read(folder + "/exit") is None or can_print(folder)):
         if number == TERM:
             # All of it is to end, also what outlives the shell that was started.
             mark(folder + "/ending")

@@ -7,6 +7,8 @@ import os
 
 LONGEST = 64 * 1024
 RESERVED = 64
+# With less than that to write to a file system may have no block left.
+SPARE = 64 * 1024
 
 
 def is_locked(path: str) -> bool:
@@ -70,6 +72,15 @@ def settle(folder: str, name: str, data: bytes) -> None:
     finally:
         os.close(file)
     os.rename(path, "%s/%s" % (folder, name))
+
+
+def is_full(folder: str) -> bool:
+    """Tell whether the disk under a folder has no room for what a command prints."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < SPARE
 
 
 def remove(folder: str) -> None:

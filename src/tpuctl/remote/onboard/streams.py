@@ -18,6 +18,7 @@ class Stream:
 
     def __init__(self, link: Link, folder: str, kind: bytes, offset: int) -> None:
         self.link, self.folder, self.kind, self.offset = link, folder, kind, offset
+        self.end: int | None = None
         try:
             self.file = os.open(folder + ("/out" if kind == b"o" else "/err"), os.O_RDONLY)
         except FileNotFoundError:  # both are in one file
@@ -27,7 +28,8 @@ class Stream:
         """Send some of what there is; return whether there was any."""
         before = self.offset
         for _ in range(ROUND if self.file >= 0 else 0):
-            data = os.pread(self.file, BLOCK, self.offset)
+            most = BLOCK if self.end is None else max(0, min(BLOCK, self.end - self.offset))
+            data = os.pread(self.file, most, self.offset)
             if not data:
                 break
             # Looked at after the data was read: where there was a hole by then, this says so.
@@ -39,6 +41,11 @@ class Stream:
             self.link.send(self.kind, data)
             self.offset += len(data)
         return self.offset > before
+
+    def stop_here(self) -> None:
+        """Send no more than there is by now: whoever prints on may never end."""
+        if self.end is None and self.file >= 0:
+            self.end = os.fstat(self.file).st_size
 
 
 class Feed:

@@ -10,7 +10,8 @@ import time
 # `signal` makes enums of all its names, which costs more than the rest of this program.
 from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal  # type: ignore[import-not-found]  # of CPython
 
-from tpuctl.remote.onboard.small_files import RESERVED, is_locked, read, remove, reserve, settle, write
+from tpuctl.remote.onboard.group import others
+from tpuctl.remote.onboard.small_files import RESERVED, is_full, is_locked, read, remove, reserve, settle, write
 
 TYPE_CHECKING = False  # `typing` costs 5 ms
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 SOON, LATER = 0.004, 0.1
 LOOK_AROUND = 3.0
 TERM, KILL = 15, 9
-# What ends a command that nobody follows any more: INT, TERM, KILL, and the time between them.
-ABANDONED = (2, TERM, KILL)
+# What ends a command that nobody follows any more, and one whose time is up: INT, TERM, KILL, and the time between them.
+ENDING = {b"abandoned": (2, TERM, KILL), b"late": (TERM, KILL)}
 PATIENCE = 10.0
 
 
@@ -100,15 +101,17 @@ def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoRetu
         os.dup2(nowhere, number)
     # Written last: whoever reads it may signal the group.
     settle(folder, "pid", b"%d %d" % (child, os.getpid()))
-    abandoned = wait_for(child, folder, feeding, order["linger"])
+    watch = Watch(child, folder, order, began)
+    watch.wait(feeding)
     # The process is kept as a zombie until its end is written down, so that its number is nobody else's.
     status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert status is not None  # noqa: S101  # without WNOHANG there is one
     seconds = time.monotonic() - began
-    if abandoned or os.path.exists(folder + "/ending"):
+    if watch.why or os.path.exists(folder + "/ending"):
         wait_for_others(child)
-    word = b"exit" if status.si_code == os.CLD_EXITED else b"signal"
-    settle(folder, "exit", b"%s %d %.3f%s" % (word, status.si_status, seconds, b" abandoned" if abandoned else b""))
+    words = [b"exit" if status.si_code == os.CLD_EXITED else b"signal", b"%d %.3f" % (status.si_status, seconds)]
+    words += [watch.why] * bool(watch.why) + [b"full"] * (watch.is_full or is_full(folder))
+    settle(folder, "exit", b" ".join(words))
     os.waitpid(child, 0)
     os._exit(0)
 
@@ -141,31 +144,54 @@ def environment_of_login() -> dict[bytes, bytes]:
     return {name: value for name, found, value in (pair.partition(b"=") for pair in pairs) if found}
 
 
-def wait_for(child: int, folder: str, feeding: int | None, linger: float) -> bool:
-    """Wait until the command has ended; return whether it was ended because nobody followed it for `linger` seconds.
+class Watch:
+    """A command that runs, and what is to end it. `why` is what did so, if anything; `is_full`: its disk once was."""
 
-    `feeding` keeps the command's stdin open until the file `fed` says that all was given.
-    """
-    handle = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
-    followed = time.monotonic()
-    signals = list(ABANDONED)
-    delay = SOON
-    while True:
-        if os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-            return len(signals) < len(ABANDONED)
-        if feeding is not None and b"end" in (read(folder + "/fed") or b""):
-            os.close(feeding)
-            feeding = None
-        now = time.monotonic()
-        if linger and is_locked(folder + "/attached"):
-            followed = now
-        if linger and signals and now - followed > linger:
-            os.killpg(child, signals.pop(0))
-            followed = now - linger + PATIENCE
-        # Without a handle on the process, or while its stdin is being fed, there is nothing to wait for but time.
-        idle = handle is None or feeding is not None
-        delay = min(delay * 1.5, LATER) if idle else min(LOOK_AROUND, linger or LOOK_AROUND)
-        select.select([] if handle is None else [handle], [], [], delay)
+    def __init__(self, child: int, folder: str, order: dict[str, Any], began: float) -> None:
+        self.child, self.folder = child, folder
+        self.linger, self.limit = order["linger"], order["limit"]
+        self.began = self.followed = began
+        self.why = b""
+        self.is_full = False
+        self.signals: list[int] = []
+        self.due = 0.0
+
+    def wait(self, feeding: int | None) -> None:
+        """Wait until it has ended. `feeding` keeps its stdin open until the file `fed` says that all was given."""
+        handle = os.pidfd_open(self.child) if hasattr(os, "pidfd_open") else None
+        delay = SOON
+        while os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if feeding is not None and b"end" in (read(self.folder + "/fed") or b""):
+                os.close(feeding)
+                feeding = None
+            pause = self.look(time.monotonic())
+            # Without a handle on the process, or while its stdin is being fed, there is nothing to wait for but time.
+            idle = handle is None or feeding is not None
+            delay = min(delay * 1.5, LATER) if idle else LOOK_AROUND
+            select.select([] if handle is None else [handle], [], [], min(delay, pause))
+
+    def look(self, now: float) -> float:
+        """Look around, end it if that is due, and return in how many seconds to look again."""
+        self.is_full = self.is_full or is_full(self.folder)
+        if self.linger and is_locked(self.folder + "/attached"):
+            self.followed = now
+            if self.why == b"abandoned":  # somebody has come back for it
+                self.due = now + self.linger
+        if self.why != b"late" and self.limit and now - self.began >= self.limit:
+            self.begin(b"late", now)
+        elif not self.why and self.linger and now - self.followed > self.linger:
+            self.begin(b"abandoned", now)
+        if self.signals and now >= self.due:
+            send(self.child, self.signals.pop(0))
+            self.due = now + PATIENCE
+        pause = min(LOOK_AROUND, self.linger or LOOK_AROUND)
+        if self.limit and self.why != b"late":
+            pause = min(pause, self.began + self.limit - now)
+        return max(0.0, min(pause, self.due - now) if self.signals else pause)
+
+    def begin(self, why: bytes, now: float) -> None:
+        """Have it ended from now on."""
+        self.why, self.signals, self.due = why, list(ENDING[why]), now
 
 
 def wait_for_others(group: int) -> None:
@@ -173,26 +199,15 @@ def wait_for_others(group: int) -> None:
     for _ in range(2):
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            if not has_others(group):
+            if not others(group):
                 return
             time.sleep(LATER)
-        os.killpg(group, KILL)
+        send(group, KILL)
 
 
-def has_others(group: int) -> bool:
-    """Tell whether processes of a group still run, beside its first."""
+def send(group: int, number: int) -> None:
+    """Send a signal to a group, as far as its processes are ours: what became another user's must not end the supervisor."""
     try:
-        entries = os.listdir("/proc")
+        os.killpg(group, number)
     except OSError:
-        return False
-    for entry in entries:
-        if entry.isdigit() and int(entry) != group:
-            try:
-                text = read("/proc/%s/stat" % entry) or b""
-            except OSError:  # it has ended this moment
-                continue
-            # After the name, which may hold any character: state, parent, group.
-            words = text[text.rfind(b")") + 2 :].split(None, 3)
-            if len(words) > 2 and int(words[2]) == group and words[0] not in {b"Z", b"X"}:
-                return True
-    return False
+        pass

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Protocol
 
-from tpuctl.remote.running.failure import failure
+from tpuctl.remote.running.failure import Failure, failure
 from tpuctl.remote.running.inquiry import LOOK_AGAIN, Inquiry
 from tpuctl.remote.running.post import Post
 from tpuctl.remote.running.stopping import Stopping
@@ -68,6 +68,8 @@ class Crew:
         # Whether the command may begin: all that are to run it answer, or need not.
         self._may_begin = all(post.order.must_exist for post in posts)
         self._began, self._there = clock.monotonic(), -1
+        # Why we ended connections ourselves that are to be made again.
+        self._dropped: dict[Post, str] = {}
 
     @property
     def stopping(self) -> Stopping:
@@ -124,7 +126,8 @@ class Crew:
         if order is None:
             return
         if order.text:
-            self._audience.note(None, order.text)
+            told = any(post.may_run and post.phase is not Phase.ENDED for post in self._posts)
+            self._audience.note(None, order.text if told else self._untold())
         for post in self._posts:
             if post.phase is Phase.ENDED:
                 continue
@@ -135,13 +138,19 @@ class Crew:
             else:
                 post.signal(order.number)
 
+    def _untold(self) -> str:
+        """Return what comes of a stop where the command runs nowhere."""
+        if all(post.order.must_exist for post in self._posts):
+            return "nothing was sent to the job: no connection to it was made yet"
+        return "nothing more is started" if any(post.may_run for post in self._posts) else "nothing was started"
+
     def _lose_patience(self, now: timedelta) -> None:
         """End connections on which nothing has answered for too long: a login may hang where the link does not."""
         for post in self._posts:
             if post.phase is Phase.CONNECTING and now - post.since > self._limits.connect_within + _MARGIN:
+                self._dropped[post] = f"no answer within {self._limits.connect_within.total_seconds():g} s"
                 if not post.may_run:
-                    within = f"{self._limits.connect_within.total_seconds():g} s"
-                    post.end(Outcome.UNREACHABLE, f"no answer within {within}")
+                    post.end(Outcome.UNREACHABLE, self._dropped[post])
                 post.drop()
 
     def _connect(self, now: timedelta) -> None:
@@ -223,8 +232,9 @@ class Crew:
             is_there = post.read()
         except ValueError:
             # Something else writes where only our program should. What runs is joined over another connection.
+            self._dropped[post] = "its answer is not understood: something there prints into the session"
             if not post.may_run:
-                post.end(Outcome.REFUSED, "its answer is not understood: something there prints into the session")
+                post.end(Outcome.REFUSED, self._dropped[post])
             post.drop()
             return
         if not is_there:
@@ -238,15 +248,18 @@ class Crew:
             return
         now = self._clock.monotonic()
         found = failure(post)
+        if dropped := self._dropped.pop(post, None):
+            found = Failure(dropped, is_retriable=True)
         since = post.trying_since if post.trying_since is not None else now
         post.trying_since = since
         within = self._limits.attach_within if post.may_run else self._limits.connect_within
         if not found.is_retriable or now - since > within:
             outcome = Outcome.LOST if post.may_run else Outcome.UNREACHABLE
-            post.end(outcome, found.why, ssh_said=found.ssh_said)
+            post.end(outcome, found.why or "the connection broke, and no other could be made", ssh_said=found.ssh_said)
             return
         if post.has_started and post.tries == 0:
-            self._audience.note(post.member, f"connection lost ({found.why}); attaching again")
+            because = f" ({found.why})" if found.why else ""
+            self._audience.note(post.member, f"connection lost{because}; attaching again")
         post.phase = Phase.WAITING
         post.next_try = now + timedelta(seconds=_PAUSES[min(post.tries, len(_PAUSES) - 1)])
 

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class Hearing:
-    """Passes everything on until that fails. `failure` is why: a reader that went away, or a full disk."""
+    """Passes everything on until that fails. `failure` is why: a reader that went away, or a full disk.
+
+    Its notes say what comes of it: whoever listens no more has the commands ended.
+    """
 
     def __init__(self, audience: Audience) -> None:
         self._audience = audience
@@ -22,7 +25,7 @@ class Hearing:
             try:
                 self._audience.output(member, data, is_error=is_error)
             except OSError as error:
-                self.failure = error
+                self._fail(error)
 
     def ended(self, ending: Ending) -> None:
         """Pass on how it ended on one worker."""
@@ -30,7 +33,13 @@ class Hearing:
             try:
                 self._audience.ended(ending)
             except OSError as error:
-                self.failure = error
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+        # A local command in a pipe that closes ends quietly, too.
+        if not isinstance(error, BrokenPipeError):
+            error.add_note("what still ran of the command was ended on its workers")
 
     def gathering(self, there: int, total: int) -> None:
         """Pass on how many workers answer so far."""

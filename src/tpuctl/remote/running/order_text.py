@@ -23,6 +23,7 @@ def order_text(order: Order, worker: int, *, offsets: tuple[int, int], must_exis
             "merged": order.merged,
             "stdin": order.stdin,
             "linger": order.linger.total_seconds() if order.linger else 0,
+            "limit": order.limit.total_seconds() if order.limit else 0,
             "offsets": offsets,
             "must_exist": must_exist,
         }

@@ -210,7 +210,7 @@ class Post:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        self.code = code if code >= 0 else 128 - code
+        self.code = code  # negative: ssh was ended by that signal
         # Not to its end: the process that keeps a connection open may hold it.
         with suppress(BlockingIOError):
             self.errors = _told(os.read(_stream(process.stderr).fileno(), _ERRORS_KEPT))
@@ -244,7 +244,7 @@ class Post:
                 self.end(Outcome.LOST, "nothing there knows how it ended: the worker was rebooted, or out of memory")
             case Told.MISSING:
                 gone = "the job is no longer there" if self.has_started else "there is no such job"
-                self.end(Outcome.LOST if self.has_started else Outcome.REFUSED, gone)
+                self.end(Outcome.LOST if self.has_started else Outcome.MISSING, gone)
             case Told.CONFLICT:
                 self.end(Outcome.REFUSED, f"a job `{self.order.job}` is there already")
             case Told.REFUSED:

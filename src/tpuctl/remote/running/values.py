@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.member import Member
 
+_WHYS = {
+    "abandoned": "ended by its worker: nobody followed it any more",
+    "late": "ended by its worker: its time was up",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
@@ -19,7 +24,8 @@ class Order:
 
     `job` names the job's folder there; `token` tells this order from all others, and is empty where any job of that name is
     meant. `line` goes to the login shell as it is. `about` is kept with the job. With `must_exist` nothing is started.
-    `linger` is how long the command goes on when nobody follows it; nothing is for ever. `merged` puts stdout and stderr into
+    `linger` is how long the command goes on when nobody follows it, `limit` how long it may take until its worker ends it;
+    nothing is for ever. `merged` puts stdout and stderr into
     one file, in the order in which they were written. Output is wanted from `start` on: bytes of stdout and of stderr.
     """
 
@@ -34,6 +40,7 @@ class Order:
     stdin: bool = False
     must_exist: bool = False
     linger: timedelta | None = None
+    limit: timedelta | None = None
     start: tuple[int, int] = (0, 0)
 
 
@@ -73,6 +80,7 @@ class Outcome(StrEnum):
     NOT_STARTED = "not-started"  # it could have been
     UNREACHABLE = "unreachable"  # and so it was not started
     REFUSED = "refused"  # by the worker
+    MISSING = "missing"  # it was to be followed, and no such job is there
     LOST = "lost"  # it was started, and its end is not known
 
 
@@ -80,7 +88,9 @@ class Outcome(StrEnum):
 class Ending:
     """How it ended on one worker. `code` is what a shell would report, where it is known; sizes are in bytes.
 
-    `ssh_said` is ssh's stderr, where that is what kept the command from being started or followed.
+    `ssh_said` is ssh's stderr, where that is what kept the command from being started or followed. The worker may tell that it
+    ended the command, for nobody followed it (`was_abandoned`) or its time was up (`was_late`); that its disk was full; and
+    that processes which the command left behind can still print.
     """
 
     member: Member
@@ -92,11 +102,15 @@ class Ending:
     err_size: int = 0
     why: str = ""
     ssh_said: str | None = None
+    was_abandoned: bool = False
+    was_late: bool = False
+    disk_was_full: bool = False
+    is_outlived: bool = False
 
     @property
     def is_good(self) -> bool:
         """Tell whether the command did what it should."""
-        return self.code == 0 or self.outcome is Outcome.DETACHED
+        return (self.code == 0 and not self.was_late) or self.outcome is Outcome.DETACHED
 
 
 class Audience(Protocol):
@@ -116,7 +130,7 @@ class Audience(Protocol):
 
 
 def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
-    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and `abandoned` where it was."""
+    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and words about what else happened."""
     word, number, seconds, *rest = payload.decode().split()
     was_signal = word == "signal"
     return Ending(
@@ -127,5 +141,9 @@ def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
         duration=timedelta(seconds=float(seconds)),
         out_size=sizes[0],
         err_size=sizes[1],
-        why="ended by its worker: nobody followed it any more" if rest else "",
+        why=next((why for word, why in _WHYS.items() if word in rest), ""),
+        was_abandoned="abandoned" in rest,
+        was_late="late" in rest,
+        disk_was_full="full" in rest,
+        is_outlived="outlived" in rest,
     )
