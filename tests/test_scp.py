@@ -238,6 +238,38 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
 
 
 @one_face
+def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console, workers: Workers) -> None:
+    workers.home().mkdir(parents=True)
+    for name in ("f1", "f2"):
+        (workers.home() / name).write_text(name)
+
+    refused = tpuctl("scp", "pod:f*", "new", "--worker", "0")
+    fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
+    sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
+
+    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: end it with `/`, and it is made\n"
+    assert refused == ("", error, 2)
+    assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
+    assert (workers.home() / "other" / "f1").read_text() == "f1"
+
+
+@one_face
+def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Workers) -> None:
+    workers.home().mkdir(parents=True)
+    (workers.home() / "big").write_text("b")
+    (tpuctl.folder / "there" / "big").mkdir(parents=True)
+
+    assert tpuctl("scp", "pod:big", "there", "--worker", "0") == (
+        "",
+        (
+            f"warning: `{tpuctl.folder}/there/big` is a folder there\n"
+            "error: 1 file of `pod` was not copied\n  hint: see to that first: what has arrived is not sent again\n"
+        ),
+        11,
+    )
+
+
+@one_face
 @pytest.mark.parametrize(
     ("arguments", "error", "code"),
     [

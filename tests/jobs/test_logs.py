@@ -56,7 +56,9 @@ def test_links_that_break_at_once_are_made_again(tpuctl: Console, demo: Slice) -
     demo.run("a", "echo $TPUCTL_WORKER_ID")
     demo.until_ended("a", 0, 1)
     lost = 'echo "client_loop: send disconnect: Broken pipe" >&2; exit 255'
-    demo.ssh(f': > "$home/at$$"; case $(ls "$home" | grep -c at).${{host##*.}} in [13].1) kill -9 $$;; 1.2) {lost};; esac')
+    demo.ssh(
+        f': > "$home/at$$"; case $(ls "$home" | grep -c at).${{host##*.}} in [13].1) kill -9 $$;; 1.2) {lost};; esac'
+    )
 
     assert sorted(tpuctl("logs", "demo", "-f")[0].splitlines()) == ["[0] 0", "[1] 1"]
 

@@ -73,6 +73,7 @@ def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice
     assert (sorted(out.splitlines()), code) == (["[0] there", "[1] there"], 11)
     assert err.endswith(
         "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` was there before and is left as it is\n"
+        f"the logs are in `{tpuctl.folder}/tpuctl-logs/ci`\n"
     )
     assert tpuctl(*UP, "--rm", "--exclusive", "--", "echo there") == (
         "",
@@ -123,6 +124,73 @@ def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers
 
 
 @one_face
+def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "file").touch()
+    here = tpuctl.folder
+
+    def refused(*options: str) -> str:
+        out, err, code = tpuctl(*UP[:-1], *options, "--", "true")
+        assert (out, code) == ("", 2)
+        return err
+
+    logs = "  hint: name another folder with `--log-dir`\n"
+    out_of_two = "  hint: leave one of them out\n"
+    detached = "error: `--detach` leaves the command running, and "
+    assert [
+        refused("--no-sync", "--log-dir", "/dev/null/x"),
+        refused("--no-sync", "--log-dir", "file"),
+        refused("--sync", "nowhere", "--rm"),
+        refused("--no-sync", "--rm", "--detach"),
+        refused("--no-sync", "--collect", "x", "--detach"),
+    ] == [
+        f"error: no logs can be written to `/dev/null/x`: not a directory\n{logs}",
+        f"error: no logs can be written to `{here}/file`: file exists\n{logs}",
+        f"error: there is no folder `{here}/nowhere`\n",
+        f"{detached}`--rm` would delete the node under it\n{out_of_two}",
+        f"{detached}`--collect` would copy before it has ended\n{out_of_two}",
+    ]
+    (here / "tpuctl-logs").touch()
+    assert refused("--no-sync", "--rm") == f"error: no logs can be written to `{here}/tpuctl-logs`: file exists\n{logs}"
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_what_was_not_made_is_not_said_to_be_deleted(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    sandbox.fault("quota")
+
+    _, err, code = tpuctl(*UP, "--rm", "--", "true")
+
+    assert (code, nodes(tpuctl), "is deleted" in err, "  hint: " in err) == (7, "", False, True), err
+
+
+@one_face
+def test_a_node_that_could_not_be_deleted_after_an_interrupt_is_still_to_be_taken_down(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox
+) -> None:
+    sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
+
+    _, err, code = tpuctl(*UP, "--rm", "--", f"[ $TPUCTL_WORKER_ID = 1 ] || kill -INT {os.getpid()}; exec sleep 60")
+
+    assert (code, nodes(tpuctl)) == (130, "ci\n")
+    assert err.splitlines()[-2:] == [
+        f"warning: interrupted: `{ZONE}/ci` could not be deleted and bills on",
+        f"  go on: tpuctl down {ZONE}/ci",
+    ]
+
+
+@one_face
+def test_a_node_that_another_has_deleted_is_not_said_to_be_left(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox
+) -> None:
+    put(sandbox, "ci", acceleratorType="v4-8")
+    ended = f"{sys.executable} -m tpuctl --sandbox delete {ZONE}/ci --yes --no-wait"
+    state = sandbox.world
+
+    _, err, code = tpuctl(*UP, "--type", "v4-8", "--rm", "--", ended) if state is None else ("", "", 0)
+    assert (err, code) == ("", 0)
+
+
+@one_face
 def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, workers: Slice) -> None:
     tree = tpuctl.folder / "tree"
     (tree / "below").mkdir(parents=True)
@@ -131,11 +199,14 @@ def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, wo
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     here = Console(tpuctl.environ, tree / "below", tpuctl.clock)
 
-    out, err, code = here(*UP[:-1], "--rm", "--collect", "~/results", "--", "sh job")
+    wanted = ("--collect", "~/results", "--collect", "~/resluts")
+    out, err, code = here(*UP[:-1], "--rm", *wanted, "--", "sh job")
 
     homes = [workers.home(worker) for worker in (0, 1)]
     told = [f"[{worker}] {text}" for worker, home in enumerate(homes) for text in (f"{home}/tree/below", "data")]
     assert (sorted(out.splitlines()), code) == (sorted(told), 0), err
+    assert "warning: `~/resluts` was not collected: it is not on any worker\n" in err
+    assert err.endswith(f"the logs are in `{tree}/below/tpuctl-logs/ci`\n")
     logs = {name: text for name, text in contents(tree / "below").items() if not name.endswith((".log", "job"))}
     assert logs == {
         "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",

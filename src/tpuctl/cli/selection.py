@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def select(app: App, nodes: Sequence[str], *, all_nodes: bool | None, labels: Sequence[str]) -> list[NodeName] | None:
     """Return the nodes that `--all` or `-l` choose now; nothing where nodes are named.
 
-    A command without `--all` says so by nothing for `all_nodes`. Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
+    A command that has no `--all` gives nothing for `all_nodes`.
+
+    Raises `InvalidInputError` where nothing or too much chooses, `NotFoundError` where nothing is chosen, and
     `ServiceUnavailableError` where a zone could not be asked.
     """
     ways = sum((bool(nodes), bool(all_nodes), bool(labels)))
