@@ -12,6 +12,8 @@ from tests.lifecycle import one_face
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
+ASKS_NOTHING = "tpuctl has nothing for that: this command asks nothing"
+
 
 @pytest.fixture
 def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Console:
@@ -41,16 +43,8 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`tpuctl ssh` has no option `--strict-host-key-checking`",
             "tpuctl has nothing for that: host keys are always checked",
         ),
-        (
-            ("stop", "demo", "--yes"),
-            "`tpuctl stop` has no option `--yes`",
-            "tpuctl has nothing for that: this command asks nothing",
-        ),
-        (
-            ("stop", "demo", "--force"),
-            "`tpuctl stop` has no option `--force`",
-            "tpuctl has nothing for that: this command asks nothing",
-        ),
+        (("stop", "demo", "--yes"), "`tpuctl stop` has no option `--yes`", ASKS_NOTHING),
+        (("stop", "demo", "--force"), "`tpuctl stop` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
         (("run", "--", "true"), "which nodes?", "name them, or use `-l KEY=VALUE`"),
         (("jobs",), "which nodes?", "name them, or use `-l KEY=VALUE`"),

@@ -239,7 +239,6 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
 
 @one_face
 def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console, workers: Workers) -> None:
-    workers.home().mkdir(parents=True)
     for name in ("f1", "f2"):
         (workers.home() / name).write_text(name)
 
@@ -255,7 +254,6 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
 
 @one_face
 def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Workers) -> None:
-    workers.home().mkdir(parents=True)
     (workers.home() / "big").write_text("b")
     (tpuctl.folder / "there" / "big").mkdir(parents=True)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
 from tpuctl.remote.ssh_config import read
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.world import World
@@ -34,6 +35,15 @@ def not_included(folder: Path) -> str:
 def elsewhere(folder: Path) -> str:
     plain = Path("~root" if os.geteuid() == 0 else "~").expanduser() / ".ssh" / "config"
     return f"warning: HOME is not the home of this account, and plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
+
+
+@one_face
+def test_a_path_in_a_command_to_copy_is_quoted(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.add_node("trainer")
+
+    err = tpuctl("ssh-config", "trainer", HOME=str(tmp_path / "my home"))[1]
+
+    assert f"use `ssh -F '{tmp_path}/my home/.ssh/tpuctl_config'`\n" in err
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -16,7 +17,9 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put
 from tests.running import GOOD, REFUSED, Slice
 from tpuctl.sandbox import admin
+from tpuctl.sandbox.server import serve
 
+AUTHORIZED = {"Authorization": "Bearer sandbox"}
 UP = ("run", "ci", "--up", "v4-16", "--zone", ZONE, "--no-sync")
 
 
@@ -183,11 +186,17 @@ def test_a_node_that_another_has_deleted_is_not_said_to_be_left(
     tpuctl: Console, workers: Slice, sandbox: Sandbox
 ) -> None:
     put(sandbox, "ci", acceleratorType="v4-8")
-    ended = f"{sys.executable} -m tpuctl --sandbox delete {ZONE}/ci --yes --no-wait"
-    state = sandbox.world
+    with serve(sandbox.world) as server:
+        server.start()
+        url = f"{server.url}/v2/projects/sandbox/locations/{ZONE}/nodes/ci"
+        delete = (
+            f"import urllib.request as u; u.urlopen(u.Request('{url}', method='DELETE', headers={AUTHORIZED})).read()"
+        )
+        command = ("run", "ci", "--up", "v4-8", "--zone", ZONE, "--no-sync", "--rm", "--", sys.executable, "-c", delete)
+        _, err, code = tpuctl(*command)
 
-    _, err, code = tpuctl(*UP, "--type", "v4-8", "--rm", "--", ended) if state is None else ("", "", 0)
-    assert (err, code) == ("", 0)
+    assert code == 0, err
+    assert "`ci` was there before, and somebody else has deleted it meanwhile" in err
 
 
 @one_face

@@ -8,6 +8,7 @@ from tpuctl.actions.bring_up import bring_up
 from tpuctl.actions.tear_down import find_target, tear_down
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.events import EventKind, to_all
+from tpuctl.model import NodeState
 from tpuctl.names import NodeReference
 
 if TYPE_CHECKING:
@@ -79,9 +80,13 @@ class OneOff:
         self.is_removed = self.was_deleted = True
 
     def is_left(self, cloud: Cloud) -> bool | None:
-        """Tell whether the node that the run has used is there; nothing where the API does not say."""
+        """Tell whether the node that the run has used is there to stay; nothing where the API does not say."""
         try:
             node = cloud.find_node(self._task.name)
         except TpuctlError:
             return None
-        return node is not None and (self._node is None or node.id == self._node.id)
+        return (
+            node is not None
+            and node.state is not NodeState.DELETING
+            and (self._node is None or node.id == self._node.id)
+        )

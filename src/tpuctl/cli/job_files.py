@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 _ALWAYS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 
-def check(app: App, source: Path | None, log_folder: Path | None) -> None:
-    """Raise what is wrong with the folders of this machine, before a node is made: one to sync, one for logs, which is made."""
-    if source is not None:
-        _order(app, source).read()
-    if log_folder is None:
-        return
+def check_source(app: App, source: Path) -> None:
+    """Raise what is wrong with a folder to sync, before a node is made for it."""
+    _order(app, source).read()
+
+
+def make_log_folder(log_folder: Path) -> None:
+    """Make the folder for logs, before there is a node. Raises `InvalidInputError` where none can be written there."""
     try:
         log_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

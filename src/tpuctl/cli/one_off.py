@@ -45,13 +45,16 @@ class Job:
 
 def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
     """Do the whole job and return its exit code; what this run made is removed in any case where that was asked for."""
-    from tpuctl.cli.job_files import check, log_folder  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.job_files import check_source, log_folder, make_log_folder  # noqa: PLC0415  # completion and --help need not wait for it
 
     one_off = OneOff(*_task(app, node, job))
     name = one_off.name
+    if job.sync is not None:
+        check_source(app, job.sync)
     if wish.log_folder is None and (job.remove or job.collect):
         wish = replace(wish, log_folder=log_folder(app, name.node_id))
-    check(app, job.sync, wish.log_folder)
+    if wish.log_folder is not None:
+        make_log_folder(wish.log_folder)
     if not job.remove:
         return _work(app, one_off, name, job, wish)
     with hang_up_terminates():
@@ -158,7 +161,7 @@ def _same_place(app: App, source: Path, there: str) -> str:
 
 
 def _tell_logs(app: App, wish: Wish) -> None:
-    if wish.log_folder is not None and any(wish.log_folder.iterdir()):
+    if wish.log_folder is not None and wish.log_folder.is_dir() and any(wish.log_folder.iterdir()):
         app.terminal.note(f"the logs are in `{wish.log_folder}`")
 
 
