@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 
 from tests.running import Slice
 
@@ -21,10 +23,8 @@ def test_a_file_and_a_pipe_arrive_exactly(pod: Slice) -> None:
 
 
 def test_a_command_need_not_read_all_of_it_or_any(pod: Slice) -> None:
-    endless = (
-        f"yes | {{}} run pod --worker 1 -- 'head -c 4'; echo $?; {{}} run pod --worker 1 -- 'echo none' <{os.devnull}"
-    )
-    words = ["bash", "-c", endless.replace("{}", "python -m tpuctl")]
+    run = shlex.join([sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "1", "--"])
+    words = ["bash", "-c", f"yes | {run} 'head -c 4'; echo $?; {run} 'echo none' <{os.devnull}"]
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
 
     done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, capture_output=True, timeout=30, check=False)
