@@ -89,9 +89,8 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
     words = argv()
     assert code == 7
     assert "-t" in words
-    user = words[words.index("UpdateHostKeys=no") + 1 : words.index("ConnectTimeout=20") - 1]
     given = ["-o", "LogLevel=ERROR", "-C", "-L", "6006:localhost:6006", "-R", "9:h:9", "-D", "1080", "-A"]
-    assert [word for word in user if "ProxyCommand" not in word][-len(given) - 4 :][: len(given)] == given
+    assert given in [words[at : at + len(given)] for at in range(len(words))]
     assert "StrictHostKeyChecking=yes" in words
     # The sandbox's own sshd logs in nobody but the user who runs it.
     login = getuser() if "TPUCTL_SANDBOX" in face else "ada"
@@ -103,87 +102,49 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
     ("arguments", "message", "hint", "code"),
     [
         (
-            (
-                "trainer",
-                "--worker",
-                "1",
-            ),
+            ("trainer", "--worker", "1"),
             "`trainer` has no worker 1",
             "it has one worker, number 0",
             2,
         ),
         (
-            (
-                "slice",
-                "--worker",
-                "9",
-            ),
+            ("slice", "--worker", "9"),
             "`slice` has no worker 9",
             "it has workers 0 to 3",
             2,
         ),
         (
-            (
-                "trainer",
-                "--",
-                "-L",
-                "1:h:2",
-            ),
+            ("trainer", "--", "-L", "1:h:2"),
             "`-L` after `--` is not a command",
             "ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`",
             2,
         ),
         (
-            (
-                "trainer",
-                "--",
-                "-vv",
-            ),
+            ("trainer", "--", "-vv"),
             "`-vv` after `--` is not a command",
             "ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
             2,
         ),
         (
-            (
-                "slice",
-                "--worker",
-                "all",
-            ),
+            ("slice", "--worker", "all"),
             "a shell opens on one worker at a time",
             "name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`",
             2,
         ),
         (
-            (
-                "slice",
-                "--worker",
-                "0,2",
-                "-L1:h:2",
-                "--",
-                "ls",
-            ),
+            ("slice", "--worker", "0,2", "-L1:h:2", "--", "ls"),
             "ssh's own options, `--tmux` and `--plain` are for one worker at a time",
             "name one of 0 to 3 with `--worker`",
             2,
         ),
         (
-            (
-                "slice",
-                "--worker",
-                "3-",
-                "--",
-                "ls",
-            ),
+            ("slice", "--worker", "3-", "--", "ls"),
             "`3-` is no set of workers",
             "name workers by number, like `0`, `1,3-5`, or say `all`",
             2,
         ),
         (
-            (
-                "trainer",
-                "--ssh-flag",
-                "-vo stricthostkeychecking=no",
-            ),
+            ("trainer", "--ssh-flag", "-vo stricthostkeychecking=no"),
             (
                 "`-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl "
                 "always checks them"
@@ -195,74 +156,43 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
             2,
         ),
         (
-            (
-                "trainer",
-                "--ssh-flag=-i/my/key",
-            ),
+            ("trainer", "--ssh-flag=-i/my/key"),
             "`-o IdentityFile` is refused: tpuctl gives it to ssh itself",
             "name the key with `--ssh-key FILE`",
             2,
         ),
         (
-            (
-                "trainer",
-                "--tmux",
-            ),
+            ("trainer", "--tmux"),
             "`--tmux` needs a terminal",
             "jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`",
             2,
         ),
         (
-            (
-                "trainer",
-                "-N",
-                "--",
-                "ls",
-            ),
+            ("trainer", "-N", "--", "ls"),
             "`-N` runs nothing",
             "leave out `-N`, or the command and `--tmux`",
             2,
         ),
         (
-            (
-                "trainer",
-                "--batch-size",
-                "none",
-                "--",
-                "ls",
-            ),
+            ("trainer", "--batch-size", "none", "--", "ls"),
             "invalid value for `--batch-size`: `none` is neither a number of workers nor `all`",
             "see `tpuctl ssh --help`",
             2,
         ),
         (
-            (
-                "trainer",
-                "--command",
-                "ls",
-                "--",
-                "ls",
-            ),
+            ("trainer", "--command", "ls", "--", "ls"),
             "the command is given twice",
             "give `--command LINE` or `-- COMMAND…`, not both",
             2,
         ),
         (
-            (
-                "stopped",
-                "--",
-                "ls",
-            ),
+            ("stopped", "--", "ls"),
             "`stopped` is STOPPED: ssh cannot reach it",
             "`tpuctl up stopped` brings it up",
             8,
         ),
         (
-            (
-                "nope",
-                "--",
-                "ls",
-            ),
+            ("nope", "--", "ls"),
             "no node `nope` in any zone of project sandbox",
             "run `tpuctl list` to see what there is",
             3,

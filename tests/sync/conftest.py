@@ -60,7 +60,7 @@ def workers(tmp_path: Path, fake_ssh: Callable[[str], None], sandbox: Sandbox) -
 @pytest.fixture
 def tree(tpuctl: Console) -> Path:
     """A git tree with what git trees have."""
-    folder = tpuctl.folder / "work"
+    folder = tpuctl.folder / "code"
     (folder / "src").mkdir(parents=True)
     git(folder, "init", "-q")
     for name, text in {

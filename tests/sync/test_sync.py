@@ -30,14 +30,14 @@ def test_what_git_has_or_would_take_arrives_everywhere_and_only_once(
         "\udcff": "bytes",
     }
 
-    out, err, code = tpuctl("sync", "slice", "work")
+    out, err, code = tpuctl("sync", "slice", "code")
 
     assert (out, code) == (said(*(f"{number}\t6\t45\t0\t" for number in range(4))), 0)
     assert err == said("adding our ssh key to the metadata of `slice`", "synced 6 files (45 B) to 4 workers in 0.0s")
-    assert [files(home / "work") for home in workers] == [expected] * 4
-    sent, here = (workers[3] / "work/src/train.py").stat(), (tree / "src/train.py").stat()
+    assert [files(home / "code") for home in workers] == [expected] * 4
+    sent, here = (workers[3] / "code/src/train.py").stat(), (tree / "src/train.py").stat()
     assert (sent.st_mtime_ns, sent.st_mode) == (here.st_mtime_ns, here.st_mode)
-    assert tpuctl("sync", "slice", "work") == (
+    assert tpuctl("sync", "slice", "code") == (
         said(*(f"{number}\t0\t0\t0\t" for number in range(4))),
         said("nothing changed: 4 workers had it all"),
         0,
@@ -47,22 +47,22 @@ def test_what_git_has_or_would_take_arrives_everywhere_and_only_once(
 def test_only_what_differs_goes_and_a_new_time_alone_is_but_set(
     tpuctl: Console, workers: list[Path], tree: Path
 ) -> None:
-    tpuctl("sync", "slice", "work", "--worker", "0")
+    tpuctl("sync", "slice", "code", "--worker", "0")
     (tree / "src/train.py").write_text("print(2)\n")
     os.utime(tree / "run me.sh")
     (tree / ".gitignore").chmod(0o600)
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0", "-o", "json")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0", "-o", "json")
 
     assert (err, code) == (said("synced 1 file (9 B) to 1 worker in 0.0s"), 0)
     assert json.loads(out) == [
         {
-            "nodeId": "slice", "zone": "us-central1-a", "worker": 0, "folder": str(workers[0] / "work"),
+            "nodeId": "slice", "zone": "us-central1-a", "worker": 0, "folder": str(workers[0] / "code"),
             "sent": ["src/train.py"], "bytes": 9, "adjusted": 2, "deleted": [], "kept": [], "replaced": [],
             "via": "ssh", "sandbox": True,
         }
     ]  # fmt: skip
-    assert tpuctl("sync", "slice", "work", "--worker", "0")[1] == said("nothing changed: 1 worker had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("nothing changed: 1 worker had it all")
 
 
 def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
@@ -71,16 +71,16 @@ def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
     (tree / "data").mkdir()
     for name in ("data/old", "mine"):
         (tree / name).write_text("v1")
-    tpuctl("sync", "slice", "work", "--worker", "0,1")
+    tpuctl("sync", "slice", "code", "--worker", "0,1")
     for home in workers[:2]:
-        (home / "work/checkpoint").write_text("hours of work")
-    (workers[1] / "work/mine").write_text("edited there")
+        (home / "code/checkpoint").write_text("hours of work")
+    (workers[1] / "code/mine").write_text("edited there")
     shutil.rmtree(tree / "data")
     (tree / "mine").unlink()
 
-    assert tpuctl("sync", "slice", "work", "--worker", "0,1")[1] == said("nothing changed: 2 workers had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("nothing changed: 2 workers had it all")
     before = files(workers[0])
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "--delete", "--dry-run")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete", "--dry-run")
     kept = "changed on worker 1 since a sync put it there, so not deleted: `mine`"
     assert (out, err, code) == (
         said("delete\tdata/old\tall", "delete\tmine\t0"),
@@ -89,21 +89,21 @@ def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
     )
     assert files(workers[0]) == before
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "--delete")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete")
 
     assert (out, code) == (said("0\t0\t0\t2\t", "1\t0\t0\t1\t1 kept"), 0)
     assert err == said(kept, "deleted 2 files in 0.0s")
-    assert [sorted(path.name for path in (home / "work").iterdir()) for home in workers[:2]] == [
+    assert [sorted(path.name for path in (home / "code").iterdir()) for home in workers[:2]] == [
         sorted([".gitignore", "checkpoint", "link", "new\nline", "run me.sh", "src", "\udcff"]),
         sorted([".gitignore", "checkpoint", "link", "mine", "new\nline", "run me.sh", "src", "\udcff"]),
     ]
 
 
 def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers: list[Path], tree: Path) -> None:
-    (workers[0] / "work/src").mkdir(parents=True)
-    (workers[0] / "work/src/train.py").write_text("written there")
+    (workers[0] / "code/src").mkdir(parents=True)
+    (workers[0] / "code/src/train.py").write_text("written there")
 
-    _, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1")
+    _, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1")
 
     assert code == 0
     assert err.splitlines()[1:] == [
@@ -111,16 +111,16 @@ def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers
         "  copies of what was there are kept on the worker, below ~/.tpuctl/sync",
         "synced 6 files (45 B) to 2 workers in 0.0s",
     ]
-    assert (workers[0] / "work/src/train.py").read_text() == "print(1)\n"
+    assert (workers[0] / "code/src/train.py").read_text() == "print(1)\n"
     copies = (workers[0] / ".tpuctl/sync").glob("*.replaced/src/train.py")
     assert [copy.read_text() for copy in copies] == ["written there"]
 
     # A later copy may need the place of an older one for its folder.
-    for folder in (workers[0] / "work", tree):
+    for folder in (workers[0] / "code", tree):
         (folder / "src/train.py").unlink()
         (folder / "src/train.py").mkdir()
         (folder / "src/train.py/x").write_text(f"in {folder.parent.name}")
-    assert tpuctl("sync", "slice", "work", "--worker", "0")[2] == 0
+    assert tpuctl("sync", "slice", "code", "--worker", "0")[2] == 0
     copies = (workers[0] / ".tpuctl/sync").glob("*.replaced/src/train.py/x")
     assert [copy.read_text() for copy in copies] == ["in 198.18.0.1"]
 
@@ -131,7 +131,7 @@ def test_files_folders_and_symlinks_take_each_others_places(tpuctl: Console, wor
         (tree / name).write_text(name)
     (tree / "two").write_text("two")
     (tree / "three").symlink_to("/nowhere")
-    tpuctl("sync", "slice", "work", "--worker", "0")
+    tpuctl("sync", "slice", "code", "--worker", "0")
     shutil.rmtree(tree / "one")
     (tree / "one").write_text("a file now")
     for name in ("two", "three"):
@@ -139,9 +139,9 @@ def test_files_folders_and_symlinks_take_each_others_places(tpuctl: Console, wor
         (tree / name).mkdir()
         (tree / name / "inside").write_text(name)
 
-    assert tpuctl("sync", "slice", "work", "--worker", "0", "--delete")[2] == 0
+    assert tpuctl("sync", "slice", "code", "--worker", "0", "--delete")[2] == 0
 
-    found = files(workers[0] / "work")
+    found = files(workers[0] / "code")
     assert {name: found[name] for name in found if name.startswith(("one", "t"))} == {
         "one": "a file now",
         "three/inside": "three",
@@ -156,7 +156,7 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
         sandbox.add_node(name, labels={"team": "vision"}, metadata={})
 
     out, err, code = tpuctl(
-        "sync", "-l", "team=vision", "work", "--to", "~/deep/er", terminal=True, stdin="", NO_COLOR="1"
+        "sync", "-l", "team=vision", "code", "--to", "~/deep/er", terminal=True, stdin="", NO_COLOR="1"
     )
 
     assert (out, code) == (said("WORKER  SENT  SIZE  DELETED", "a-0     6     45 B  0", "b-0     6     45 B  0"), 0)
@@ -170,22 +170,22 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
     [
         ((), "which node?\n  hint: name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"),
         (("slice", "nope"), "there is no folder `FOLDER/nope`\n  hint: several nodes are chosen with `-l KEY=VALUE`"),
-        (("slice", "work/run me.sh"), "`FOLDER/work/run me.sh` is no folder\n  hint: name the folder that it is in"),
+        (("slice", "code/run me.sh"), "`FOLDER/code/run me.sh` is no folder\n  hint: name the folder that it is in"),
         (("slice", "HOME"), "`HOME` is sent only as a git tree\n  hint: sync a folder below it"),
-        (("slice", "work/out"), "`FOLDER/work/out` has no files to send: git tracks nothing there, and ignores the rest"),
+        (("slice", "code/out"), "`FOLDER/code/out` has no files to send: git tracks nothing there, and ignores the rest"),
         (
-            ("slice", "work", "more"),
+            ("slice", "code", "more"),
             (
                 "`tpuctl sync` takes one folder\n  hint: it is `tpuctl sync NODE [DIR]`, or "
                 "`tpuctl sync -l KEY=VALUE [DIR]` for several nodes"
             ),
         ),
         (
-            ("slice", "work", "--watch", "--dry-run"),
+            ("slice", "code", "--watch", "--dry-run"),
             "`--watch` and `--dry-run` exclude each other\n  hint: leave one of them out",
         ),
-        (("slice", "work", "--to", ""), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/work'`"),
-        (("slice", "work", "--worker", "7"), "`slice` has no worker 7\n  hint: it has workers 0 to 3"),
+        (("slice", "code", "--to", ""), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/code'`"),
+        (("slice", "code", "--worker", "7"), "`slice` has no worker 7\n  hint: it has workers 0 to 3"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_before_anything_is_sent(

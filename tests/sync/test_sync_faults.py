@@ -38,10 +38,10 @@ needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is
 def test_nothing_goes_through_what_no_sync_put_there(
     tpuctl: Console, workers: list[Path], tree: Path, *, make: Callable[[Path], object], why: str
 ) -> None:
-    (workers[1] / "work").mkdir()
-    make(workers[1] / "work")
+    (workers[1] / "code").mkdir()
+    make(workers[1] / "code")
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1")
 
     assert (out, code) == (said("0\t6\t45\t0\t", f"1\t-\t-\t-\t{why}"), 11)
     assert err.splitlines()[1:] == [
@@ -56,18 +56,18 @@ def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
 ) -> None:
     Path(f"{workers[2]}.fault").write_text("down")
 
-    out, err, code = tpuctl("sync", "slice", "work", "-o", "name")
+    out, err, code = tpuctl("sync", "slice", "code", "-o", "name")
 
     assert (out, code) == (said("0", "1", "3"), 11)
     assert "synced 6 files (45 B) to 3 workers" in err
     assert "error: worker 2 of `slice`" in err
-    assert [(home / "work").exists() for home in workers] == [True, True, False, True]
+    assert [(home / "code").exists() for home in workers] == [True, True, False, True]
 
 
 def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     Path(f"{workers[0]}.fault").write_text("bare")
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "-o", "yaml")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "yaml")
 
     assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
     assert "\n  via: ssh\n" in out
@@ -82,7 +82,7 @@ def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
-    assert tpuctl("sync", "slice", "work") == (
+    assert tpuctl("sync", "slice", "code") == (
         "",
         f"error: `{tree}` is in a git tree, and there is no `git` on PATH to ask what it ignores\n  hint: install git\n",
         1,
@@ -96,11 +96,11 @@ def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
     (tree / "big").write_bytes(os.urandom(700_000))
     Path(f"{workers[0]}.fault").write_text("cut")
 
-    out, _, code = tpuctl("sync", "slice", "work", "--worker", "0", "--via", via)
+    out, _, code = tpuctl("sync", "slice", "code", "--worker", "0", "--via", via)
 
     assert (out, code) == (said("0\t7\t700045\t0\t"), 0)
-    assert (workers[0] / "work/big").read_bytes() == (tree / "big").read_bytes()
-    assert not list((workers[0] / "work").glob(".tpuctl*"))
+    assert (workers[0] / "code/big").read_bytes() == (tree / "big").read_bytes()
+    assert not list((workers[0] / "code").glob(".tpuctl*"))
 
 
 def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
@@ -109,10 +109,10 @@ def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
     (tree / "big").write_bytes(os.urandom(100_000))
     Path(f"{workers[0]}.fault").write_text("full")
 
-    out, _, code = tpuctl("sync", "slice", "work", "--worker", "0")
+    out, _, code = tpuctl("sync", "slice", "code", "--worker", "0")
 
     assert (out, code) == (said("0\t-\t-\t-\t`big` cannot be written on the worker: file too large"), 11)
-    assert not [path for path in (workers[0] / "work").rglob("*") if path.name in {"big", ".tpuctl-sync"}]
+    assert not [path for path in (workers[0] / "code").rglob("*") if path.name in {"big", ".tpuctl-sync"}]
 
 
 @needs_rsync
@@ -121,7 +121,7 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
     big.write_bytes(os.urandom(2_000_000))
     Path(f"{workers[1]}.fault").write_text("noisy")
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
 
     assert [(one["via"], len(one["sent"]), one["bytes"]) for one in json.loads(out)] == [("rsync", 7, 2_000_045)] * 2
     assert "worker 1: rsync ended with " in err
@@ -133,7 +133,7 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
         assert (target / big.name).read_bytes() == big.read_bytes()
         assert (target / big.name).stat().st_mtime_ns == big.stat().st_mtime_ns
         assert {path.relative_to(target) for path in target.rglob("*")} == expected - {Path("id.key")}
-    again = tpuctl("sync", "slice", "work", "--worker", "0,1", "--to", "a b/'c")[1]
+    again = tpuctl("sync", "slice", "code", "--worker", "0,1", "--to", "a b/'c")[1]
     assert again == said("nothing changed: 2 workers had it all")
 
 
@@ -145,14 +145,14 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    tpuctl("sync", "slice", "work", "--worker", "0,1")
+    tpuctl("sync", "slice", "code", "--worker", "0,1")
     clock.after(timedelta(seconds=5), lambda: (tree / "src/train.py").write_text("print(22)\n"))
     clock.after(timedelta(seconds=20), lambda: fault.write_text("down"))
     clock.after(timedelta(seconds=20), lambda: (tree / "src/train.py").write_text("print(333)\n"))
     clock.after(timedelta(seconds=60), fault.unlink)
     clock.after(timedelta(seconds=90), interrupt)
 
-    out, err, code = tpuctl("sync", "slice", "work", "--worker", "0,1", "--watch", TZ="UTC")
+    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--watch", TZ="UTC")
 
     lines = [line.partition(" ")[2] if line[0].isdigit() else line for line in err.splitlines()]
     assert (out, code) == ("", 130)
@@ -166,7 +166,7 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
         "synced 1 file (11 B) to 1 worker in 0.0s",
         "warning: interrupted: nothing is synced any more",
     ]
-    assert [(home / "work/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2
+    assert [(home / "code/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2
 
 
 def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers: list[Path]) -> None:

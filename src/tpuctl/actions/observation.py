@@ -106,9 +106,7 @@ class Observation:
         if self.seen.silence:
             self._ages.leave_out(now - self._answered)
         self._answered, self._throttled = now, max(0, self._throttled - 1)
-        if before and node and before.id != node.id and self.requested.verb is None:
-            self._tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
-            self.note(is_ours=False, tried=Tried(), refused_stop=None)
+        self._follow(before, node)
         if node and self.requested.verb is Verb.CREATE and self._made is None:
             self._made = node.id
         went = self._went_by_itself(before, node)
@@ -133,6 +131,12 @@ class Observation:
             last_alive=self._context.server_now() if is_back and self._was_alive else self.seen.last_alive,
             silence=None,
         )
+
+    def _follow(self, before: Node | None, node: Node | None) -> None:
+        """Go on with another node of that name as with one that is not ours."""
+        if before and node and before.id != node.id and self.requested.verb is None:
+            self._tell(EventKind.NOTE, "somebody has made it anew; following the new one", id=node.id)
+            self.note(is_ours=False, tried=Tried(), refused_stop=None)
 
     def is_to_be_asked(self, *, at_rest: bool) -> bool:
         """Tell whether the workers are to be asked now, which takes a while."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.actions.cloud import Context
+    from tpuctl.actions.ensure_ready import Outcome
     from tpuctl.cli.app import App
     from tpuctl.names import NodeReference
 
@@ -74,15 +75,21 @@ def end_nodes(
         late = list(filter(None, (_made_meanwhile(app, context, entry, by=by) for entry in missing)))
     _confirm(app, late, yes=yes)
     targets, missing = [*targets, *late], [entry for entry in missing if entry.node_id not in _ids(late)]
-    policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
-    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in targets)
-    going_on = f"the deletion of `{named}` goes on"
-    with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
-        endings = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
+    endings = _tear_down(app, targets, timeout=timeout, events=events, by=by, wait=wait)
     ended = [target for target, ending in zip(targets, endings, strict=True) if not isinstance(ending, TpuctlError)]
     let_go(app, [target.node for target in ended if target.node])
     forget(app, [target.name for target in ended], missing)
     return Ended(ended, missing, [ending for ending in endings if isinstance(ending, TpuctlError)])
+
+
+def _tear_down(
+    app: App, targets: list[Target], *, timeout: timedelta | str | None, events: str | None, by: str, wait: bool
+) -> list[Outcome | TpuctlError]:
+    policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
+    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in targets)
+    going_on = f"the deletion of `{named}` goes on"
+    with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
+        return tear_down(app.context(progress), targets, policy, by=by, wait=wait)
 
 
 def _confirm(app: App, targets: list[Target], *, yes: bool) -> None:

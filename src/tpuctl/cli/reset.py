@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.cli.app import App
+    from tpuctl.model import Node
 
 _VERBS = {
     ResetMode.RESTART: (Verb.STOP, Verb.START),
@@ -89,8 +90,7 @@ def command(
         return
     if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
         raise NotConfirmedError("nothing was done")
-    policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
-    policy = with_reachable_goal(app, policy, found.name, goal=goal, node=found)
+    policy = _policy(app, found, goal=goal, timeout=timeout)
     where = f"{found.name.zone}/{found.name.node_id}"
     going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):
@@ -98,3 +98,8 @@ def command(
     let_go(app, [found])
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _policy(app: App, node: Node, *, goal: str | None, timeout: timedelta | str | None) -> Policy:
+    policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
+    return with_reachable_goal(app, policy, node.name, goal=goal, node=node)

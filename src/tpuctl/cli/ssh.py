@@ -19,7 +19,10 @@ from tpuctl.remote.foreground import execute, run
 from tpuctl.remote.tmux import DEFAULT_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.cli.app import App
+    from tpuctl.remote.member import Member
 
 
 @cli_command("ssh", without=("output",))
@@ -69,10 +72,7 @@ def command(
     if not looks:
         await_key(app, found)
     if len(found) > 1 and not options["dry_run"]:
-        from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
-        from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
-
-        return run_on(app, found, Wish(line=line_of(words), limits=Limits(batch=options["batch_size"])))
+        return _run(app, found, words, batch=options["batch_size"])
     sessions = [session_with(app, node, member, words, flags=flags, options=options) for member in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
@@ -80,6 +80,14 @@ def command(
     tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
     app.terminal.streams.stdout.flush()
     return _open(app, sessions[0])
+
+
+def _run(app: App, members: Sequence[Member], words: tuple[str, ...], *, batch: int | None) -> int:
+    """Run a command on several workers, as `tpuctl run` does."""
+    from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
+    from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
+
+    return run_on(app, members, Wish(line=line_of(words), limits=Limits(batch=batch)))
 
 
 def _open(app: App, session: Session) -> int:

@@ -61,7 +61,7 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     \b
     Examples:
       tpuctl sync trainer
-      tpuctl sync trainer src --to '~/work/src' --delete
+      tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # --help need not wait for it

@@ -46,7 +46,7 @@ class Wish:
         if folder is None:
             folder = worker_folder(source)
         elif not folder.strip():
-            raise InvalidInputError("`--to` names no folder", hint="give a path on the workers, like `--to '~/work'`")
+            raise InvalidInputError("`--to` names no folder", hint="give a path on the workers, like `--to '~/code'`")
         elif text and (folder == text or folder.startswith(text + "/")):
             # The shell here has taken the tilde for its own.
             folder = "~" + folder[len(text) :]

@@ -9,7 +9,7 @@ import click
 
 from tpuctl.cli.options import Duration, cli_command, node_argument, worker_option, yes_option
 from tpuctl.cli.reach_options import reach_options
-from tpuctl.errors import NotConfirmedError
+from tpuctl.errors import InvalidInputError, NotConfirmedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,6 @@ def command(
     """
     from tpuctl.actions import unstick  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
-    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     (found,) = find_nodes(app, [node])
@@ -62,23 +61,30 @@ def command(
     asked = members(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
     await_key(app, asked)
     sites = unstick.survey(asked)
-    if dry_run or not any(site.is_stuck for site in sites):
+    is_json, is_to_act = _is_json(app), not dry_run and any(site.is_stuck for site in sites)
+    # A program gets one document, at the end; a person sees what it is about before the question.
+    if not is_json or not is_to_act:
         _show(app, node_id, sites)
-        return _conclude(app, node_id, sites, signal=signal)
-    if not _is_json(app):
-        _show(app, node_id, sites)
+    if is_to_act:
+        _agree(app, node_id, sites, yes=yes)
+        sites = unstick.release(sites, signal=signal, grace=patience)
+        if is_json:
+            _show(app, node_id, sites)
+    return _conclude(app, node_id, sites, signal=signal)
+
+
+def _agree(app: App, node_id: str, sites: Sequence[Site], *, yes: bool) -> None:
+    """Ask whether these may be ended. Raises `NotConfirmedError` for a no; where nobody can be asked, the list is shown too."""
+    from tpuctl.actions.unstick import question  # noqa: PLC0415  # as above
+
     try:
-        is_wanted = app.terminal.confirm(unstick.question(node_id, sites), yes=yes)
+        is_wanted = app.terminal.confirm(question(node_id, sites), yes=yes)
     except InvalidInputError:
         if _is_json(app):
             _show(app, node_id, sites)
         raise
     if not is_wanted:
         raise NotConfirmedError("nothing was done")
-    sites = unstick.release(sites, signal=signal, grace=patience)
-    if _is_json(app):
-        _show(app, node_id, sites)
-    return _conclude(app, node_id, sites, signal=signal)
 
 
 def _is_json(app: App) -> bool:

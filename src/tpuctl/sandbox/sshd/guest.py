@@ -183,12 +183,7 @@ def furnish(
     domain: str,
 ) -> Path:
     """Make a worker's folders, programs, devices and metadata as they shall be; return the program that starts a session."""
-    make_private_folder(folders.home)
-    _keep_files(folders.metadata, identity.metadata)
-    devices = {device.partition("/")[2]: "" for device in identity.devices}
-    _keep_files(folders.devices / "dev", devices)
-    make_private_folder(folders.temporary)
-    make_private_folder(folders.programs)
+    _make_folders(folders, identity)
     plain = {
         "home": str(folders.home),
         "control": str(folders.control),
@@ -206,13 +201,7 @@ def furnish(
     }
     words = {key: shlex.quote(value) for key, value in plain.items()}
     words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())
-    for name, text in _PROGRAMS.items():
-        write_private_file(folders.programs / name, text.format(**words), mode=0o700)
-    if tmux := shutil.which("tmux"):
-        # The path of tmux's socket must be short, so it is not in the worker's folder.
-        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
-        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
-        write_private_file(folders.programs / "tmux", text, mode=0o700)
+    _write_programs(folders, words)
     for name in (".profile", ".zprofile"):
         profile = folders.home / name
         if not profile.exists():
@@ -220,6 +209,25 @@ def furnish(
     session = folders.control / "session"
     write_private_file(session, _SESSION.format(**words), mode=0o700)
     return session
+
+
+def _make_folders(folders: Folders, identity: Identity) -> None:
+    make_private_folder(folders.home)
+    _keep_files(folders.metadata, identity.metadata)
+    devices = {device.partition("/")[2]: "" for device in identity.devices}
+    _keep_files(folders.devices / "dev", devices)
+    make_private_folder(folders.temporary)
+    make_private_folder(folders.programs)
+
+
+def _write_programs(folders: Folders, words: Mapping[str, str]) -> None:
+    for name, text in _PROGRAMS.items():
+        write_private_file(folders.programs / name, text.format(**words), mode=0o700)
+    if tmux := shutil.which("tmux"):
+        # The path of tmux's socket must be short, so it is not in the worker's folder.
+        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
+        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
+        write_private_file(folders.programs / "tmux", text, mode=0o700)
 
 
 def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
