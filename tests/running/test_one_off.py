@@ -110,6 +110,28 @@ def test_an_interrupt_asks_for_the_delete_before_all_else(
 
 
 @one_face
+def test_an_interrupt_while_it_is_deleted_asks_again_and_says_so(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    def interrupt_once_it_is_deleted() -> None:
+        if "delete" in sandbox.changes():
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            clock.after(timedelta(seconds=2), interrupt_once_it_is_deleted)
+
+    interrupt_once_it_is_deleted()
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "true")
+
+    assert (out, code) == ("", 130)
+    assert err.splitlines()[-2:] == [
+        f"warning: interrupted: `{ZONE}/ci` is being deleted",
+        f"  go on: tpuctl wait {ZONE}/ci --for gone",
+    ]
+    assert sandbox.changes() == ["create", "delete", "delete"]
+
+
+@one_face
 def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     with sandbox.world.write() as session:
         admin.add_stockout(session, zone=ZONE)

@@ -59,24 +59,31 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
         return _work(app, one_off, name, job, wish)
     with hang_up_terminates():
         try:
-            code = _work(app, one_off, name, job, replace(wish, passes_signals=False))
+            return _work_and_take_down(app, one_off, name, job, replace(wish, passes_signals=False))
         except (KeyboardInterrupt, TerminatedError):
+            # Also in the midst of a deletion: it may not have been sent yet, and sent twice it does no harm.
             with undisturbed():
                 _take_down(app, one_off, name, wait=False)
             with app.going_on(
                 f"`{name.zone}/{name.node_id}` {_how_left(one_off)}", resume=_next_step(app, one_off, name)
             ):
                 raise
-        except BaseException as error:
-            _take_down(app, one_off, name, wait=True)
-            _tell_logs(app, wish)
-            if isinstance(error, TpuctlError) and one_off.was_deleted:
-                # What it advised was for a node that is there.
-                error.hint = f"the node that this run made, `{name.node_id}`, is deleted"
-            raise
-        left = _take_down(app, one_off, name, wait=True)
+
+
+def _work_and_take_down(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> int:
+    """Do the work, then remove what this run made, also where the work has failed."""
+    try:
+        code = _work(app, one_off, name, job, wish)
+    except Exception as error:
+        _take_down(app, one_off, name, wait=True)
         _tell_logs(app, wish)
-        return left or code
+        if isinstance(error, TpuctlError) and one_off.was_deleted:
+            # What it advised was for a node that is there.
+            error.hint = f"the node that this run made, `{name.node_id}`, is deleted"
+        raise
+    left = _take_down(app, one_off, name, wait=True)
+    _tell_logs(app, wish)
+    return left or code
 
 
 def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
