@@ -1,0 +1,1 @@
+"""Where a bucket is in relation to a TPU, and what that costs."""

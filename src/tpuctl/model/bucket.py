@@ -1,0 +1,105 @@
+"""A bucket of Cloud Storage: where it is, what it costs to keep things in it, and what it forbids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a bucket is, in the API's words, in upper case: EUROPE-WEST4, EUR4, US, US-CENTRAL1-A.
+
+    `kind` is `region`, `dual-region`, `multi-region`, `zone`, or a word that this version does not know; `data_locations` are
+    the two regions that a configurable dual-region names.
+    """
+
+    location: str
+    kind: str
+    data_locations: tuple[str, ...] = ()
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Placement:
+        """Read a Bucket, or a BucketStorageLayout, which both have these fields [API storage v1]."""
+        placed = (data.get("customPlacementConfig") or {}).get("dataLocations") or ()
+        return cls(
+            str(data.get("location") or "").upper(),
+            str(data.get("locationType") or "").lower(),
+            tuple(str(region).upper() for region in placed),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """A bucket as the API reports it; `raw` is its JSON."""
+
+    name: str
+    placement: Placement
+    project_number: str
+    storage_class: str
+    requester_pays: bool
+    uniform_access: bool
+    versioning: bool
+    retention: timedelta | None
+    retention_is_locked: bool
+    default_event_based_hold: bool
+    soft_delete: timedelta
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Bucket:
+        """Read a Bucket [API storage v1]. An absent soft-delete policy, or one of 0 seconds, means none."""
+        retention = data.get("retentionPolicy") or {}
+        access = data.get("iamConfiguration") or {}
+        return cls(
+            name=str(data["name"]),
+            placement=Placement.from_api(data),
+            project_number=str(data.get("projectNumber") or ""),
+            storage_class=str(data.get("storageClass") or ""),
+            requester_pays=bool((data.get("billing") or {}).get("requesterPays")),
+            uniform_access=bool((access.get("uniformBucketLevelAccess") or {}).get("enabled")),
+            versioning=bool((data.get("versioning") or {}).get("enabled")),
+            retention=_seconds(retention.get("retentionPeriod")),
+            retention_is_locked=bool(retention.get("isLocked")),
+            default_event_based_hold=bool(data.get("defaultEventBasedHold")),
+            soft_delete=_seconds((data.get("softDeletePolicy") or {}).get("retentionDurationSeconds")) or timedelta(),
+            raw=data,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnywhereCache:
+    """A zonal read cache of a bucket; only one that is RUNNING serves reads [API storage v1, AnywhereCache.state]."""
+
+    zone: str
+    state: str
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether it serves reads now."""
+        return self.state.upper() == "RUNNING"
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> AnywhereCache:
+        """Read an AnywhereCache."""
+        return cls(str(data.get("zone") or data.get("anywhereCacheId") or ""), str(data.get("state") or ""))
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the first page of a listing below a prefix shows.
+
+    `size` in bytes is that of everything there where `is_complete`, else that of a part.
+    """
+
+    objects: int
+    size: int
+    is_complete: bool
+
+
+def _seconds(value: Any) -> timedelta | None:  # the API writes 64-bit numbers as text
+    return timedelta(seconds=int(value)) if value not in (None, "", "0", 0) else None

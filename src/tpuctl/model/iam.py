@@ -1,0 +1,39 @@
+"""Who may do what: the policies of projects and buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One role, and who has it; with a `condition` (its expression) only sometimes."""
+
+    role: str
+    members: tuple[str, ...]
+    condition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IamPolicy:
+    """A policy as `getIamPolicy` returns it; `etag` guards a change against another that came first."""
+
+    bindings: tuple[Binding, ...]
+    etag: str = ""
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> IamPolicy:
+        """Read a Policy."""
+        bindings = [
+            Binding(
+                str(entry["role"]),
+                tuple(map(str, entry.get("members") or ())),
+                str((entry.get("condition") or {}).get("expression") or "") or None,
+            )
+            for entry in data.get("bindings") or ()
+        ]
+        return cls(tuple(bindings), str(data.get("etag") or ""))

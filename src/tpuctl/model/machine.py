@@ -1,0 +1,56 @@
+"""Virtual machines and disks of Compute Engine that stand beside a TPU node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.names import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A virtual machine. Without an account it has no scopes either."""
+
+    name: str
+    zone: str
+    status: str
+    account: str | None
+    scopes: tuple[str, ...]
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Machine:
+        """Read an Instance; the zone without its path."""
+        account = next(iter(data.get("serviceAccounts") or ()), {})
+        return cls(
+            str(data["name"]),
+            short(str(data.get("zone") or "")),
+            str(data.get("status") or ""),
+            account.get("email") or None,
+            tuple(map(str, account.get("scopes") or ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A persistent disk. `users` are the names of what it is attached to; `kind` its type, such as `pd-balanced`."""
+
+    name: str
+    zone: str
+    kind: str
+    status: str
+    users: tuple[str, ...]
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Disk:
+        """Read a Disk; zone, type and users without their paths."""
+        return cls(
+            str(data["name"]),
+            short(str(data.get("zone") or "")),
+            short(str(data.get("type") or "")),
+            str(data.get("status") or ""),
+            tuple(short(str(user)) for user in data.get("users") or ()),
+        )

@@ -1,0 +1,103 @@
+"""Networks of Compute Engine, as far as a TPU node needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.names import short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network. One in auto mode has a subnetwork of its name in every region."""
+
+    name: str
+    link: str
+    is_auto: bool
+    is_legacy: bool
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Network:
+        """Read a Network; one with an address range of its own is of the old kind, without subnetworks."""
+        is_legacy = bool(data.get("IPv4Range"))
+        return cls(
+            str(data["name"]), str(data.get("selfLink") or ""), bool(data.get("autoCreateSubnetworks")), is_legacy
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Subnetwork:
+    """A subnetwork of one region."""
+
+    name: str
+    region: str
+    network: str
+    private_google_access: bool
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Subnetwork:
+        """Read a Subnetwork; region and network without their paths."""
+        return cls(
+            str(data["name"]),
+            short(str(data.get("region") or "")),
+            short(str(data.get("network") or "")),
+            bool(data.get("privateIpGoogleAccess")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirewallRule:
+    """A firewall rule. `protocols` are what it allows, or denies where `denies`: protocol → ports, empty for all of them."""
+
+    name: str
+    network: str
+    is_ingress: bool
+    is_disabled: bool
+    denies: bool
+    priority: int
+    source_ranges: tuple[str, ...]
+    source_tags: tuple[str, ...]
+    source_accounts: tuple[str, ...]
+    target_tags: tuple[str, ...]
+    target_accounts: tuple[str, ...]
+    protocols: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> FirewallRule:
+        """Read a Firewall; the network without its path."""
+        parts = data.get("denied") or data.get("allowed") or ()
+        protocols: dict[str, tuple[str, ...]] = {}
+        for part in parts:
+            protocols[str(part["IPProtocol"]).lower()] = tuple(map(str, part.get("ports") or ()))
+        return cls(
+            name=str(data["name"]),
+            network=short(str(data.get("network") or "")),
+            is_ingress=str(data.get("direction") or "INGRESS") == "INGRESS",
+            is_disabled=bool(data.get("disabled")),
+            denies=bool(data.get("denied")),
+            priority=int(data.get("priority", 1000)),
+            source_ranges=tuple(map(str, data.get("sourceRanges") or ())),
+            source_tags=tuple(map(str, data.get("sourceTags") or ())),
+            source_accounts=tuple(map(str, data.get("sourceServiceAccounts") or ())),
+            target_tags=tuple(map(str, data.get("targetTags") or ())),
+            target_accounts=tuple(map(str, data.get("targetServiceAccounts") or ())),
+            protocols=protocols,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegionQuota:
+    """A quota of Compute Engine in one region, such as IN_USE_ADDRESSES."""
+
+    metric: str
+    limit: float
+    usage: float
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> RegionQuota:
+        """Read a Quota."""
+        return cls(str(data["metric"]), float(data.get("limit") or 0), float(data.get("usage") or 0))

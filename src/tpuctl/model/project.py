@@ -1,0 +1,107 @@
+"""A project of Google Cloud: what it is, what its organisation forbids, and how much it may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A project by both of its names, and its state (ACTIVE, DELETE_REQUESTED, …)."""
+
+    id: str
+    number: str
+    state: str
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Project:
+        """Read a Project [API cloudresourcemanager v3]."""
+        return cls(str(data["projectId"]), str(data["name"]).rpartition("/")[2], str(data.get("state") or ""))
+
+    @property
+    def default_account(self) -> str:
+        """The account that workers run as unless another is named [documentation: the Compute Engine default account]."""
+        return f"{self.number}-compute@developer.gserviceaccount.com"
+
+
+@dataclass(frozen=True, slots=True)
+class OrgPolicy:
+    """What an organisation policy comes to for a project, inherited rules included.
+
+    Of a boolean constraint `enforced` is true or false. Of a list, `allows_all` and `denies_all` say so, else values are
+    allowed or denied one by one. With `is_conditional` some rule holds only for tagged resources.
+    """
+
+    constraint: str
+    enforced: bool = False
+    allows_all: bool = False
+    denies_all: bool = False
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    is_conditional: bool = False
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> OrgPolicy:
+        """Read a Policy as `getEffectivePolicy` returns it [API orgpolicy v2]."""
+        rules = (data.get("spec") or {}).get("rules") or ()
+        values = [rule.get("values") or {} for rule in rules]
+        return cls(
+            str(data["name"]).rpartition("/")[2],
+            enforced=any(rule.get("enforce") for rule in rules),
+            allows_all=any(rule.get("allowAll") for rule in rules),
+            denies_all=any(rule.get("denyAll") for rule in rules),
+            allowed=tuple(str(text) for value in values for text in value.get("allowedValues") or ()),
+            denied=tuple(str(text) for value in values for text in value.get("deniedValues") or ()),
+            is_conditional=any(rule.get("condition") for rule in rules),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """One limit of a service for one place; `places` is empty for the one that holds everywhere else.
+
+    `value` is nothing where there is no limit; `unit` is `1/{project}/{region}` and the like; `name` is what the console shows.
+    """
+
+    metric: str
+    name: str
+    unit: str
+    value: int | None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def all_from_api(cls, data: Mapping[str, Any]) -> tuple[QuotaLimit, ...]:
+        """Read a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]."""
+        found = []
+        for limit in data.get("consumerQuotaLimits") or ():
+            for bucket in limit.get("quotaBuckets") or ():
+                value = int(bucket.get("effectiveLimit") or 0)
+                found.append(
+                    cls(
+                        str(limit.get("metric") or data.get("metric") or ""),
+                        str(data.get("displayName") or ""),
+                        str(limit.get("unit") or ""),
+                        None if value < 0 else value,
+                        {str(key): str(place) for key, place in (bucket.get("dimensions") or {}).items()},
+                    )
+                )
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Reserved capacity of TPUs in a zone; `count` in chips or cores as the type counts, nothing where it is not said."""
+
+    name: str
+    zone: str
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def from_api(cls, data: Mapping[str, Any]) -> Reservation:
+        """Read a Reservation [API tpu v2alpha1]."""
+        parts = str(data["name"]).split("/")
+        return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)
