@@ -88,6 +88,8 @@ quota-create-rate api
 quota-rate api
   RESOURCE_EXHAUSTED: Quota exceeded for quota metric 'Read requests' and limit 'Read requests per minute' of
   service 'tpu.googleapis.com'
+quota-rate-older api
+  rateLimitExceeded: Rate Limit Exceeded
 capacity-zone operation
   (gcloud.compute.tpus.tpu-vm.create) { "code": 8, "message": "There is no more capacity in the zone
   \\"us-central1-b\\"; you can try in another zone where Cloud TPU Nodes are offered (see
@@ -97,6 +99,8 @@ capacity-reserved operation
   reservation. [EID: 0x7adf6d58c08b0aa4]'
 capacity-pool operation
   INTERNAL: The zone 'projects/p/zones/a' does not have enough resources available to fulfill the request.
+storage-requester-pays api
+  required: Bucket is a requester pays bucket but no user project provided.
 tpu-node-architecture-denied api
   ERROR: (gcloud.compute.tpus.create) FAILED_PRECONDITION: Your request to provision TPU Node has been denied.
   Please migrate to TPU VM Architecture or contact Cloud TPU team to gain TPU Node access.

@@ -15,6 +15,7 @@ _CONTRACT = {
     "NotFoundError": ("not_found", 3),
     "NodeNotFoundError": ("not_found", 3),
     "AccessError": ("not_allowed", 4),
+    "CredentialsError": ("not_allowed", 4),
     "TimedOutError": ("timed_out", 5),
     "NoCapacityError": ("no_capacity", 6),
     "QuotaError": ("quota", 7),

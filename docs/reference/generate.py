@@ -10,6 +10,9 @@ import click
 
 from tpuctl.cli.tree import root
 from tpuctl.errors import ExitCode
+from tpuctl.output.findings import SCHEMA_VERSION
+from tpuctl.preflight.findings import Level
+from tpuctl.preflight.rules import CATEGORIES, RULES
 from tpuctl.settings import SETTINGS, FileKind
 
 FOLDER = Path(__file__).resolve().parent
@@ -114,7 +117,88 @@ def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
                 yield from _help_pages(below, (*path, name))
 
 
-PAGES = {"exit-codes.md": exit_codes, "settings.md": settings, "commands.md": commands}
+LEVELS = {
+    Level.ERROR: "it will not work, or will cost what nobody meant to pay; the check fails, and `up`, `create` and `run` stop before anything is created",
+    Level.WARNING: "it works, but slowly, dearly or not for long; with `--strict` the check fails",
+    Level.UNKNOWN: "it could not be read, and the text says why and who may read it; never taken for ok; with `--strict` the check fails",
+    Level.NOTE: "worth knowing",
+    Level.OK: "looked at and found in order; shown with `-v`, in JSON always",
+}
+
+
+def checks() -> str:
+    """Return the page of what `tpuctl check` looks at."""
+    levels = "".join(f"| `{level}` | {LEVELS[level]} |\n" for level in Level)
+    return f"""{_NOTE}
+# Checks
+
+`tpuctl check` asks these questions before money is spent; `tpuctl up`, `create` and `run` ask them before they create a node. An id keeps its
+meaning and is never used for something else: scripts may rely on it. `--skip-check ID` accepts what a check says: it is then one level milder,
+an error a warning and a warning a note, and stops nothing.
+
+| level | meaning |
+|---|---|
+{levels}
+{"".join(_check_chapters())}
+{_CHECKS_JSON}"""
+
+
+def _check_chapters() -> Iterator[str]:
+    for prefix, category in CATEGORIES.items():
+        rules = sorted((rule for rule in RULES if rule.id.startswith(prefix)), key=lambda rule: rule.id)
+        if rules:
+            yield f"## {category}\n\n"
+            yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
+
+
+_CHECKS_JSON = f"""## As JSON
+
+`tpuctl check -o json` writes one object, `-o yaml` the same. Every field is always there: `null`, `[]` or `{{}}` where there is nothing to say.
+Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
+
+<!-- table: check-json -->
+| field | type | what |
+|---|---|---|
+| `schemaVersion` | integer | {SCHEMA_VERSION} |
+| `target` | object | what was checked |
+| `target.project` | string | the project |
+| `target.zone` | string | the zone |
+| `target.nodeId` | string or null | the node, where one was named |
+| `target.acceleratorType` | string | its type |
+| `target.topology` | string or null | its shape, where the type was given by one |
+| `target.runtimeVersion` | string | its image |
+| `target.tier` | string or null | `on-demand`, `spot`, …, where it was named |
+| `target.creates` | boolean | whether the node is still to be made |
+| `target.purpose` | string | `train` or `serve` |
+| `target.buckets` | array | the URLs of the buckets, as strings |
+| `target.machine` | string or null | the virtual machine beside it |
+| `summary` | object | how many findings there are of each level: `error`, `warning`, `unknown`, `note`, `ok` |
+| `findings` | array | the worst first, then by id and subject |
+| `findings[].id` | string | the id of the check |
+| `findings[].title` | string | its title |
+| `findings[].level` | string | the level; of what was accepted the milder one |
+| `findings[].accepted` | boolean | whether `--skip-check` has made it milder |
+| `findings[].subject` | string | what it is about: a bucket, an account, a zone, … |
+| `findings[].text` | string | what was found |
+| `findings[].why` | string or null | why it matters |
+| `findings[].remedies` | array | what mends it, the most useful first |
+| `findings[].remedies[].text` | string | in words |
+| `findings[].remedies[].command` | string or null | the command to type |
+| `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
+| `findings[].facts` | object | values for scripts, by the check |
+| `sandbox` | boolean | true, and only there, where nothing is real |
+
+With no zone, `tpuctl check` ranks zones instead:
+
+<!-- table: zones-json -->
+| field | type | what |
+|---|---|---|
+@ZONES@
+
+A pipe gets a line for each finding, without what is ok: level, id, subject and text, separated by tabs. `-o name` writes the ids of what is not ok.
+"""
+
+PAGES = {"exit-codes.md": exit_codes, "settings.md": settings, "commands.md": commands, "checks.md": checks}
 
 
 def main() -> int:

@@ -20,7 +20,10 @@ _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One generation of TPUs. Sizes count `unit`; `config_type` is the API's AcceleratorConfig.Type."""
+    """One generation of TPUs. Sizes count `unit`; `config_type` is the API's AcceleratorConfig.Type.
+
+    `serving` are the sizes that count against a quota of their own [observed: users' logs].
+    """
 
     name: str
     prefix: str
@@ -37,6 +40,7 @@ class Generation:
     topologies: dict[int, str]
     multiples_of: int | None
     largest: int | None
+    serving: tuple[int, ...] = ()
 
     def chips(self, size: int) -> int:
         """Return how many chips the number in a type name stands for."""
@@ -113,6 +117,8 @@ class Catalogue:
     zones: dict[str, dict[str, tuple[str, ...]]]
     elsewhere: dict[str, dict[str, str]]
     research_zone: str
+    images: dict[str, dict[str, list[str]]]
+    tensorflow_images: dict[str, Any]  # YAML
 
     def by_prefix(self, prefix: str) -> Generation | None:
         """Return the generation whose type names begin so."""
@@ -134,6 +140,8 @@ def load() -> Catalogue:
         {name: {size: tuple(where) for size, where in by.items()} for name, by in data["zones"].items()},
         data["elsewhere"],
         data["research_zone"],
+        data["images"],
+        data["tensorflow_images"],
     )
 
 
@@ -164,7 +172,7 @@ def check(text: str) -> str:
 
     Raises `InvalidInputError` for a malformed name and for a near miss, with the name that was probably meant.
     """
-    if find(text) is None and (not _WELL_FORMED.fullmatch(text) or _suggest(text) or _sold_elsewhere(text)):
+    if find(text) is None and (not _WELL_FORMED.fullmatch(text) or _suggest(text) or sold_elsewhere(text)):
         raise _malformed(text)
     return text
 
@@ -218,6 +226,7 @@ def _generation(name: str, entry: dict[str, Any]) -> Generation:
         topologies=entry["topologies"],
         multiples_of=entry.get("multiples_of"),
         largest=entry.get("largest"),
+        serving=tuple(entry.get("serving", ())),
     )
 
 
@@ -239,14 +248,15 @@ def _box(chips: int) -> str | None:
     return "x".join(str(4 * side) for side in sorted(best))
 
 
-def _sold_elsewhere(text: str) -> dict[str, str] | None:
+def sold_elsewhere(text: str) -> dict[str, str] | None:
+    """Return `name` and `through` of what another service rents, by a type name or its own name; else nothing."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
     entries = load().elsewhere.items()
     return next((e for prefix, e in entries if bare.startswith((prefix, e["name"].lower()))), None)
 
 
 def _malformed(text: str) -> InvalidInputError:
-    if where := _sold_elsewhere(text):
+    if where := sold_elsewhere(text):
         return InvalidInputError(
             f"`{text}` ({where['name']}) is not served by the Cloud TPU API",
             hint=f"it is rented through {where['through']}",

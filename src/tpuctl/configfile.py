@@ -5,9 +5,7 @@ What a key means and where it may stand is `settings`' business; this module kno
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,15 +23,13 @@ from tpuctl.settings import (
     check_entry,
     check_shape,
 )
-from tpuctl.settings.values import as_items, as_pairs
+from tpuctl.settings.values import Record, as_grants, as_record, check_field
+from tpuctl.settings.written import render, structured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROJECT_FILE_NAME = "tpuctl.yaml"
-_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./@+=-]*(?::[A-Za-z0-9_./@+=-]+)*")
-# JSON's escapes are YAML's too, but YAML folds these at a line's end, or does not print them.
-_ESCAPES = {0x7F: "\\x7f", 0x85: "\\N", 0x2028: "\\L", 0x2029: "\\P"}
 _NULL = "tag:yaml.org,2002:null"
 # PyYAML's node; with the C loader its types do not say what marks hold.
 _Node = Any
@@ -102,14 +98,14 @@ def set_value(path: Path, key: str, value: str) -> None:
         raise SettingError(f"unknown setting `{key}`", hint=_did_you_mean(key))
     kind = FileKind.PROJECT if path.name == PROJECT_FILE_NAME else FileKind.USER
     check_entry(kind, key, value, place=str(path))
-    wanted = _structured(key, value)
+    wanted = structured(SETTINGS[key], value)
     text = _read(path)
     pair = _find(_compose(path, text), key, path)
     if pair is None:
         newline = "\r\n" if "\r\n" in text else "\n"
-        changed = text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {_render(wanted)}{newline}"
+        changed = text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {render(wanted)}{newline}"
     else:
-        changed = _with_value(text, pair, _render(wanted))
+        changed = _with_value(text, pair, render(wanted))
     _replace_if_same(path, text, changed, {key: wanted})
 
 
@@ -210,16 +206,35 @@ def _with_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
 
 
 def _value(node: _Node, key: str, path: Path) -> Value:
+    if node.id == "sequence" and SETTINGS[key].kind is ValueKind.RECORDS:
+        return tuple(_record(item, key, path) for item in node.value)
     if node.id == "sequence":
         return tuple(_scalar(item, key, path) for item in node.value)
-    if node.id == "mapping":
-        texts: dict[str, str] = {}
-        for name, item in node.value:
-            if (inner := _scalar(name, key, path)) in texts:
-                raise SettingError(f"{_place(path, name)}: `{key}.{inner}` is there twice")
-            texts[inner] = "" if item.tag == _NULL else _scalar(item, f"{key}.{inner}", path)
-        return texts
-    return _scalar(node, key, path)
+    return _mapping(node, key, path) if node.id == "mapping" else _scalar(node, key, path)
+
+
+def _mapping(node: _Node, key: str, path: Path) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, item in node.value:
+        if (inner := _scalar(name, key, path)) in texts:
+            raise SettingError(f"{_place(path, name)}: `{key}.{inner}` is there twice")
+        texts[inner] = "" if item.tag == _NULL else _scalar(item, f"{key}.{inner}", path)
+    return texts
+
+
+def _record(node: _Node, key: str, path: Path) -> Record:
+    """Return one entry of a list of records; what is wrong with it is named with its own line, not with the list's."""
+    spec, at = SETTINGS[key], node
+    texts = _mapping(node, key, path) if node.id == "mapping" else _scalar(node, key, path)
+    try:
+        for at, _ in node.value if node.id == "mapping" else ():
+            check_field(spec, str(at.value))
+        at = node
+        record = as_record(spec, texts)
+        as_grants(spec, (record,))
+    except ValueError as error:
+        raise SettingError(f"{_place(path, at)}: `{key}`: {error}") from None
+    return record
 
 
 def _scalar(node: _Node, key: str, path: Path) -> str:
@@ -250,25 +265,6 @@ def _end(node: _Node, text: str) -> int:
         return _end(last[1] if isinstance(last, tuple) else last, text)
     start, end = int(node.start_mark.index), int(node.end_mark.index)
     return start + len(text[start:end].rstrip())
-
-
-def _structured(key: str, value: str) -> Value:
-    match SETTINGS[key].kind:
-        case ValueKind.LIST:
-            return as_items(SETTINGS[key], value)
-        case ValueKind.PAIRS:
-            return as_pairs(SETTINGS[key], value)
-        case _:
-            return value
-
-
-def _render(value: Value) -> str:
-    if isinstance(value, str):
-        plain = _PLAIN.fullmatch(value) and value.lower() != "null"
-        return value if plain else json.dumps(value, ensure_ascii=False).translate(_ESCAPES)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_render(item) for item in value) + "]"
-    return "{" + ", ".join(f"{_render(name)}: {_render(text)}" for name, text in value.items()) + "}"
 
 
 def _place(path: Path, node: _Node) -> str:

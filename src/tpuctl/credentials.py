@@ -18,7 +18,7 @@ import google.auth.credentials
 from google.auth import exceptions
 
 from tpuctl.clock import SystemClock
-from tpuctl.errors import AccessError
+from tpuctl.errors import AccessError, CredentialsError
 
 SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 
@@ -44,7 +44,7 @@ def load(
     """Return the first credentials found: `GOOGLE_APPLICATION_CREDENTIALS`, `adc`, the metadata server, gcloud's token.
 
     `impersonate` is a service account, or a chain of them whose last is acted as (a string separates them by commas).
-    `request` reaches the sources of tokens; no token is fetched here but gcloud's. Raises `AccessError` that says where
+    `request` reaches the sources of tokens; no token is fetched here but gcloud's. Raises `CredentialsError` that says where
     was looked, and the command that helps.
     """
     credentials = _found(environ, adc, gcloud_token, request)
@@ -123,7 +123,7 @@ def _found(environ: Mapping[str, str], adc: Path, gcloud_token: Callable[[], str
         hint = f"{_LOGIN}, or set GOOGLE_APPLICATION_CREDENTIALS"
         hint = f"{error.hint}\n{hint}" if error.hint else hint
         message = f"no credentials were found; looked at {looked}: {error.message}"
-        raise AccessError(message, hint=hint, error_id=error.error_id) from error
+        raise CredentialsError(message, hint=hint, error_id=error.error_id) from error
 
 
 def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
@@ -141,11 +141,11 @@ def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
             return scoped(credentials, list(SCOPES))
     except exceptions.DefaultCredentialsError as error:
         said = str(error.args[0]) if error.args else "it holds no credentials"
-        raise AccessError(f"the credentials of {source} cannot be used: {said}", hint=_LOGIN) from error
+        raise CredentialsError(f"the credentials of {source} cannot be used: {said}", hint=_LOGIN) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # What a JSON file of another shape makes google-auth raise. The error may quote the file: it is not repeated.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no credentials"
-        raise AccessError(f"the credentials file `{path}` of {source} cannot be used: {why}", hint=_LOGIN) from error
+        raise CredentialsError(f"the credentials file `{path}` of {source} cannot be used: {why}", hint=_LOGIN) from error
 
 
 def _impersonated(source: Credentials, chain: tuple[str, ...]) -> Credentials:

@@ -108,6 +108,10 @@ class AccessError(TpuctlError):
     kind = "not_allowed"
 
 
+class CredentialsError(AccessError):
+    """Nobody knows who calls: no credentials, expired ones, or such that the service does not accept. No call would work."""
+
+
 class TimedOutError(TpuctlError):
     """The deadline passed. The text says what is still going on in the cloud."""
 

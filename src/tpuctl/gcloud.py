@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.diagnosis import Where, classify
-from tpuctl.errors import AccessError, TpuctlError
+from tpuctl.errors import AccessError, CredentialsError, TpuctlError
 from tpuctl.settings import SETTINGS, GcloudProperty
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ def adc_path(environ: Mapping[str, str]) -> Path:
 def access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(seconds=10)) -> str:
     """Return an access token of gcloud's account itself: an impersonation that gcloud is set to is not applied.
 
-    Raises `AccessError` with the command that helps: gcloud is missing, not logged in, silent for too long, or wants
+    Raises `CredentialsError` with the command that helps: gcloud is missing, not logged in, silent for too long, or wants
     the user to log in again.
     """
     program = shutil.which("gcloud", path=environ.get("PATH"))
     if program is None:
-        raise AccessError(
+        raise CredentialsError(
             "gcloud is not installed, and there are no other credentials",
             hint="install the Google Cloud CLI and run `gcloud auth login`, or set `GOOGLE_APPLICATION_CREDENTIALS`",
         )
@@ -89,7 +89,7 @@ def access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(s
         raise _refused(complaint)
     # An empty or multi-line answer would break the Authorization header.
     if not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise AccessError("gcloud printed no access token", hint="run `gcloud auth login`, then try again")
+        raise CredentialsError("gcloud printed no access token", hint="run `gcloud auth login`, then try again")
     return token
 
 
@@ -111,7 +111,7 @@ def _run(argv: list[str], environ: Mapping[str, str], timeout: timedelta) -> tup
             errors="replace",
         )
     except OSError as error:
-        raise AccessError(f"gcloud could not be started: {error.strerror}", hint="run `gcloud info`") from error
+        raise CredentialsError(f"gcloud could not be started: {error.strerror}", hint="run `gcloud info`") from error
     with process:
         try:
             output, complaint = process.communicate(timeout=timeout.total_seconds())
@@ -120,7 +120,7 @@ def _run(argv: list[str], environ: Mapping[str, str], timeout: timedelta) -> tup
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            raise AccessError(
+            raise CredentialsError(
                 f"gcloud gave no token within {timeout.total_seconds():.0f} s",
                 hint="run `gcloud auth print-access-token` to see what it waits for",
             ) from None
@@ -130,11 +130,11 @@ def _run(argv: list[str], environ: Mapping[str, str], timeout: timedelta) -> tup
 def _refused(complaint: str) -> TpuctlError:
     verdict = classify(complaint, where=Where.API)
     if verdict is not None and verdict.kind == AccessError.kind:
-        return AccessError(
+        return CredentialsError(
             f"gcloud gave no token: {verdict.meaning}", hint="\n".join(verdict.remedy), error_id=verdict.id
         )
     last = next((line.strip() for line in complaint.splitlines() if line.strip()), "it did not say why")
-    return AccessError(f"gcloud gave no token: {last}", hint="run `gcloud auth login`, then try again")
+    return CredentialsError(f"gcloud gave no token: {last}", hint="run `gcloud auth login`, then try again")
 
 
 def _folder(environ: Mapping[str, str]) -> Path:

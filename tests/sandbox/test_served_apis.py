@@ -23,6 +23,10 @@ FINGERPRINT = hashlib.sha256(KEY["key"].encode()).hexdigest()
 PERMISSIONS = {"permissions": ["tpu.nodes.get", "tpu.nodes.create"]}
 OWN = {"policy": {"bindings": [{"role": "roles/owner", "members": ["user:a@example.com"]}]}}
 _TWICE = ("v1", "v3")
+SUBNETWORK = f"{P}/regions/us-central2/subnetworks/default"
+POLICIES = "/v2/projects/sandbox/policies"
+NEW_POLICY = "projects/sandbox/policies/compute.vmExternalIpAccess"
+DENIED = {"rules": [{"denyAll": True}]}
 
 # Every method that is served beside the TPU API's: a request to each, in each version that has it.
 SERVED: dict[str, list[tuple[str, str, Any]]] = {
@@ -36,9 +40,15 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "compute.regions.list": [("GET", f"{P}/regions", None)],
     "compute.networks.get": [("GET", f"{P}/global/networks/default", None)],
     "compute.networks.list": [("GET", f"{P}/global/networks", None)],
+    "compute.networks.insert": [("POST", f"{P}/global/networks", {"name": "own"})],
     "compute.subnetworks.get": [("GET", f"{P}/regions/us-central2/subnetworks/default", None)],
     "compute.subnetworks.list": [("GET", f"{P}/regions/us-central2/subnetworks", None)],
     "compute.subnetworks.aggregatedList": [("GET", f"{P}/aggregated/subnetworks", None)],
+    "compute.subnetworks.setPrivateIpGoogleAccess": [
+        ("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True})
+    ],
+    "compute.regionOperations.get": [("GET", f"{P}/regions/us-central2/operations/REGIONAL", None)],
+    "compute.regionOperations.wait": [("POST", f"{P}/regions/us-central2/operations/REGIONAL/wait", None)],
     "compute.firewalls.get": [("GET", f"{P}/global/firewalls/default-allow-ssh", None)],
     "compute.firewalls.list": [("GET", f"{P}/global/firewalls", None)],
     "compute.firewalls.insert": [("POST", f"{P}/global/firewalls", {"name": "new"})],
@@ -54,6 +64,9 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "storage.buckets.getIamPolicy": [("GET", "/storage/v1/b/b/iam", None)],
     "storage.buckets.setIamPolicy": [("PUT", "/storage/v1/b/b/iam", OWN["policy"])],
     "storage.buckets.testIamPermissions": [("GET", "/storage/v1/b/b/iam/testPermissions?permissions=x", None)],
+    "storage.buckets.getStorageLayout": [("GET", "/storage/v1/b/b/storageLayout", None)],
+    "storage.anywhereCaches.get": [("GET", "/storage/v1/b/b/anywhereCaches/us-central1-a", None)],
+    "storage.anywhereCaches.list": [("GET", "/storage/v1/b/b/anywhereCaches", None)],
     "storage.objects.get": [("GET", "/storage/v1/b/b/o/o", None)],
     "storage.objects.list": [("GET", "/storage/v1/b/b/o", None)],
     "storage.objects.insert": [("POST", "/upload/storage/v1/b/b/o?uploadType=media&name=n", b"x")],
@@ -66,6 +79,9 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "serviceusage.services.disable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:disable", {})],
     "serviceusage.services.batchEnable": [
         ("POST", "/v1/projects/sandbox/services:batchEnable", {"serviceIds": ["x.googleapis.com"]})
+    ],
+    "serviceusage.services.batchGet": [
+        ("GET", "/v1/projects/sandbox/services:batchGet?names=projects/sandbox/services/x.googleapis.com", None)
     ],
     "serviceusage.services.consumerQuotaMetrics.list": [
         ("GET", "/v1beta1/projects/sandbox/services/tpu.googleapis.com/consumerQuotaMetrics", None)
@@ -80,6 +96,15 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
         ("POST", f"/{v}/projects/sandbox:testIamPermissions", PERMISSIONS) for v in _TWICE
     ],
     "iam.roles.get": [("GET", "/v1/roles/tpu.admin", None)],
+    "iam.projects.roles.get": [("GET", "/v1/projects/sandbox/roles/reader", None)],
+    "orgpolicy.projects.policies.get": [("GET", f"{POLICIES}/compute.requireOsLogin", None)],
+    "orgpolicy.projects.policies.list": [("GET", POLICIES, None)],
+    "orgpolicy.projects.policies.getEffectivePolicy": [
+        ("GET", f"{POLICIES}/compute.requireOsLogin:getEffectivePolicy", None)
+    ],
+    "orgpolicy.projects.policies.create": [("POST", POLICIES, {"name": NEW_POLICY, "spec": DENIED})],
+    "orgpolicy.projects.policies.patch": [("PATCH", f"{POLICIES}/compute.requireOsLogin", {"spec": DENIED})],
+    "orgpolicy.projects.policies.delete": [("DELETE", f"{POLICIES}/compute.vmExternalIpAccess", None)],
     "oslogin.users.getLoginProfile": [("GET", "/v1/users/me@example.com/loginProfile", None)],
     "oslogin.users.importSshPublicKey": [("POST", "/v1/users/me@example.com:importSshPublicKey", KEY)],
     "oslogin.users.sshPublicKeys.patch": [
@@ -88,8 +113,8 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "cloudbilling.projects.getBillingInfo": [("GET", "/v1/projects/sandbox/billingInfo", None)],
 }
-# Nothing begins in a region or a zone yet: their operations are served, and answer 404.
-_EMPTY = {f"compute.{scope}Operations.{verb}" for scope in ("region", "zone") for verb in ("get", "wait")}
+# Nothing begins in a zone yet: its operations are served, and answer 404.
+_EMPTY = {f"compute.zoneOperations.{verb}" for verb in ("get", "wait")}
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +124,9 @@ def stocked(tmp_path_factory: pytest.TempPathFactory) -> World:
     provision.add_object(world, "b", "o", "content")
     provision.add_disk(world, "d")
     provision.add_instance(world, "i")
+    provision.add_cache(world, "b", "us-central1-a")
+    provision.add_role(world, "reader", includedPermissions=["storage.objects.get"])
+    provision.set_org_policy(world, "compute.requireOsLogin", {"rules": [{"enforce": True}]})
     return world
 
 
@@ -107,6 +135,7 @@ def test_each_served_method_answers_in_its_schema(stocked: World, method: str) -
     wire = Wire(stocked)
     names = {
         "OPERATION": wire("POST", f"{P}/setCommonInstanceMetadata", {})["name"],
+        "REGIONAL": wire("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {})["name"],
         "USAGE": wire("POST", "/v1/projects/sandbox/services/y.googleapis.com:enable", {})["name"],
     }
     for http_method, path, body in SERVED[method]:

@@ -44,6 +44,7 @@ def create(context: Context, name: NodeName, spec: NodeSpec, *, steal: bool = Fa
 
     Raises `ConflictError` where somebody else repairs a node of that name.
     """
+    context.check(name, spec)
     with changing(context, name, "create", steal=steal):
         context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
         return context.cloud.create_node(name, with_key(context, spec))

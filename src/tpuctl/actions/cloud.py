@@ -147,9 +147,19 @@ class Leases(Protocol):
         """Take it from whoever has it, for good; returns once no change of theirs is under way."""
 
 
+class Preflight(Protocol):
+    """The check before something is created."""
+
+    def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None, tell: Callable[[Event], None]) -> None:
+        """Return if the node may be created; raise `CheckFailedError` if not. `replaces` is deleted before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an action works with. `server_now` is the service's time, to which ages are counted."""
+    """What an action works with. `server_now` is the service's time, to which ages are counted.
+
+    Without a `preflight` nothing is checked before a creation.
+    """
 
     cloud: Cloud
     clock: Clock
@@ -159,3 +169,9 @@ class Context:
     tell: Callable[[Event], None]
     server_now: Callable[[], datetime]
     random: Random
+    preflight: Preflight | None = None
+
+    def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
+        """Raise `CheckFailedError` where a check says that the node must not be created."""
+        if self.preflight is not None:
+            self.preflight.check(name, spec, replaces=replaces, tell=self.tell)

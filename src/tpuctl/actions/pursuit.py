@@ -268,6 +268,7 @@ class Pursuit:
         spec = self._observation.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and what it was is not known")
+        self._context.check(self.name, spec)
         pending = self._steps.create(spec, reason)
         if pending is not None:
             self._observation.requested.request(pending)
@@ -288,6 +289,8 @@ class Pursuit:
     def _delete(self, reason: str, *, is_repair: bool) -> None:
         node = self._observation.node
         spec = self._observation.spec = self._observation.spec or self._observation.history.spec_as_it_is(node)
+        # Before the deletion: what could not be made again is better kept.
+        self._context.check(self.name, spec, replaces=node)
         pending = self._steps.delete(node, spec, reason, is_repair=is_repair)
         if pending is None:
             return  # Not the node that the decision was about: look again.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote, urlencode
 
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.errors import credential_failure, excerpt, parse_refusal, translated
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Json = Mapping[str, Any]
+Query = Mapping[str, str | int | Sequence[str] | None]
+
+PAYER = "x-goog-user-project"
+_ACCEPT = {"accept": "application/json"}
 
 # What a missing or ill-shaped field raises in `from_api`.
 _ILL_SHAPED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -42,12 +47,25 @@ class RequestPreview:
 
 @dataclass(frozen=True, slots=True)
 class PlainRequest:
-    """A request to read a URL, made without the library: for what no discovery document describes, or too large a one."""
+    """A request made without the library, which costs 90 ms to import and up to 40 ms for each API that it reads about."""
 
     uri: str
     method: str = "GET"
-    body: None = None
-    headers: Mapping[str, str] = field(default_factory=lambda: {"accept": "application/json"})
+    body: str | None = None
+    headers: Mapping[str, str] = field(default_factory=lambda: dict(_ACCEPT))
+
+    @classmethod
+    def of(cls, url: str, *, method: str = "GET", query: Query | None = None, body: Json | None = None) -> Self:
+        """Return a request; a parameter that is nothing is left out, one with several values is repeated."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        uri = f"{url}?{urlencode(given, doseq=True, quote_via=quote)}" if given else url
+        if body is None:
+            return cls(uri, method)
+        return cls(uri, method, json.dumps(body), {**_ACCEPT, "content-type": "application/json"})
+
+    def paid_by(self, project: str | None) -> Self:
+        """Return the request as one that a project is charged for, where one is named [documentation: x-goog-user-project]."""
+        return replace(self, headers={**self.headers, PAYER: project}) if project else self
 
 
 @dataclass(frozen=True, slots=True)

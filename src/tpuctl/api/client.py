@@ -38,3 +38,9 @@ class Client:
         self._caller = Caller(
             http_factory, clock, endpoint=endpoint, random=random, policy=policy or self.patience, api=self.api
         )
+
+    def _url(self, path: str, *, service: str | None = None) -> str:
+        """Return the URL of a path at Google's host of a service (that of `api`), or at the endpoint of one's own."""
+        if self._own_endpoint:
+            return self._own_endpoint.url(path)
+        return f"https://{service or self.api.name}.googleapis.com/{path}"

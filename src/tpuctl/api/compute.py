@@ -1,37 +1,174 @@
-"""Of Compute Engine only this: the metadata that all machines of a project share. Raises tpuctl's exceptions.
+"""What stands beside TPU nodes in Compute Engine: networks, machines, disks, quotas. Raises tpuctl's exceptions.
 
 Google's library is left out: for one URL it would read the 3 MB that describe all of Compute Engine, which takes 40 ms.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+from uuid import UUID
 
 from tpuctl.api.calls import Api, PlainRequest
 from tpuctl.api.client import Client
-from tpuctl.api.retry import RetryPolicy
+from tpuctl.api.failures import Refusal, RefusedError
+from tpuctl.api.listing import all_pages
+from tpuctl.api.pending import until_done
+from tpuctl.api.refusals import about
+from tpuctl.api.retry import SHORT_PATIENCE
+from tpuctl.errors import AlreadyExistsError, ConflictError, NotFoundError, ServiceUnavailableError
+from tpuctl.model.machine import Disk, Machine
+from tpuctl.model.network import FirewallRule, Network, RegionQuota, Subnetwork
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-
-_ROOT = "https://compute.googleapis.com/compute/v1/"
+_PAGE_SIZE = 500  # the most there is [API compute v1, maxResults]
+_FIREWALL_FIELDS = (
+    "items(name,network,direction,disabled,priority,sourceRanges,sourceTags,sourceServiceAccounts,targetTags,"
+    "targetServiceAccounts,allowed,denied),nextPageToken"
+)
 
 
 class ComputeClient(Client):
     """Calls Compute Engine."""
 
     api = Api("compute", "v1", "compute/v1/")
-    # What is asked here is good to know, and nothing that somebody should wait long for.
-    patience = RetryPolicy(attempts=2, deadline=timedelta(seconds=15))
+    patience = SHORT_PATIENCE
 
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
-        root = self._own_endpoint.url(self.api.path) if self._own_endpoint else _ROOT
-        url = f"{root}projects/{quote(project, safe=':')}?fields=commonInstanceMetadata/items"
-        return self._caller.call(PlainRequest(url), _items)
+        request = self._get(project, query={"fields": "commonInstanceMetadata/items"})
+        return self._caller.call(request, _items)
+
+    def network(self, project: str, name: str) -> Network:
+        """Return a network; needs compute.networks.get."""
+        request = self._get(project, "global/networks", name)
+        with about(f"the network `{name}` in {_words(project)}", "compute.networks.get"):
+            return self._caller.attempt(request, Network.from_api)
+
+    def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
+        """Return a subnetwork; needs compute.subnetworks.get."""
+        request = self._get(project, f"regions/{_part(region)}/subnetworks", name)
+        with about(f"the subnetwork `{name}` of {region} in {_words(project)}", "compute.subnetworks.get"):
+            return self._caller.attempt(request, Subnetwork.from_api)
+
+    def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
+        """Return all firewall rules; needs compute.firewalls.list. Those of hierarchical policies are not among them."""
+
+        def page(token: str | None) -> PlainRequest:
+            query = {"maxResults": _PAGE_SIZE, "pageToken": token, "fields": _FIREWALL_FIELDS}
+            return self._get(project, "global/firewalls", query=query)
+
+        with about(_words(project), "compute.firewalls.list"):
+            return all_pages(self._caller, page, "items", FirewallRule.from_api).items
+
+    def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
+        """Return the quotas of a region by metric; needs compute.regions.get.
+
+        Raises `ServiceUnavailableError` where the API has left them out, as it does when it cannot get at them.
+        """
+        request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
+        with about(f"the region `{region}` in {_words(project)}", "compute.regions.get"):
+            data = self._caller.attempt(request, dict)
+        if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
+            message = f"the quotas of {region} could not be fetched: {warning.get('message') or warning.get('code')}"
+            raise ServiceUnavailableError(message, hint="try again in a few minutes")
+        quotas = [RegionQuota.from_api(entry) for entry in data.get("quotas") or ()]
+        return {quota.metric: quota for quota in quotas}
+
+    def find_machine(self, project: str, name: str) -> Machine:
+        """Return the virtual machine of that name, whatever its zone; needs compute.instances.list.
+
+        Raises `ConflictError` where several zones have one, `NotFoundError` only where every zone has answered.
+        """
+
+        def page(token: str | None) -> PlainRequest:
+            # Without partial success one zone that is down would make all of them unknown.
+            query = {"filter": f"name={name}", "returnPartialSuccess": "true", "maxResults": _PAGE_SIZE}
+            fields = "items,nextPageToken,unreachables"
+            return self._get(project, "aggregated/instances", query={**query, "pageToken": token, "fields": fields})
+
+        with about(_words(project), "compute.instances.list"):
+            listing = all_pages(self._caller, page, _instances, Machine.from_api)
+        found = [machine for machine in listing.items if machine.name == name]
+        if len(found) == 1:
+            return found[0]
+        what = f"virtual machine `{name}` in {_words(project)}"
+        if found:
+            zones = ", ".join(sorted(machine.zone for machine in found))
+            hint = f"name the one that is meant: `projects/{project}/zones/{found[0].zone}/instances/{name}`"
+            raise ConflictError(f"there is more than one {what}: in {zones}", hint=hint)
+        if listing.unreachable:
+            zones = ", ".join(listing.unreachable)
+            raise ServiceUnavailableError(f"whether there is a {what} is not known: {zones} did not answer")
+        raise NotFoundError(f"there is no {what}", hint="look with `gcloud compute instances list`")
+
+    def disk(self, project: str, zone: str, name: str) -> Disk:
+        """Return a disk; needs compute.disks.get."""
+        request = self._get(project, f"zones/{_part(zone)}/disks", name)
+        with about(f"the disk `{name}` of {zone} in {_words(project)}", "compute.disks.get"):
+            return self._caller.attempt(request, Disk.from_api)
+
+    def open_firewall(
+        self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
+    ) -> None:
+        """Make an ingress rule that allows tcp ports, and return once it holds; needs compute.firewalls.create.
+
+        Raises `AlreadyExistsError` where the name is taken, `TimedOutError` where it takes longer than three minutes.
+        """
+        # One id for all sendings: the service carries a repeated request out once [API field text of requestId].
+        query = {"requestId": str(UUID(int=self._caller.random.getrandbits(128), version=4))}
+        body = {
+            "name": name,
+            "network": network if "/" in network else f"projects/{project}/global/networks/{network}",
+            "direction": "INGRESS",
+            "sourceRanges": list(source_ranges),
+            "allowed": [{"IPProtocol": "tcp", "ports": list(ports)}],
+        }
+        request = PlainRequest.of(self._address(project, "global/firewalls"), method="POST", query=query, body=body)
+        what = f"the firewall rule `{name}` in {_words(project)}"
+        with about(what, "compute.firewalls.create"):
+            try:
+                begun = self._caller.attempt(request, dict)
+            except RefusedError as error:
+                if error.refusal.code != 409:
+                    raise
+                hint = f"look with `gcloud compute firewall-rules describe {name} --project={project}`"
+                raise AlreadyExistsError(f"{what} exists already", hint=hint) from error
+            self._wait(project, begun, what)
+
+    def _wait(self, project: str, begun: Mapping[str, Any], what: str) -> None:
+        look = self._get(project, "global/operations", str(begun.get("name")))
+        ended = until_done(self._caller, begun, lambda: self._caller.attempt(look, dict), what=f"making {what}")
+        errors = (ended.get("error") or {}).get("errors") or ()
+        if errors:
+            code = int(ended.get("httpErrorStatusCode") or 500)
+            status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
+            raise RefusedError(Refusal(code=code, message=message, status=status))
+
+    def _get(
+        self, project: str, collection: str = "", name: str = "", *, query: Mapping[str, Any] | None = None
+    ) -> PlainRequest:
+        return PlainRequest.of(self._address(project, collection, name), query=query)
+
+    def _address(self, project: str, collection: str = "", name: str = "") -> str:
+        parts = [f"{self.api.path}projects", _part(project), collection, _part(name)]
+        return self._url("/".join(part for part in parts if part))
+
+
+def _part(text: str) -> str:
+    return quote(text, safe=":")
+
+
+def _words(project: str) -> str:
+    return f"the project `{project}`"
+
+
+def _instances(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the machines of all zones; a zone without any has a warning in their place [API compute v1]."""
+    for scope in (data.get("items") or {}).values():
+        yield from scope.get("instances") or ()
 
 
 def _items(data: Mapping[str, Any]) -> dict[str, str]:

@@ -21,13 +21,14 @@ from tpuctl.api.failures import (
     UntrustedServerError,
 )
 from tpuctl.api.retry import parse_retry_after
-from tpuctl.diagnosis import Verdict, Where, classify
+from tpuctl.diagnosis import Action, Verdict, Where, classify
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     BrokenNodeError,
     CheckFailedError,
     ConflictError,
+    CredentialsError,
     InvalidRequestError,
     NoCapacityError,
     NotFoundError,
@@ -63,7 +64,7 @@ _BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
 _BY_CODE: Final[Mapping[int, tuple[type[TpuctlError], str]]] = MappingProxyType(
     {
         400: (InvalidRequestError, "check the values that were given; `--dry-run` shows the request"),
-        401: (AccessError, "run `gcloud auth application-default login`, then try again"),
+        401: (CredentialsError, "run `gcloud auth application-default login`, then try again"),
         403: (AccessError, "ask an owner of the project for the role `roles/tpu.admin`"),
         404: (NotFoundError, "check project, zone and name; `tpuctl list` shows the nodes of all zones"),
         407: (AccessError, "the proxy wants a user name and password: set them in `HTTPS_PROXY`"),
@@ -113,6 +114,8 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
         "DEADLINE_EXCEEDED": ServiceUnavailableError,
     }
 )
+# What only some APIs refuse: without a quota project of one's own others answer.
+_NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
 _LONGEST: Final = 700
 _EXCERPT: Final = 120
@@ -181,9 +184,10 @@ def credential_failure(error: Exception) -> TpuctlError | TransportError:
     message = _one_line(str(error.args[0]) if error.args else str(error))
     verdict = classify(message, where=Where.API)
     if verdict is not None and verdict.kind == AccessError.kind:
-        return _from_verdict(verdict, message)
+        # Without a token no call works, also where a permission to get one is what is missing.
+        return _from_verdict(verdict, message, kind=CredentialsError)
     hint = "run `gcloud auth application-default login`; in CI set `GOOGLE_APPLICATION_CREDENTIALS`"
-    return AccessError(f"the credentials cannot be used: {message}", hint=hint)
+    return CredentialsError(f"the credentials cannot be used: {message}", hint=hint)
 
 
 @contextmanager
@@ -219,9 +223,11 @@ def _verdict(refusal: Refusal) -> Verdict | None:
     return classify(str(refusal), where=Where.API, reason=refusal.reason or None)
 
 
-def _from_verdict(verdict: Verdict, words: str) -> TpuctlError:
+def _from_verdict(verdict: Verdict, words: str, *, kind: type[TpuctlError] | None = None) -> TpuctlError:
     message = f"{verdict.meaning}: {words}" if words else verdict.meaning
-    kind = _BY_KIND.get(verdict.kind, TpuctlError)
+    if kind is None:
+        is_useless = verdict.action is Action.FIX_AUTH and verdict.id != _NO_QUOTA_PROJECT
+        kind = CredentialsError if is_useless else _BY_KIND.get(verdict.kind, TpuctlError)
     return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
 
 

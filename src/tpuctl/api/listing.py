@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -36,17 +36,25 @@ class Listing(Generic[T]):
 
 
 def all_pages(
-    caller: Caller, build: Callable[[str | None], Any], key: str, read: Callable[[Mapping[str, Any]], T]
+    caller: Caller,
+    build: Callable[[str | None], Any],
+    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    read: Callable[[Mapping[str, Any]], T],
 ) -> Listing[T]:
-    """Return the items of all pages. Raises the failures of `api/`; a page token that comes again is one of them."""
+    """Return the items of all pages, which are below `key`, or are what it makes of a page.
+
+    Raises the failures of `api/`; a page token that comes again is one of them.
+    """
     items: list[T] = []
     unreachable: dict[str, None] = {}
     seen: set[str] = set()
     token: str | None = None
 
     def read_page(data: Mapping[str, Any]) -> tuple[list[T], list[str], str | None]:
-        entries = [read(entry) for entry in data.get(key) or ()]
-        return entries, [short(zone) for zone in data.get("unreachable") or ()], data.get("nextPageToken") or None
+        found = key(data) if callable(key) else data.get(key) or ()
+        # Compute Engine has the word in the plural [API compute v1].
+        missing = data.get("unreachable") or data.get("unreachables") or ()
+        return [read(entry) for entry in found], [short(zone) for zone in missing], data.get("nextPageToken") or None
 
     while True:
         page, zones, token = caller.attempt(build(token), read_page)

@@ -43,6 +43,10 @@ class RetryPolicy:
     change_deadline: timedelta = timedelta(seconds=60)
 
 
+# For what is good to know, and nothing that somebody should wait long for.
+SHORT_PATIENCE = RetryPolicy(attempts=2, deadline=timedelta(seconds=15))
+
+
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Send again after this long."""

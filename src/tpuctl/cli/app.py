@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from tpuctl.actions.cloud import Context
+    from tpuctl.actions.cloud import Context, Preflight
     from tpuctl.actions.locate import Place
     from tpuctl.api.storage import StorageClient
     from tpuctl.api.tpu import TpuClient
@@ -202,8 +202,8 @@ class App:
         with showing(self, events=events, endings=endings) as progress:
             yield progress
 
-    def context(self, tell: Callable[[Event], None]) -> Context:
-        """Return what actions work with; `tell` gets each event."""
+    def context(self, tell: Callable[[Event], None], *, preflight: Preflight | None = None) -> Context:
+        """Return what actions work with; `tell` gets each event, `preflight` checks what is to be created."""
         from random import Random  # noqa: PLC0415  # only for long work
 
         from tpuctl.actions.cloud import Context  # noqa: PLC0415  # as above
@@ -217,6 +217,7 @@ class App:
             tell=tell,
             server_now=self.now,
             random=self.invocation.random or Random(),  # noqa: S311  # spreads requests, keeps no secret
+            preflight=preflight,
         )
 
     @contextmanager

@@ -159,6 +159,8 @@ def _value(app: App, spec: SettingSpec) -> Any:  # JSON
                 return list(settings.items(spec.key))
             case ValueKind.PAIRS:
                 return settings.pairs(spec.key)
+            case ValueKind.RECORDS:
+                return list(settings.records(spec.key))
             case _:
                 return str(setting.value)
     except SettingError:
@@ -173,6 +175,8 @@ def _text(value: Any) -> str:  # JSON
             return ""
         case bool():
             return str(value).lower()
+        case list() if value and isinstance(value[0], dict):
+            return ";".join(map(_text, value))
         case list():
             return ",".join(value)
         case dict():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.actions.bring_up import check_type, create
 from tpuctl.actions.ensure_ready import ensure
 from tpuctl.actions.steps import Pending
+from tpuctl.cli.check_options import check_options, gate, take_checks
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.options import (
     anyway_option,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @spec_options
 @timeout_option
 @no_wait_option
+@check_options
 @anyway_option
 @steal_option
 @events_option
@@ -60,6 +62,7 @@ def command(  # click's options
       tpuctl create trainer --type v4-8 --zone us-central2-b
       tpuctl create trainer --type v6e-8 --spot --no-wait
     """
+    preflight = gate(app, take_checks(options))
     spec = build_spec(app, take_spec(options), anyway=anyway)
     if spec is None:
         raise InvalidInputError("which accelerator type?", hint="name one: `--type v4-8`; see `tpuctl types`")
@@ -72,7 +75,7 @@ def command(  # click's options
     resume, undo = f"tpuctl wait {name.zone}/{name.node_id} --for ready", f"tpuctl down {name.zone}/{name.node_id}"
     going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
-        context = app.context(progress)
+        context = app.context(progress, preflight=preflight)
         pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
         policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
         outcome = ensure(context, name, policy, pending=pending, once=no_wait)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.locate import Place
 from tpuctl.actions.observation import Task
 from tpuctl.actions.one_off import OneOff
 from tpuctl.actions.running import job_name
+from tpuctl.cli.check_options import gate
 from tpuctl.cli.main import TerminatedError
 from tpuctl.cli.policy import deadline, repair_policy
 from tpuctl.cli.signals import hang_up_terminates, undisturbed
@@ -32,10 +34,14 @@ _FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be done around a command. `given` are the options of the spec; `sync` is the folder to bring along."""
+    """What is to be done around a command. `given` are the options of the spec, `checks` those of the checks before it.
+
+    `sync` is the folder to bring along.
+    """
 
     up: str
     given: dict[str, Any]
+    checks: dict[str, Any]
     remove: bool
     exclusive: bool
     sync: Path | None
@@ -120,7 +126,7 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
     undo = None if job.remove else f"tpuctl down {where}"
     with app.going_on(lambda: _going_on(name, one_off), resume=app.command_line(), undo=undo):
         with app.progress() as progress:
-            ready = one_off.bring_up(app.context, progress)
+            ready = one_off.bring_up(partial(app.context, preflight=gate(app, job.checks)), progress)
         if job.exclusive and not one_off.was_made:
             raise ConflictError(
                 f"somebody else has just created `{name.node_id}`, and `--exclusive` wants one of its own"

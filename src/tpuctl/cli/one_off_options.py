@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.cli.check_options import check_options, take_checks
 from tpuctl.cli.spec import spec_options, take_spec
 from tpuctl.errors import InvalidInputError
 
@@ -35,7 +36,7 @@ _NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
 def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a whole job. Those that describe a node are those of `tpuctl up`, and are not listed again."""
     before = len(getattr(function, "__click_params__", ()))
-    function = spec_options(function)
+    function = check_options(spec_options(function))
     for param in function.__click_params__[before:]:  # type: ignore[attr-defined]  # where click keeps them
         param.hidden = True
     for option in reversed(_OPTIONS):
@@ -48,7 +49,7 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
 
     Raises `InvalidInputError` for those that mean nothing without it.
     """
-    given = take_spec(options)
+    given, checks = take_spec(options), take_checks(options)
     detach = options["detach"]
     taken = {name: options.pop(name) for name in _NAMES}
     if taken["up"] is None:
@@ -56,8 +57,8 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
             if taken[name]:
                 flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
                 raise InvalidInputError(f"`{flag}` goes with `--up`", hint="add `--up TYPE`, or leave it out")
-        if given:
-            name, value = next(iter(given.items()))
+        if given or checks:
+            name, value = next(iter((given | checks).items()))
             flag = f"--{value}" if name == "tier" else f"--{name.replace('_', '-')}"
             raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
         return None
@@ -72,6 +73,7 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
     return Job(
         up=taken["up"],
         given=given,
+        checks=checks,
         remove=taken["remove"],
         exclusive=taken["exclusive"],
         sync=_folder(app, taken["sync"], without=taken["no_sync"]),

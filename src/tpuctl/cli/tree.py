@@ -24,6 +24,7 @@ _SECTIONS = {
         "down": ("down", "End a node and its billing; fine if it is gone already."),
         "list": ("list_nodes", "List the nodes of all zones."),
         "status": ("status", "Show one node in full."),
+        "check": ("check", "Check that a TPU and all it works with belong together, before money is spent."),
         "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
         "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
         "history": ("history", "Show what became of a node: its states, repairs and preemptions."),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.cli.check_options import check_options, gate, take_checks
 from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.options import (
     anyway_option,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--replace", is_flag=True, help="Delete and make anew a node that differs.")
 @repair_options
 @hook_options(EventKind.RECOVERED)
+@check_options
 @reach_options
 @timeout_option
 @no_wait_option
@@ -71,6 +73,7 @@ def command(
     from tpuctl.actions.bring_up import bring_up  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
 
+    preflight = gate(app, take_checks(options))
     spec = build_spec(app, take_spec(options), anyway=options["anyway"])
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
@@ -80,12 +83,13 @@ def command(
         _show_plans(app, settled, policy)
         return 0
     tasks = [_task(app, *found, policy=policy, options=options) for found in settled]
+    preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
     undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
         app.progress(events=options["events"]) as progress,
         app.going_on(lambda: _going_on(tasks, progress), resume=app.command_line(), undo=undo),
     ):
-        endings = bring_up(app.context(to_all(progress, hooks)), tasks, once=no_wait)
+        endings = bring_up(app.context(to_all(progress, hooks), preflight=preflight), tasks, once=no_wait)
     failures = hooks.wait()
     for failure in failures:
         app.terminal.warn(str(failure))

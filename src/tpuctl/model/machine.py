@@ -24,7 +24,7 @@ class Machine:
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Machine:
         """Read an Instance; the zone without its path."""
-        account = next(iter(data.get("serviceAccounts") or ()), {})
+        account = next(iter(data.get("serviceAccounts") or ()), dict[str, Any]())
         return cls(
             str(data["name"]),
             short(str(data.get("zone") or "")),

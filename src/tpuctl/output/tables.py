@@ -72,7 +72,16 @@ def _cut(text: str, room: int) -> str:
     return kept + "…"
 
 
-_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
 
 
 def styled(text: str, style: str, *, colored: bool) -> str:

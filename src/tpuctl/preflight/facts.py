@@ -26,6 +26,7 @@ OBJECT_PERMISSIONS = (
     "storage.objects.list",
 )
 TPU, COMPUTE, STORAGE = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
+IAP = "iap.googleapis.com"
 EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (
     "compute.vmExternalIpAccess",
     "compute.requireOsLogin",

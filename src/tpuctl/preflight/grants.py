@@ -1,20 +1,132 @@
-"""Grants of free TPU capacity, such as the TPU Research Cloud gives."""
+"""Grants of free TPU capacity, such as the TPU Research Cloud gives: what each covers, and where another would do.
+
+What a grant counts: of a generation (`v4`) chips, of an accelerator type (`v2-8`) nodes. The mails of the programme speak of
+"32 Cloud TPU v4 chips" and of "5 v2-8 devices" [documentation: TPU Research Cloud; unverified].
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING
 
+from tpuctl import accelerators
+from tpuctl.errors import InvalidInputError
+from tpuctl.model.states import Tier
+from tpuctl.names import check_zone, nearest
+
 if TYPE_CHECKING:
-    from datetime import date
+    from collections.abc import Mapping
+
+    from tpuctl.accelerators import AcceleratorType, Generation
+
+# Reserved capacity is paid for otherwise; no programme gives it away.
+TIERS = (Tier.ON_DEMAND, Tier.SPOT, Tier.PREEMPTIBLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """So much of a type, in a zone, in a tier, until a day."""
+    """So much of a type, in a zone, in a tier, until a day, that day included; without one it does not end.
+
+    `type` is a generation, of which `count` counts chips, or an accelerator type, of which it counts nodes.
+    """
 
     zone: str
     type: str
     tier: str
     count: int
     until: date | None
+
+    def __str__(self) -> str:
+        what = "chips of " if self.is_of_chips else ""
+        end = f" until {self.until}" if self.until else ""
+        return f"{self.count} {what}{self.type} {self.tier} in {self.zone}{end}"
+
+    @property
+    def is_of_chips(self) -> bool:
+        """Tell whether it counts chips of a generation, not nodes of a type."""
+        return accelerators.find(self.type) is None
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation, where the table knows it."""
+        accelerator = accelerators.find(self.type)
+        return accelerator.generation if accelerator else generation_named(self.type)
+
+    @property
+    def chips(self) -> int:
+        """How many chips it comes to."""
+        accelerator = accelerators.find(self.type)
+        return self.count * (accelerator.chips if accelerator else 1)
+
+    def is_of_tier(self, tier: Tier | None) -> bool:
+        """Tell whether it is for a tier; spot and preemptible are one pool, and no tier means on demand."""
+        return pool_of(Tier(self.tier)) is pool_of(tier)
+
+    def is_of_type(self, accelerator: AcceleratorType) -> bool:
+        """Tell whether nodes of a type may come out of it."""
+        return self.generation == accelerator.generation if self.is_of_chips else self.type == accelerator.name
+
+    def has_ended(self, today: date) -> bool:
+        """Tell whether it is over."""
+        return self.until is not None and self.until < today
+
+
+def parse(record: Mapping[str, str]) -> Grant:
+    """Return the grant that the keys `zone`, `type`, `tier`, `count` and perhaps `until` describe.
+
+    Raises `ValueError` in words for a value that cannot be one.
+    """
+    try:
+        zone = check_zone(record["zone"])
+    except InvalidInputError as error:
+        raise ValueError(f"`zone`: {error.message}") from None
+    count = record["count"].strip()
+    if not (count.isascii() and count.isdigit() and 0 < len(count) < 10 and int(count)):
+        raise ValueError(f"`count` is `{count}`: it must be a whole number, 1 or more")
+    return Grant(
+        zone, _type(record["type"].strip()), _tier(record["tier"].strip()), int(count), _day(record.get("until"))
+    )
+
+
+def pool_of(tier: Tier | None) -> Tier:
+    """Return the tier by which capacity is counted: spot and preemptible share one pool, and none means on demand."""
+    return Tier.SPOT if tier is Tier.PREEMPTIBLE else tier or Tier.ON_DEMAND
+
+
+def generation_named(text: str) -> Generation | None:
+    """Return the generation of a name like `v4`, `v5e` or `v5litepod`."""
+    table = accelerators.load()
+    return table.generations.get(text.lower()) or table.by_prefix(text.lower())
+
+
+def _type(text: str) -> str:
+    if generation := generation_named(text):
+        return generation.name
+    try:
+        return accelerators.parse(text).name
+    except InvalidInputError as error:
+        known = ", ".join(accelerators.load().generations)
+        hint = (
+            error.hint
+            if error.hint and error.hint.startswith("did you mean")
+            else f"a generation ({known}) or a type like v2-8"
+        )
+        raise ValueError(f"`type` is `{text}`: {hint}") from None
+
+
+def _tier(text: str) -> str:
+    if text not in TIERS:
+        guess = nearest(text, TIERS)
+        meant = f"; did you mean `{guess}`?" if guess else ""
+        raise ValueError(f"`tier` is `{text}`: it must be one of {', '.join(TIERS)}{meant}")
+    return text
+
+
+def _day(text: str | None) -> date | None:
+    if not text:
+        return None
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"`until` is `{text}`: it must be a day like 2026-12-31") from None

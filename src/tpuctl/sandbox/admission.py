@@ -4,34 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import cloudbilling, projects, serviceusage
+from tpuctl.sandbox import cloudbilling, permissions, projects, serviceusage
 from tpuctl.sandbox.calls import ApiError
 
 if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call
     from tpuctl.sandbox.world import Session
 
-# They manage projects, or name none in most calls: they answer about unknown ones where they are served, in words of their own.
+# They manage projects, or name none in most calls: they answer about unknown ones where they are served, in words of their
+# own, and none of them is refused where nobody pays.
 _FREE = frozenset(
     {"serviceusage", "cloudresourcemanager", "cloudbilling", "iam", "oslogin", "iamcredentials", "storage"}
 )
+_UNPAID = _FREE | {"orgpolicy"}
+# What must go on when Service Usage itself is disabled, or nothing could enable it again. The real one looks at the project
+# that the caller bills, which for gcloud is gcloud's own.
+_ALWAYS = frozenset({"serviceusage.services.enable", "serviceusage.services.batchEnable"})
 
 
 def check(session: Session, call: Call) -> None:
-    """Raise `ApiError` when a call's project is unknown, has disabled the service that is called, or has no billing.
+    """Raise `ApiError` when a call may not reach its project.
 
+    The project is unknown, has disabled the service that is called, has no billing, or denies the caller what the call needs.
     The APIs that manage projects answer about unknown ones in their own words, where they are served.
     """
     api = call.method.partition(".")[0]
-    project = _project_of(call)
-    if api in _FREE or not project or project == "-":
+    project = projects.named(session, _project_of(call))
+    if not project or project == "-":
         return
     if not projects.is_known(session, project):
+        if api in _FREE:
+            return
         raise _compute_unknown(project) if api == "compute" else permission_denied(project, api)
-    if not serviceusage.is_enabled(session, project, f"{api}.googleapis.com"):
-        raise serviceusage.disabled(project, f"{api}.googleapis.com")
-    if not cloudbilling.is_enabled(session, project):
-        raise cloudbilling.disabled(project, f"{api}.googleapis.com")
+    service = f"{api}.googleapis.com"
+    if call.method not in _ALWAYS and api != "storage" and not serviceusage.is_enabled(session, project, service):
+        raise serviceusage.disabled(project, service)
+    if api not in _UNPAID and not cloudbilling.is_enabled(session, project):
+        raise cloudbilling.disabled(project, service)
+    permissions.check(session, call, project)
 
 
 def permission_denied(project: str, api: str) -> ApiError:
@@ -62,5 +72,8 @@ def _compute_unknown(project: str) -> ApiError:
 
 
 def _project_of(call: Call) -> str:
-    name = str(call.params.get("name") or call.params.get("parent") or "")
-    return name.split("/")[1] if name.startswith("projects/") else str(call.params.get("project") or "")
+    params = call.params
+    name = str(params.get("name") or params.get("parent") or params.get("resource") or "")
+    if name.startswith("projects/"):
+        return name.split("/")[1]
+    return str(params.get("project") or params.get("projectId") or "")

@@ -51,6 +51,7 @@ _SERVICES = (
     Service("iamcredentials", "v1", "/v1/", "google.iam.credentials.v1"),
     Service("iam", "v1", "/v1/", "google.iam.admin.v1"),
     Service("cloudbilling", "v1", "/v1/", "google.cloud.billing.v1"),
+    Service("orgpolicy", "v2", "/v2/", "google.cloud.orgpolicy.v2", "policy"),
 )
 
 # Every list of compute takes it (gcloud 528 sends it), though the documents of v1 name it only in words.

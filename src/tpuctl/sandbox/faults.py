@@ -59,7 +59,7 @@ class Target:
         name = str(call.params.get("name") or call.params.get("parent") or call.params.get("project") or "")
         parts = name.split("/")
         if "projects" not in parts:
-            return cls(call.method, project=name)
+            return cls(call.method, project=name, zone=str(call.params.get("zone") or ""))
         pairs = dict(zip(parts[::2], parts[1::2], strict=False))
         node = call.params.get("nodeId") or call.params.get("queuedResourceId")
         named = pairs.get("nodes") or pairs.get("queuedResources") or pairs.get("operations")
@@ -70,19 +70,25 @@ def call_fault(world: World, call: Call) -> CallFault | None:
     """Return what goes wrong with a call, if anything, and use it up. An unreachable zone comes last and stays."""
     target = Target.of(call)
     with world.read() as session:
-        if not any(True for _ in _matching(session, target, _CALL_KINDS)):
-            return None
+        fault = next((fault for _, fault in _matching(session, target, _CALL_KINDS)), None)
+        if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
+            return _to_call(fault, target) if fault else None  # nothing is used up: calls need not queue for a write
     with world.write() as session:
         for fault_id, fault in _matching(session, target, _CALL_KINDS):
-            if fault.kind is FaultKind.UNREACHABLE:
-                return CallFault(CallFaultKind.HTTP_ERROR, 503, message=f"The location {target.zone} is unreachable.")
-            _use(session, fault_id, fault)
-            delay = fault.duration or timedelta(seconds=30)
-            kind = CallFaultKind(fault.kind.value)
-            delay = delay if kind is CallFaultKind.SLOW else timedelta()
-            status = 401 if kind is CallFaultKind.UNAUTHENTICATED else fault.status
-            return CallFault(kind, status, fault.retry_after, delay, fault.message)
+            if fault.kind is not FaultKind.UNREACHABLE:
+                _use(session, fault_id, fault)
+            return _to_call(fault, target)
     return None
+
+
+def _to_call(fault: Fault, target: Target) -> CallFault:
+    if fault.kind is FaultKind.UNREACHABLE:
+        return CallFault(CallFaultKind.HTTP_ERROR, 503, message=f"The location {target.zone} is unreachable.")
+    kind = CallFaultKind(fault.kind.value)
+    delay = fault.duration or timedelta(seconds=30)
+    delay = delay if kind is CallFaultKind.SLOW else timedelta()
+    status = 401 if kind is CallFaultKind.UNAUTHENTICATED else fault.status
+    return CallFault(kind, status, fault.retry_after, delay, fault.message)
 
 
 _CALL_KINDS = frozenset({*(FaultKind(kind.value) for kind in CallFaultKind), FaultKind.UNREACHABLE})

@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.sandbox import projects
 from tpuctl.sandbox.calls import ApiError
 
 if TYPE_CHECKING:
@@ -22,10 +23,30 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 
-def policy(session: Session, kind: str, name: str, *, default: Json) -> Json:
-    """Return a resource's policy with its etag; `default` is what it begins with."""
+ROLE = "iam.role"
+_WITH_CONDITIONS = 3  # API field text of Policy.version
+
+
+def policy(session: Session, kind: str, name: str, *, default: Json, version: int = _WITH_CONDITIONS) -> Json:
+    """Return a resource's policy with its etag; `default` is what it begins with.
+
+    Only `version` 3 shows conditions. Of an older one the condition is left out, and the role's name says that there is one
+    (documentation: troubleshooting `withcond`).
+    """
     found = session.resources.get("iam.policy", kind, name) or default
-    return {"version": 1, **found, "etag": _etag(found)}
+    bindings = found.get("bindings") or []
+    is_conditional = any(binding.get("condition") for binding in bindings)
+    shown: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": _etag(found)}
+    if is_conditional and version < _WITH_CONDITIONS:
+        shown |= {"version": 1, "bindings": [_without_condition(binding) for binding in bindings]}
+    return shown
+
+
+def _without_condition(binding: Json) -> Json:
+    if not (condition := binding.get("condition")):
+        return binding
+    digest = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
+    return {"role": f"{binding['role']}_withcond_{digest}", "members": binding["members"]}
 
 
 def set_policy(session: Session, kind: str, name: str, wanted: Json, *, default: Json) -> Json | None:
@@ -35,6 +56,10 @@ def set_policy(session: Session, kind: str, name: str, wanted: Json, *, default:
     given = str(wanted.get("etag") or "").replace("-", "+").replace("_", "/")
     if given not in {"", current["etag"]}:
         return None
+    conditional = any(binding.get("condition") for binding in wanted.get("bindings") or [])
+    if conditional and int(wanted.get("version") or 0) < _WITH_CONDITIONS:
+        # API field text of Policy.version: whoever sets conditions must say 3; the words are unverified.
+        raise ApiError(400, "INVALID_ARGUMENT", "A policy with conditions must specify version 3.")
     put_policy(session, kind, name, wanted)
     return policy(session, kind, name, default=default)
 
@@ -60,6 +85,33 @@ def allowed(asked: Iterable[str], denied: Iterable[str]) -> list[str]:
 def is_denied(permission: str, denied: Iterable[str]) -> bool:
     """Tell whether a permission is among those denied, which may be patterns."""
     return any(fnmatchcase(permission, pattern) for pattern in denied)
+
+
+def add_role(session: Session, project: str, name: str, *, fields: Json) -> Json:
+    """Keep a custom role of a project and return it; `name` is its id, or its full name."""
+    role = name.rpartition("/")[2]
+    document = {
+        "name": f"projects/{project}/roles/{role}",
+        "title": role,
+        "stage": "GA",
+        "etag": "BwUjMhCsNvY=",
+        **{key: value for key, value in fields.items() if key != "name"},
+    }
+    session.resources.put(ROLE, project, role, document)
+    return document
+
+
+def get_custom_role(session: Session, call: Call) -> Json:
+    """Answer projects.roles.get."""
+    name = str(call.params["name"])
+    _, given, _, role = name.split("/")
+    project = projects.named(session, given)
+    if not projects.is_known(session, project):
+        raise ApiError(403, "PERMISSION_DENIED", f"You don't have permission to get the role at {name}.")  # unverified
+    found = session.resources.get(ROLE, project, role)
+    if found is None:
+        raise ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
+    return found
 
 
 def get_role(session: Session, call: Call) -> Json:

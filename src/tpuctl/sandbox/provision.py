@@ -10,10 +10,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox import catalog, cloudbilling, iam, projects, serviceusage
+from tpuctl.sandbox import catalog, cloudbilling, iam, orgpolicy, projects, serviceusage
 from tpuctl.sandbox.calls import Media
-from tpuctl.sandbox.compute import machines, networks, places
-from tpuctl.sandbox.storage import buckets, objects
+from tpuctl.sandbox.compute import firewalls, machines, networks, places
+from tpuctl.sandbox.storage import buckets, caches, objects
 from tpuctl.sandbox.world import Session, World
 
 if TYPE_CHECKING:
@@ -55,10 +55,22 @@ def add_object(world: World | Session, bucket: str, name: str, content: bytes | 
         return objects.store(session, bucket, name, media=media, fields=fields)
 
 
+def add_cache(world: World | Session, bucket: str, zone: str, **fields: Any) -> Json:
+    """Add an Anywhere Cache of a bucket (`state`, `ttl`, …). Raises `ApiError` 404 for a bucket that does not exist."""
+    with _held(world) as session:
+        return caches.add(session, bucket, zone, fields=fields)
+
+
 def add_network(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
     """Add a network; `autoCreateSubnetworks` gives it a subnetwork in every region, unless it is false."""
     with _held(world) as session:
         return networks.add_network(session, project, name, fields=fields)
+
+
+def remove_network(world: World | Session, name: str, *, project: str = PROJECT) -> None:
+    """Remove a network, also `default`, which every project has."""
+    with _held(world) as session:
+        networks.remove_network(session, project, name)
 
 
 def add_subnetwork(
@@ -72,13 +84,13 @@ def add_subnetwork(
 def add_firewall(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
     """Add a firewall rule (`network`, `allowed`, `sourceRanges`, …)."""
     with _held(world) as session:
-        return networks.add_firewall(session, project, name, fields=fields)
+        return firewalls.add(session, project, name, fields=fields)
 
 
 def remove_firewall(world: World | Session, name: str, *, project: str = PROJECT) -> None:
     """Remove a firewall rule, also one that every default network has (`default-allow-ssh`)."""
     with _held(world) as session:
-        networks.remove_firewall(session, project, name)
+        firewalls.remove(session, project, name)
 
 
 def add_disk(world: World | Session, name: str, *, zone: str = ZONE, project: str = PROJECT, **fields: Any) -> Json:
@@ -138,6 +150,18 @@ def set_iam_policy(
     kind, name = ("storage.bucket", bucket) if bucket else ("project", project)
     with _held(world) as session:
         iam.put_policy(session, kind, name, {"bindings": [dict(binding) for binding in bindings]})
+
+
+def set_org_policy(world: World | Session, constraint: str, spec: Mapping[str, Any], *, project: str = PROJECT) -> Json:
+    """Set an organisation policy on a project; `spec` as the API has it: `{"rules": [{"enforce": True}]}`."""
+    with _held(world) as session:
+        return orgpolicy.put(session, project, constraint, dict(spec))
+
+
+def add_role(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
+    """Add a custom role of a project (`title`, `includedPermissions`, …)."""
+    with _held(world) as session:
+        return iam.add_role(session, project, name, fields=fields)
 
 
 def project_number(project: str) -> str:

@@ -33,7 +33,8 @@ def get(session: Session, call: Call) -> Json:
 def get_iam_policy(session: Session, call: Call) -> Json:
     """Answer projects.getIamPolicy."""
     project = _project(session, call, permission="resourcemanager.projects.getIamPolicy")
-    return iam.shown(iam.policy(session, "project", project, default=default_policy(project)))
+    asked = int((call.body.get("options") or {}).get("requestedPolicyVersion") or 1)
+    return iam.shown(iam.policy(session, "project", project, default=default_policy(project), version=asked))
 
 
 def set_iam_policy(session: Session, call: Call) -> Json:

@@ -22,12 +22,14 @@ TITLES = {
     "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
     "compute.googleapis.com": "Compute Engine API",
     "iam.googleapis.com": "Identity and Access Management (IAM) API",
+    "orgpolicy.googleapis.com": "Organization Policy API",
     "oslogin.googleapis.com": "Cloud OS Login API",
     "serviceusage.googleapis.com": "Service Usage API",
     "storage.googleapis.com": "Cloud Storage API",
     "tpu.googleapis.com": "Cloud TPU API",
 }
 _AT_ONCE = 20  # API field text of BatchEnableServicesRequest
+_READ_AT_ONCE = 30  # API field text of services.batchGet
 _CONSOLE = "https://console.developers.google.com"
 
 
@@ -114,6 +116,22 @@ def batch_enable(session: Session, call: Call) -> Json:
         set_state(session, project, name, enabled=True)
     response = {"services": [_service(session, project, name) for name in names]}
     return _operation(session, call.version, "BatchEnableServicesResponse", response, names=names)
+
+
+def batch_get(session: Session, call: Call) -> Json:
+    """Answer services.batchGet."""
+    project = _project(session, str(call.params["parent"]))
+    names = [str(name) for name in call.params.get("names") or []]
+    if not 0 < len(names) <= _READ_AT_ONCE:
+        message = f"The number of services must be between 1 and {_READ_AT_ONCE}."  # unverified words
+        raise ApiError(400, "INVALID_ARGUMENT", message)
+    found = []
+    for full in names:
+        parent, name = named(session, full)
+        if parent != project:
+            raise ApiError(400, "INVALID_ARGUMENT", "All services must have the same parent.")  # unverified words
+        found.append(_service(session, project, name))
+    return {"services": found}
 
 
 def get_operation(session: Session, call: Call) -> Json:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import SettingError
 from tpuctl.settings.table import SETTINGS, FileKind, SettingSpec, ValueKind
@@ -20,13 +20,20 @@ from tpuctl.settings.values import (
     Value,
     as_boolean,
     as_duration,
+    as_grants,
     as_items,
     as_number,
     as_pairs,
     as_path,
+    as_records,
+    as_size,
     as_text,
     check_value,
 )
+from tpuctl.settings.words import bad_value, how_to_set, where_it_belongs
+
+if TYPE_CHECKING:
+    from tpuctl.preflight.grants import Grant
 
 _T = TypeVar("_T")
 
@@ -135,6 +142,18 @@ class Settings:
         """Return the pairs of a mapping; unset has none."""
         return self._read(key, as_pairs) or {}
 
+    def size(self, key: str) -> int | None:
+        """Return a number of bytes, or nothing."""
+        return self._read(key, lambda _, value: as_size(value))
+
+    def records(self, key: str) -> tuple[dict[str, str], ...]:
+        """Return the entries of a list of records; unset has none."""
+        return self._read(key, as_records) or ()
+
+    def grants(self) -> tuple[Grant, ...]:
+        """Return the grants of free TPUs; unset has none."""
+        return self._read("grants", as_grants) or ()
+
     def path(self, key: str) -> Path | None:
         """Return a path; one in a file is relative to that file's folder, any other to the working directory."""
 
@@ -149,7 +168,7 @@ class Settings:
         spec = SETTINGS[key]
         word = key.replace("_", " ")
         looked = ", ".join(self._places(spec))
-        return SettingError(f"no {word} is set; looked at {looked}", hint=_how_to_set(spec))
+        return SettingError(f"no {word} is set; looked at {looked}", hint=how_to_set(spec))
 
     def _places(self, spec: SettingSpec) -> Iterator[str]:
         yield from (place for place in (spec.flag, spec.environment, *spec.foreign) if place)
@@ -169,7 +188,7 @@ class Settings:
         try:
             return reader(spec, setting.value)
         except ValueError as error:
-            raise _bad_value(spec, setting.value, setting.source.place, str(error)) from None
+            raise bad_value(spec, setting.value, setting.source.place, str(error)) from None
 
     def _present(self, key: str, reader: Callable[[SettingSpec, Value], _T]) -> _T:
         read = self._read(key, reader)
@@ -209,11 +228,11 @@ def check_entry(kind: FileKind, key: str, value: Value, *, place: str) -> None:
     """Return if the entry may be in that file and can be read; raise `SettingError` saying where it belongs."""
     spec = SETTINGS[key]
     if kind not in spec.files:
-        raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=_where_it_belongs(spec))
+        raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=where_it_belongs(spec))
     try:
         check_value(spec, value)
     except ValueError as error:
-        raise _bad_value(spec, value, place, str(error)) from None
+        raise bad_value(spec, value, place, str(error)) from None
     if key != "sandbox":
         return
     # A user-wide sandbox would let `down` succeed while a real node bills; a stranger's repository must not leave it.
@@ -263,28 +282,3 @@ def _settle_quota_project(found: dict[str, Setting]) -> None:
         del found["quota_project"]
     else:
         found["quota_project"] = replace(setting, value=project.value)
-
-
-def _bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
-    shown = f"`{spec.key}`" if spec.secret or not isinstance(value, str) else f"`{spec.key}` is `{value}`"
-    return SettingError(f"{place}: {shown}: {reason}")
-
-
-def _how_to_set(spec: SettingSpec) -> str:
-    example = spec.choices[0] if spec.choices else spec.key.rsplit("_", 1)[-1].upper()
-    ways = [f"pass `{spec.flag} {example}`"] if spec.flag else []
-    ways += [f"set `{name}`" for name in (spec.environment, *(() if spec.environment else spec.foreign)) if name]
-    if spec.files:
-        ways.append(f"run `tpuctl config set {spec.key} {example}`")
-    if spec.gcloud:
-        ways.append(f"run `gcloud config set {spec.gcloud} {example}`")
-    return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
-
-
-def _where_it_belongs(spec: SettingSpec) -> str:
-    places = [f"`{place}`" for place in (spec.flag, spec.environment or next(iter(spec.foreign), None)) if place]
-    if FileKind.USER in spec.files:
-        places.append("the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)")
-    if spec.gcloud:
-        places.append(f"`gcloud config set {spec.gcloud}`")
-    return "use " + ", ".join(places[:-1]) + f" or {places[-1]}"

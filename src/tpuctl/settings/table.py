@@ -21,6 +21,8 @@ class ValueKind(StrEnum):
     LIST = "list"
     PAIRS = "pairs"
     PATH = "path"
+    SIZE = "size"
+    RECORDS = "records"
 
 
 class FileKind(StrEnum):
@@ -35,7 +37,8 @@ class SettingSpec:
     """One setting: what it is called and where its value may come from.
 
     `environment` is tpuctl's own variable; `foreign` are variables of gcloud and Google's libraries, in order.
-    `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text.
+    `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text. `fields` are the
+    keys of each record, those of `optional_fields` may be left out.
     """
 
     key: str
@@ -52,6 +55,8 @@ class SettingSpec:
     separator: str = ","
     secret: bool = False
     may_be_empty: bool = False
+    fields: tuple[str, ...] = ()
+    optional_fields: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str | None:
@@ -82,6 +87,55 @@ def _threshold(key: str, what: str, *, default: str) -> SettingSpec:
     """Return a setting that says how long something may last before it is repaired."""
     return SettingSpec(key, ValueKind.DURATION, f"how long until repair begins on {what}", default=default)
 
+
+def _buckets(key: str, what: str) -> SettingSpec:
+    """Return a setting that names places in Cloud Storage."""
+    return SettingSpec(
+        key,
+        ValueKind.LIST,
+        f"{what}, like gs://BUCKET/PREFIX",
+        flag_name="--" + key.removesuffix("s").replace("_", "-"),
+    )
+
+
+# What is checked before anything is created.
+_CHECKS: Final = (
+    _buckets("buckets", "buckets that a node reads and writes"),
+    _buckets("data_buckets", "buckets that a node only reads"),
+    _buckets("checkpoint_buckets", "buckets that a node writes checkpoints to"),
+    SettingSpec("dataset_size", ValueKind.SIZE, "how much one epoch reads, like 1.2TB or 500GiB"),
+    SettingSpec(
+        "skip_checks",
+        ValueKind.LIST,
+        "ids of checks whose findings stop nothing, like TPU401, or all",
+        flag_name="--skip-check",
+    ),
+    # What may be billed is for whoever pays to say: neither of these two is ever taken from a cloned repository.
+    SettingSpec(
+        "grants",
+        ValueKind.RECORDS,
+        "grants of free TPUs: zone, type, tier, count, until",
+        files=_USER_ONLY,
+        has_flag=False,
+        separator=";",
+        fields=("zone", "type", "tier", "count", "until"),
+        optional_fields=("until",),
+    ),
+    SettingSpec(
+        "no_billing_outside_grants",
+        ValueKind.BOOLEAN,
+        "create nothing that no grant covers",
+        files=_USER_ONLY,
+    ),
+    SettingSpec(
+        "egress_prices",
+        ValueKind.PAIRS,
+        "your own prices of traffic between areas, in dollars per GiB",
+        has_flag=False,
+    ),
+    SettingSpec("billing_project", ValueKind.TEXT, "project that pays for buckets whose requester pays"),
+    SettingSpec("check_timeout", ValueKind.DURATION, "how long the checks may ask the cloud", default="15s"),
+)
 
 _SPECS: Final = (
     SettingSpec(
@@ -185,6 +239,7 @@ _SPECS: Final = (
         "place gs://BUCKET/PREFIX where machines note who may change a node",
         files=_USER_ONLY,
     ),
+    *_CHECKS,
     SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name")),
     SettingSpec(
         "quota_project",

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpuctl.clock import parse_duration
 from tpuctl.names import nearest
 from tpuctl.settings.table import SettingSpec, ValueKind
 
+if TYPE_CHECKING:
+    from tpuctl.preflight.grants import Grant
+
 # Scalars stay the text that was written: `version: 1.10` is not a number, `off` may be a label's value.
-Value = str | tuple[str, ...] | Mapping[str, str]
+Record = Mapping[str, str]
+Value = str | tuple[str, ...] | Record | tuple[Record, ...]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
@@ -34,15 +39,19 @@ def check_value(spec: SettingSpec, value: Value) -> None:
             as_text(spec, value)
         case ValueKind.PATH:
             as_text(spec, value)
+        case ValueKind.SIZE:
+            as_size(value)
+        case ValueKind.RECORDS:
+            as_grants(spec, value)
 
 
 def check_shape(spec: SettingSpec, value: Value) -> None:
     """Return if a file's value has the form of the setting: one value, a list or a mapping; else `ValueError`."""
     if isinstance(value, Mapping) and spec.kind is not ValueKind.PAIRS:
         raise ValueError("this is a mapping; " + _wanted(spec))
-    if isinstance(value, tuple) and spec.kind is not ValueKind.LIST:
+    if isinstance(value, tuple) and spec.kind not in {ValueKind.LIST, ValueKind.RECORDS}:
         raise ValueError("this is a list; " + _wanted(spec))
-    if isinstance(value, str) and spec.kind is ValueKind.PAIRS:
+    if isinstance(value, str) and spec.kind in {ValueKind.PAIRS, ValueKind.RECORDS}:
         raise ValueError(_wanted(spec))
 
 
@@ -88,7 +97,7 @@ def as_items(spec: SettingSpec, value: Value) -> tuple[str, ...]:
     """Return the items of a list, or of a text that the setting's separator splits."""
     if isinstance(value, Mapping):
         raise ValueError(_wanted(spec))  # noqa: TRY004  # one exception class for every unreadable value
-    items = value if isinstance(value, tuple) else tuple(value.split(spec.separator))
+    items = _texts(spec, value) if isinstance(value, tuple) else tuple(value.split(spec.separator))
     return tuple(item.strip() for item in items if item.strip())
 
 
@@ -98,12 +107,64 @@ def as_pairs(spec: SettingSpec, value: Value) -> dict[str, str]:
         return dict(value)
     pairs = {}
     # Items of a list are whole pairs: only there may a value hold the separator.
-    for item in value if isinstance(value, tuple) else as_items(spec, value):
+    for item in _texts(spec, value) if isinstance(value, tuple) else as_items(spec, value):
         key, equals, text = item.partition("=")
         if not equals or not key.strip():
             raise ValueError("it must be KEY=VALUE pairs")
         pairs[key.strip()] = text
     return pairs
+
+
+def as_size(value: Value) -> int:
+    """Return a number of bytes: `1.2TB` counts in thousands, `500GiB` in powers of 1024; a bare number is bytes."""
+    from tpuctl.preflight.wanted import parse_size  # noqa: PLC0415  # few name one
+
+    try:
+        return parse_size(_scalar(value))
+    except (ValueError, OverflowError):
+        raise ValueError("it must be a size like 1.2TB or 500GiB") from None
+
+
+def as_records(spec: SettingSpec, value: Value) -> tuple[dict[str, str], ...]:
+    """Return records, also from a text like `zone=a,type=b;zone=c,type=d`; their keys are checked, their values not."""
+    if isinstance(value, Mapping):
+        raise ValueError(_wanted(spec))  # noqa: TRY004  # one exception class for every unreadable value
+    items: tuple[str | Record, ...] = value if isinstance(value, tuple) else tuple(value.split(spec.separator))
+    return tuple(as_record(spec, item) for item in items if not isinstance(item, str) or item.strip())
+
+
+def as_record(spec: SettingSpec, item: str | Record) -> dict[str, str]:
+    """Return one record, of a mapping or of a text like `zone=a,type=b`."""
+    record: dict[str, str] = dict(item) if isinstance(item, Mapping) else {}
+    for part in item.split(",") if isinstance(item, str) else ():
+        key, equals, text = part.partition("=")
+        if not equals or not key.strip():
+            raise ValueError(f"`{part.strip()}` is not KEY=VALUE")
+        if key.strip() in record:
+            raise ValueError(f"`{key.strip()}` is there twice")
+        record[key.strip()] = text.strip()
+    for key in record:
+        check_field(spec, key)
+    lacking = [f"`{key}`" for key in spec.fields if key not in {*record, *spec.optional_fields}]
+    if lacking:
+        raise ValueError(f"{' and '.join(lacking)} missing; an entry has {', '.join(spec.fields)}")
+    return record
+
+
+def check_field(spec: SettingSpec, key: str) -> None:
+    """Return if a record may have such a key; raise `ValueError` with the nearest known one."""
+    if key not in spec.fields:
+        guess = nearest(key, spec.fields)
+        raise ValueError(
+            f"unknown key `{key}`; " + (f"did you mean `{guess}`?" if guess else f"known are {', '.join(spec.fields)}")
+        )
+
+
+def as_grants(spec: SettingSpec, value: Value) -> tuple[Grant, ...]:
+    """Return grants."""
+    from tpuctl.preflight import grants  # noqa: PLC0415  # few have any
+
+    return tuple(grants.parse(record) for record in as_records(spec, value))
 
 
 def as_path(spec: SettingSpec, value: Value, *, folder: Path | None, home: Path | None) -> Path:
@@ -112,6 +173,13 @@ def as_path(spec: SettingSpec, value: Value, *, folder: Path | None, home: Path 
     if home and (text == "~" or text.startswith("~/")):
         return home / text[2:]
     return folder / text if folder else Path(text)
+
+
+def _texts(spec: SettingSpec, items: tuple[str, ...] | tuple[Record, ...]) -> tuple[str, ...]:
+    texts = tuple(item for item in items if isinstance(item, str))
+    if len(texts) < len(items):
+        raise ValueError(_wanted(spec))
+    return texts
 
 
 def _scalar(value: Value) -> str:
@@ -126,5 +194,7 @@ def _wanted(spec: SettingSpec) -> str:
             return "it must be a mapping of keys to values"
         case ValueKind.LIST:
             return "it must be a list"
+        case ValueKind.RECORDS:
+            return f"it must be a list of entries with {', '.join(spec.fields)}"
         case _:
             return "it must be one value"

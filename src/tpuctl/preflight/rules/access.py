@@ -1,10 +1,269 @@
-"""Rules."""
+"""Whether the account that the node runs as may read and write the buckets, by its roles and by the node's scopes.
+
+Who reports what could not be read: a bucket's policy, the project's policy and roles are reported here, the policy of a
+project once for all buckets; the project itself, from whose number the default account follows, is reported with the project.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tpuctl.preflight.access import (
+    READ,
+    WRITE,
+    Doubt,
+    Granted,
+    NotGranted,
+    Perhaps,
+    Policies,
+    deleted_roles,
+    needed,
+    resolve,
+)
+from tpuctl.preflight.fact import Unknown, known
+from tpuctl.preflight.findings import Found, GrantBucketRole, Level, Remedy, rule
+from tpuctl.preflight.rules import identity
+
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from tpuctl.preflight.access import Access
+    from tpuctl.preflight.facts import BucketFacts, Facts
     from tpuctl.preflight.findings import Rule
 
-RULES: tuple[Rule, ...] = ()
+_DEFAULT_ACCOUNT = "-compute@developer.gserviceaccount.com"
+_IS_NO_EDITOR = (
+    "the default account is an editor of its project only where no organisation policy "
+    "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that"
+)
+_UNSEEN = "what a folder, an organisation or a managed folder grants is not seen here: where that is enough, go on with"
+# Who reads a line can take in so many reasons; JSON has the permissions that would answer all of them.
+_REASONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """What one rule says of one bucket: the permissions that it asks for, and what came of them."""
+
+    rule: str
+    facts: BucketFacts
+    policies: Policies
+    account: str
+    access: Mapping[str, Access]
+    user_project: str | None
+
+    @property
+    def url(self) -> str:
+        return f"gs://{self.facts.use.bucket}"
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What is certainly not granted."""
+        return tuple(name for name, access in self.access.items() if isinstance(access, NotGranted))
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Why some of it cannot be told."""
+        found = (doubt for access in self.access.values() if isinstance(access, Perhaps) for doubt in access.doubts)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def level(self) -> Level:
+        return Level.ERROR if self.lacking else Level.UNKNOWN if self.doubts else Level.OK
+
+    @property
+    def verb(self) -> str:
+        """What it is about: `read`, `write`, or both."""
+        return _and(word for word, names in (("read", READ), ("write", WRITE)) if set(names) & set(self.access))
+
+    def part(self, rule_id: str, names: Collection[str]) -> _Judged:
+        """Return what a rule has to say of some of the permissions."""
+        access = {name: access for name, access in self.access.items() if name in names}
+        return replace(self, rule=rule_id, access=access)
+
+    @property
+    def grant(self) -> GrantBucketRole:
+        """The role that settles it [documentation of Cloud Storage: objectUser reads, lists, creates and deletes]."""
+        role = "roles/storage.objectUser" if set(WRITE) & set(self.access) else "roles/storage.objectViewer"
+        return GrantBucketRole(self.facts.use.bucket, role, f"serviceAccount:{self.account}", self.user_project)
+
+
+@rule("TPU201", "the node's account may read the buckets")
+def may_read(facts: Facts) -> Iterator[Found]:
+    """Check that the account that the node runs as may get and list the objects of every bucket that is read.
+
+    The account of the node reads, not the user's own: what works from a laptop can still fail on the node, which is paid
+    for by then. Roles on the bucket and on its project are resolved, with custom roles and the members that stand for a
+    project's owners, editors and viewers. It is an error where no policy grants it, and unknown where a condition, a group,
+    another project's policy or objects with access lists of their own decide. Where reading and writing fail alike, one
+    finding speaks for both. Roles inherited from a folder or an organisation, and deny policies, are not seen. Source:
+    documentation of Cloud Storage and of IAM.
+    """
+    yield from _found(facts, "TPU201")
+
+
+@rule("TPU202", "the node's account may write to the buckets")
+def may_write(facts: Facts) -> Iterator[Found]:
+    """Check that the account that the node runs as may create and delete objects in every bucket that training writes to.
+
+    Otherwise the first checkpoint fails, after all work up to it. A checkpoint that is written again replaces an object,
+    which takes the permission to delete. It is an error where no policy grants it, and unknown where that cannot be told, as
+    in TPU201. Who serves writes nothing and is not asked. Source: documentation of Cloud Storage and of IAM.
+    """
+    yield from _found(facts, "TPU202")
+
+
+def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
+    judged = [entry for entry in _judged(facts) if entry.rule == rule_id]
+    yield from (_granted(entry) for entry in judged if entry.level is Level.OK)
+    yield from (_refused(entry) for entry in judged if entry.level is Level.ERROR)
+    unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
+    shared: dict[tuple[Doubt, ...], list[_Judged]] = {}
+    for entry in unknown:
+        if all(doubt.project for doubt in entry.doubts):
+            shared.setdefault(entry.doubts, []).append(entry)
+        else:
+            yield _undecided(entry.url, [entry])
+    for doubts, entries in shared.items():
+        yield _undecided(f"project {doubts[0].project}", entries)
+
+
+def _judged(facts: Facts) -> Iterator[_Judged]:
+    """Yield what each rule has to judge: reading and writing apart, both by TPU201 where they fail alike."""
+    account = facts.account
+    for bucket, names in _needs(facts) if account else ():
+        policies = Policies.of(bucket, facts)
+        if account is None or policies is None:
+            continue
+        whole = _Judged(
+            rule="TPU201",
+            facts=bucket,
+            policies=policies,
+            account=account,
+            access={name: access for name, access in resolve(account, policies).items() if name in names},
+            user_project=_payer(bucket, facts),
+        )
+        parts = [part for part in (whole.part("TPU201", READ), whole.part("TPU202", WRITE)) if part.access]
+        fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
+        yield from [whole] if fail_alike else parts
+
+
+def _needs(facts: Facts) -> Iterable[tuple[BucketFacts, set[str]]]:
+    """Return each bucket once, with what is needed of it below all of its prefixes."""
+    found: dict[str, tuple[BucketFacts, set[str]]] = {}
+    for bucket in facts.buckets:
+        found.setdefault(bucket.use.bucket, (bucket, set()))[1].update(needed(facts.wanted, bucket.use))
+    return found.values()
+
+
+def _payer(bucket: BucketFacts, facts: Facts) -> str | None:
+    about = known(bucket.bucket)
+    return facts.wanted.billing_project if about and about.requester_pays else None
+
+
+def _granted(judged: _Judged) -> Found:
+    granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
+    by = dict.fromkeys(_by(access, judged.account) for access in granted.values())
+    return Found(
+        level=Level.OK,
+        subject=judged.url,
+        text=f"`{judged.account}` may {judged.verb} it, by {_and(by)}",
+        facts={
+            "account": judged.account,
+            "grantedBy": [
+                {"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()
+            ],
+        },
+    )
+
+
+def _by(access: Granted, account: str) -> str:
+    is_own = access.member.partition(":")[2].lower() == account.lower()
+    return f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")
+
+
+def _refused(judged: _Judged) -> Found:
+    why = [
+        "the node's programs are refused with 403 when they read, and the node is paid for by then"
+        if READ[0] in judged.access
+        else "the first checkpoint is refused with 403, and the work up to it is lost"
+    ]
+    if judged.account.endswith(_DEFAULT_ACCOUNT):
+        why.append(_IS_NO_EDITOR)
+    if roles := deleted_roles(judged.account, judged.policies):
+        why.append(f"{_ticked(roles)} on the bucket is for a deleted account of that name, not for the one made anew")
+    why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
+    grant = judged.grant
+    return Found(
+        level=Level.ERROR,
+        subject=judged.url,
+        text=f"`{judged.account}`, as which the node runs, may not {judged.verb} it: it lacks {_ticked(judged.lacking)}",
+        why="; ".join(why),
+        remedies=(Remedy.by(grant, f"grant it `{grant.role}` on the bucket"),),
+        facts={"account": judged.account, "missingPermissions": list(judged.lacking), "role": grant.role},
+    )
+
+
+def _undecided(subject: str, entries: list[_Judged]) -> Found:
+    """Return one finding for what keeps one bucket, or several of them, from being judged."""
+    first = entries[0]
+    whole = "it" if subject == first.url else _and(entry.url for entry in entries)
+    verb = _and(word for word in ("read", "write") if any(word in entry.verb for entry in entries))
+    reasons = [doubt.reason for doubt in first.doubts]
+    rest = [f"and {len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS + 1 else reasons[_REASONS:]
+    text = f"whether `{first.account}`, as which the node runs, may {verb} {whole} cannot be told: "
+    return Found(
+        level=Level.UNKNOWN,
+        subject=subject,
+        text=text + "; ".join((*reasons[:_REASONS], *rest, *_caller(first))),
+        remedies=(*_answers(first.doubts), *(_settling(entry) for entry in entries)),
+        facts={
+            "account": first.account,
+            "buckets": [entry.facts.use.bucket for entry in entries],
+            "permissions": sorted({name for entry in entries for name in entry.access}),
+            "callerPermissions": _callers(first),
+        },
+        is_passing=any(doubt.is_passing for doubt in first.doubts),
+    )
+
+
+def _settling(judged: _Judged) -> Remedy:
+    """Return what makes the answer certain. It may be needless, so that `--fix` does not do it."""
+    return Remedy(f"grant it `{judged.grant.role}` on {judged.url}, which settles it", judged.grant.command)
+
+
+def _answers(doubts: Iterable[Doubt]) -> Iterator[Remedy]:
+    """Yield what it takes to be told the next time."""
+    for permission, place in dict.fromkeys((doubt.permission, doubt.place) for doubt in doubts):
+        if permission:
+            yield Remedy(f"have yourself granted `{permission}` on {place}, and check again")
+    if any(doubt.is_passing for doubt in doubts):
+        yield Remedy("check again in a while")
+
+
+def _callers(judged: _Judged) -> list[str] | None:
+    """Return what the caller may do, where that was asked for."""
+    permissions = known(judged.facts.caller)
+    return None if permissions is None else sorted(permissions)
+
+
+def _caller(judged: _Judged) -> Iterator[str]:
+    """Yield what the caller may do, as what it is: no answer for the node's account."""
+    permissions = _callers(judged)
+    if permissions is not None and isinstance(judged.facts.policy, Unknown):
+        words = _and(name.rpartition(".")[2] for name in permissions)
+        can = f"may {words} objects there" if words else "may not use its objects at all"
+        yield f"your own account {can}, which says nothing certain of the node's"
+
+
+def _ticked(names: Iterable[str]) -> str:
+    return _and(f"`{name}`" for name in names)
+
+
+def _and(words: Iterable[str]) -> str:
+    *most, last = [*words] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+RULES: tuple[Rule, ...] = (may_read, may_write, *identity.RULES)

@@ -1,10 +1,14 @@
 """Compute Engine v1 (and alpha, in the same words): what clients of TPUs touch of it.
 
 A project's metadata, operations, zones and regions with quotas, networks, firewall rules, disks, virtual machines. Each
-project has a network `default` with its subnetworks and firewall rules. Filters and orders of lists are ignored: gcloud
-applies its own again.
+project has a network `default` with its subnetworks and firewall rules. Of filters those that name one resource are
+applied; the others, and orders, are ignored: gcloud applies its own again.
 """
 
+from tpuctl.sandbox.compute.firewalls import delete as delete_firewall
+from tpuctl.sandbox.compute.firewalls import get as get_firewall
+from tpuctl.sandbox.compute.firewalls import insert as insert_firewall
+from tpuctl.sandbox.compute.firewalls import list_ as list_firewalls
 from tpuctl.sandbox.compute.machines import (
     aggregate_disks,
     aggregate_instances,
@@ -14,14 +18,11 @@ from tpuctl.sandbox.compute.machines import (
     list_instances,
 )
 from tpuctl.sandbox.compute.metadata import get_project, set_common_instance_metadata
+from tpuctl.sandbox.compute.network_changes import insert_network, set_private_ip_google_access
 from tpuctl.sandbox.compute.networks import (
     aggregate_subnetworks,
-    delete_firewall,
-    get_firewall,
     get_network,
     get_subnetwork,
-    insert_firewall,
-    list_firewalls,
     list_networks,
     list_subnetworks,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "get_subnetwork",
     "get_zone",
     "insert_firewall",
+    "insert_network",
     "list_disks",
     "list_firewalls",
     "list_instances",
@@ -51,4 +53,5 @@ __all__ = [
     "list_subnetworks",
     "list_zones",
     "set_common_instance_metadata",
+    "set_private_ip_google_access",
 ]

@@ -11,7 +11,7 @@ from tpuctl.sandbox import paging
 from tpuctl.sandbox.calls import ApiError, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tpuctl.sandbox.calls import Json
     from tpuctl.sandbox.world import Session
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 BASE = "https://www.googleapis.com/compute/v1/"
 _CALIFORNIA = timezone(timedelta(hours=-8))
 _LARGEST_PAGE = 500  # API field text of maxResults
+_OF_NAME = re.compile(r"\(?\s*name(?P<operator>\s*=\s*|\s+eq\s+)(?P<value>\S+?)\s*\)?")
 # API field text of each resource's name.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -54,7 +55,8 @@ def link(project: str, collection: str, given: str) -> str:
 
 def listed(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
     """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
-    shown, following = paging.page(_paged(call), entries)
+    is_wanted = _filter(call)
+    shown, following = paging.page(_paged(call), [entry for entry in entries if is_wanted(entry)])
     answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": BASE + path}
     if shown:
         answer["items"] = list(shown)
@@ -64,7 +66,8 @@ def listed(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
 def aggregated(call: Call, kind: str, key: str, *, entries: Iterable[tuple[str, Json]], scopes: Iterable[str]) -> Json:
     """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each scope that has none."""
     path = f"projects/{call.params['project']}/aggregated/{key}"
-    shown, following = paging.page(_paged(call), list(entries))
+    is_wanted = _filter(call)
+    shown, following = paging.page(_paged(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
     items: dict[str, Json] = {scope: {"warning": _nothing_in(scope)} for scope in scopes}
     for scope, entry in shown:
         if key not in items.setdefault(scope, {key: []}):
@@ -100,6 +103,23 @@ def invalid_value(field: str, value: str, problem: str) -> ApiError:
     """Return the refusal of a field's value (words unverified)."""
     message = f"Invalid value for field '{field}': '{value}'. {problem}"
     return ApiError(400, "INVALID_ARGUMENT", message, reason="invalid")
+
+
+def _filter(call: Call) -> Callable[[Json], bool]:
+    """Return what a list's filter lets through, where it is of one of two kinds; else everything.
+
+    API field text: `name = value`, and `name eq pattern`, an RE2 expression for the whole name.
+    """
+    found = _OF_NAME.fullmatch(str(call.params.get("filter") or "").strip())
+    if found is None:
+        return lambda _: True
+    wanted = found["value"].strip("\"'")
+    pattern = wanted if found["operator"].strip() == "eq" else re.escape(wanted)
+    try:
+        expression = re.compile(pattern)
+    except re.error:
+        raise invalid_value("filter", str(call.params["filter"]), "Invalid list filter expression.") from None
+    return lambda entry: expression.fullmatch(str(entry["name"])) is not None
 
 
 def _paged(call: Call) -> Call:

@@ -1,45 +1,18 @@
-"""Networks, their subnetworks and their firewall rules. Each project has the network `default`, in auto mode."""
+"""Networks and their subnetworks. Each project has the network `default`, in auto mode."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.compute import operations, places
-from tpuctl.sandbox.compute.documents import (
-    BASE,
-    aggregated,
-    already_exists,
-    check_name,
-    identity,
-    invalid_value,
-    kept,
-    link,
-    listed,
-    not_found,
-)
+from tpuctl.sandbox.compute import places
+from tpuctl.sandbox.compute.documents import BASE, aggregated, identity, kept, link, listed, not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-NETWORK, SUBNETWORK, FIREWALL = "compute.network", "compute.subnetwork", "compute.firewall"
-_DEFAULT = "default"
-# Documentation: the rules that come with the default network.
-_RULES: Mapping[str, Json] = {
-    "default-allow-icmp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "icmp"}]},
-    "default-allow-internal": {
-        "sourceRanges": ["10.128.0.0/9"],
-        "allowed": [
-            {"IPProtocol": "tcp", "ports": ["0-65535"]},
-            {"IPProtocol": "udp", "ports": ["0-65535"]},
-            {"IPProtocol": "icmp"},
-        ],
-    },
-    "default-allow-rdp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["3389"]}]},
-    "default-allow-ssh": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]},
-}
+NETWORK, SUBNETWORK = "compute.network", "compute.subnetwork"
+DEFAULT = "default"
 
 
 def exists(session: Session, project: str, given: str) -> bool:
@@ -49,7 +22,17 @@ def exists(session: Session, project: str, given: str) -> bool:
     """
     name = given.rpartition("/")[2]
     owner = given.partition("projects/")[2].partition("/")[0] or project
-    return name in session.setting("networks", [_DEFAULT]) or bool(session.resources.get(NETWORK, owner, name))
+    return name in names(session, owner)
+
+
+def remove_network(session: Session, project: str, name: str) -> None:
+    """Remove a network, also one that every project has."""
+    session.resources.put(NETWORK, project, name, {})
+
+
+def names(session: Session, project: str) -> tuple[str, ...]:
+    """Return the names of a project's networks."""
+    return tuple(_networks(session, project))
 
 
 def add_network(session: Session, project: str, name: str, *, fields: Json) -> Json:
@@ -63,41 +46,11 @@ def add_subnetwork(session: Session, project: str, name: str, *, fields: Json) -
     """Keep a subnetwork and return it. `fields` has its `region` and `network`."""
     region = str(fields["region"]).rpartition("/")[2]
     before = _subnetworks(session, project).get(f"{region}/{name}", {})
-    network = {"network": link(project, "global/networks", str(fields.get("network", _DEFAULT)))}
+    network = {"network": link(project, "global/networks", str(fields.get("network", DEFAULT)))}
     document = {**_subnetwork(session, project, region, name=name), **before, **fields, **network}
     document["region"] = f"{BASE}projects/{project}/regions/{region}"
     session.resources.put(SUBNETWORK, project, f"{region}/{name}", document)
     return document
-
-
-def add_firewall(session: Session, project: str, name: str, *, fields: Json) -> Json:
-    """Keep a firewall rule and return it."""
-    path = f"projects/{project}/global/firewalls/{name}"
-    network = link(project, "global/networks", str(fields.get("network", _DEFAULT)))
-    document = {
-        **identity(session, "firewall", path),
-        "direction": "INGRESS",
-        "priority": 1000,  # API field text
-        "disabled": False,
-        "logConfig": {"enable": False},
-        **fields,
-        "network": network,
-    }
-    if (
-        document["direction"] == "INGRESS"
-        and not {"sourceRanges", "sourceTags", "sourceServiceAccounts"} & fields.keys()
-    ):
-        document["sourceRanges"] = ["0.0.0.0/0"]  # API field text
-    session.resources.put(FIREWALL, project, name, document)
-    return document
-
-
-def remove_firewall(session: Session, project: str, name: str) -> None:
-    """Remove a firewall rule, also one of the default network's."""
-    if name in _RULES:
-        session.resources.put(FIREWALL, project, name, {})
-    else:
-        session.resources.delete(FIREWALL, project, name)
 
 
 def get_network(session: Session, call: Call) -> Json:
@@ -143,58 +96,16 @@ def aggregate_subnetworks(session: Session, call: Call) -> Json:
     return aggregated(call, "subnetworkAggregatedList", "subnetworks", entries=found, scopes=scopes)
 
 
-def get_firewall(session: Session, call: Call) -> Json:
-    """Answer firewalls.get."""
-    project, name = str(call.params["project"]), str(call.params["firewall"])
-    found = _firewalls(session, project).get(name)
-    if found is None:
-        raise not_found(f"projects/{project}/global/firewalls/{name}")
-    return found
-
-
-def list_firewalls(session: Session, call: Call) -> Json:
-    """Answer firewalls.list."""
-    project = str(call.params["project"])
-    found = list(_firewalls(session, project).values())
-    return listed(call, "firewallList", f"projects/{project}/global/firewalls", found)
-
-
-def insert_firewall(session: Session, call: Call) -> Json:
-    """Answer firewalls.insert."""
-    project, name = str(call.params["project"]), str(call.body.get("name") or "")
-    path = f"projects/{project}/global/firewalls/{name}"
-    session.log_request(call.method, path)
-    check_name(name)
-    network = str(call.body.get("network") or _DEFAULT)
-    if not exists(session, project, network):
-        link_ = link(project, "global/networks", network)
-        raise invalid_value("resource.network", link_, "The referenced network resource cannot be found.")
-    if name in _firewalls(session, project):
-        raise already_exists(path)
-    add_firewall(session, project, name, fields=call.body)
-    return operations.begin(session, call, "insert", target=path)
-
-
-def delete_firewall(session: Session, call: Call) -> Json:
-    """Answer firewalls.delete."""
-    project, name = str(call.params["project"]), str(call.params["firewall"])
-    path = f"projects/{project}/global/firewalls/{name}"
-    session.log_request(call.method, path)
-    if name not in _firewalls(session, project):
-        raise not_found(path)
-    remove_firewall(session, project, name)
-    return operations.begin(session, call, "delete", target=path)
-
-
 def _networks(session: Session, project: str) -> dict[str, Json]:
-    names = session.setting("networks", [_DEFAULT])
-    return kept(session, NETWORK, project, {name: _network(session, project, name, fields={}) for name in names})
+    given = session.setting("networks", [DEFAULT])
+    return kept(session, NETWORK, project, {name: _network(session, project, name, fields={}) for name in given})
 
 
 def _network(session: Session, project: str, name: str, *, fields: Json) -> Json:
     return {
         **identity(session, "network", f"projects/{project}/global/networks/{name}"),
-        "autoCreateSubnetworks": True,
+        # API field text: a network of the old kind has a range of its own, and no such field.
+        **({} if "IPv4Range" in fields else {"autoCreateSubnetworks": True}),
         "mtu": 1460,
         "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
         "routingConfig": {"routingMode": "REGIONAL"},
@@ -210,7 +121,7 @@ def _with_subnetworks(session: Session, project: str, network: Json) -> Json:
 
 def _subnetworks(session: Session, project: str) -> dict[str, Json]:
     """Return a project's subnetworks by `REGION/NAME`: those that were added, and one a region of each auto-mode network."""
-    automatic = [name for name, network in _networks(session, project).items() if network["autoCreateSubnetworks"]]
+    automatic = [name for name, network in _networks(session, project).items() if network.get("autoCreateSubnetworks")]
     defaults = {
         f"{region}/{name}": _subnetwork(session, project, region, name=name)
         for name in automatic
@@ -233,14 +144,3 @@ def _subnetwork(session: Session, project: str, region: str, *, name: str) -> Js
         "stackType": "IPV4_ONLY",
         "fingerprint": "AAAAAAAAAAA=",
     }
-
-
-def _firewalls(session: Session, project: str) -> dict[str, Json]:
-    defaults: dict[str, Json] = {}
-    if _DEFAULT in _networks(session, project):
-        network = f"{BASE}projects/{project}/global/networks/{_DEFAULT}"
-        common = {"network": network, "direction": "INGRESS", "priority": 65534, "disabled": False}
-        for name, rule in _RULES.items():
-            path = f"projects/{project}/global/firewalls/{name}"
-            defaults[name] = {**identity(session, "firewall", path), **common, "logConfig": {"enable": False}, **rule}
-    return kept(session, FIREWALL, project, defaults)

@@ -16,14 +16,14 @@ _KEPT = 1000
 
 
 def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
-    """Keep and return the operation that a call on a global resource has begun, and ended. `target` is a path."""
-    project = str(call.params["project"])
+    """Keep and return the operation that a call has begun, and ended: where its resource is. `target` is a path."""
+    project, place = str(call.params["project"]), _place(call)
     count = session.next_incarnation(f"{KIND}/{project}")
     digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
     moment = int(session.now.timestamp() * 1000)
     name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
     now = timestamp(session.now)
-    path = f"projects/{project}/global/operations/{name}"
+    path = f"projects/{project}/{place}/operations/{name}"
     document: Json = {
         "kind": "compute#operation",
         "id": number(path),
@@ -37,19 +37,23 @@ def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
         **dict.fromkeys(("insertTime", "startTime", "endTime"), now),
         "selfLink": BASE + path,
     }
+    if place != "global":
+        document[place.partition("s/")[0]] = f"{BASE}projects/{project}/{place}"
     session.resources.put(KIND, project, name, document)
     session.resources.trim(KIND, project, keep=_KEPT)
     return document
 
 
 def get(session: Session, call: Call) -> Json:
-    """Answer get and wait of the global operations, and of those of regions and zones, of which there are none."""
+    """Answer get and wait of the operations of a place: global, a region, a zone."""
     project, name = str(call.params["project"]), str(call.params["operation"])
-    place = "global"
-    for scope in ("region", "zone"):
-        if scope in call.params:
-            place = f"{scope}s/{call.params[scope]}"
-    found = session.resources.get(KIND, project, name) if place == "global" else None
-    if found is None:
-        raise not_found(f"projects/{project}/{place}/operations/{name}")
+    path = f"projects/{project}/{_place(call)}/operations/{name}"
+    found = session.resources.get(KIND, project, name)
+    if found is None or found["selfLink"] != BASE + path:
+        raise not_found(path)
     return found
+
+
+def _place(call: Call) -> str:
+    scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
+    return next(scopes, "global")

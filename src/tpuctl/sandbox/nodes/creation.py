@@ -17,6 +17,7 @@ from tpuctl.sandbox import (
     faults,
     lifecycle,
     operations,
+    orgpolicy,
     quotas,
     rendering,
     resource_names,
@@ -26,7 +27,7 @@ from tpuctl.sandbox.compute import networks
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.nodes import legacy
-from tpuctl.sandbox.refusals import already_exists, invalid, invalid_field
+from tpuctl.sandbox.refusals import already_exists, bad_request, invalid, invalid_field
 from tpuctl.sandbox.world import NodeRecord
 
 if TYPE_CHECKING:
@@ -98,12 +99,32 @@ def check(session: Session, project: str, zone: str, node_id: str, *, body: Json
         catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
     if body.get("networkConfig") and body.get("networkConfigs"):
         raise invalid("Only one of network_config and network_configs may be set.")  # API field text
+    _check_policies(session, project, zone, node_id, body=body)
     for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
         network = str(config.get("network") or "default")
         if not networks.exists(session, project, network):
             raise invalid_field("Network", network.rpartition("/")[2])
     if session.node(project, zone, node_id) is not None:
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
+
+
+def _check_policies(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:
+    """Raise `ApiError` 400 where the organisation forbids such a node."""
+    configs = body.get("networkConfigs") or [body.get("networkConfig") or {}]
+    has_addresses = any(config.get("enableExternalIps") for config in configs)
+    if has_addresses and orgpolicy.denies_all(session, project, "compute.vmExternalIpAccess"):
+        # Compute Engine's words for its own instances (observed: googlecodelabs/feedback#695); that TPU passes them on is
+        # unverified.
+        raise bad_request(
+            f"Constraint constraints/compute.vmExternalIpAccess violated for project {catalog.project_number(project)}. Add "
+            f"instance projects/{project}/zones/{zone}/instances/{node_id} to the constraint to use external IP with it."
+        )
+    boots_securely = (body.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
+    if not boots_securely and orgpolicy.is_enforced(session, project, "compute.requireShieldedVm"):
+        # Observed: google/fully-homomorphic-encryption#103.
+        raise bad_request(
+            "Constraint constraints/compute.requireShieldedVm violated. Please create TPUs with Secure Boot enabled"
+        )
 
 
 def prepare(

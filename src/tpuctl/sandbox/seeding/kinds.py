@@ -86,6 +86,30 @@ def _policy(world: World, entry: Json) -> None:
     provision.set_iam_policy(world, entry["bindings"], **_without(entry, "bindings"))
 
 
+def _network(world: World, entry: Json) -> None:
+    if entry.get("absent"):
+        provision.remove_network(world, entry["name"], project=entry.get("project", admin.PROJECT))
+    else:
+        provision.add_network(world, **_without(entry, "absent"))
+
+
+def _firewall(world: World, entry: Json) -> None:
+    if entry.get("absent"):
+        provision.remove_firewall(world, entry["name"], project=entry.get("project", admin.PROJECT))
+    else:
+        provision.add_firewall(world, **_without(entry, "absent"))
+
+
+def _cache(world: World, entry: Json) -> None:
+    provision.add_cache(world, entry["bucket"], entry["zone"], **_without(entry, "bucket", "zone"))
+
+
+def _org_policy(world: World, entry: Json) -> None:
+    parts = entry["name"].split("/")
+    project = parts[1] if len(parts) == 4 else entry.get("project", admin.PROJECT)
+    provision.set_org_policy(world, parts[-1], entry["spec"], project=project)
+
+
 def _fault(world: World, entry: Json) -> None:
     with world.write() as session:
         faults.add_fault(session, wishes.fault(entry))
@@ -139,15 +163,18 @@ KINDS: Mapping[str, Kind] = {
     "services": Kind(_service, own={**_PROJECT, "name": _TEXT, "state": _TEXT}),
     "quotas": Kind(wishes.set_quota, own=wishes.QUOTA_KEYS, required=("limit",)),
     "stockouts": Kind(_stockout, own={**wishes.STOCKOUT_KEYS, "after": _DURATION, "duration": _DURATION}, required=()),
-    "networks": Kind(_added(provision.add_network), ("compute", "v1", "Network"), _PROJECT),
+    "networks": Kind(_network, ("compute", "v1", "Network"), {**_PROJECT, "absent": _FLAG}),
     "subnetworks": Kind(
         _added(provision.add_subnetwork), ("compute", "v1", "Subnetwork"), _PROJECT, ("name", "region")
     ),
-    "firewalls": Kind(_added(provision.add_firewall), ("compute", "v1", "Firewall"), _PROJECT),
+    "firewalls": Kind(_firewall, ("compute", "v1", "Firewall"), {**_PROJECT, "absent": _FLAG}),
     "disks": Kind(_added(provision.add_disk), ("compute", "v1", "Disk"), _PROJECT),
     "instances": Kind(_added(provision.add_instance), ("compute", "v1", "Instance"), _PROJECT),
     "buckets": Kind(_bucket, ("storage", "v1", "Bucket"), {**_PROJECT, "denied": _TEXTS}),
     "objects": Kind(_object, ("storage", "v1", "Object"), {"content": _TEXT}, ("bucket", "name")),
+    "anywhereCaches": Kind(_cache, ("storage", "v1", "AnywhereCache"), required=("bucket", "zone")),
+    "roles": Kind(_added(provision.add_role), ("iam", "v1", "Role"), _PROJECT),
+    "orgPolicies": Kind(_org_policy, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy"), _PROJECT, ("name", "spec")),
     "iamPolicies": Kind(
         _policy, ("cloudresourcemanager", "v3", "Policy"), {**_PROJECT, "bucket": _TEXT}, ("bindings",)
     ),

@@ -75,14 +75,17 @@ def location_type(location: str, *, is_placed: bool) -> str:
 
 
 def opened(session: Session, call: Call, permission: str) -> Bucket:
-    """Return the bucket that a call names. Raises `ApiError` unless the caller may use it so, and somebody pays."""
+    """Return the bucket that a call names. Raises `ApiError` unless the caller may use it so, and somebody pays.
+
+    Without a permission nothing is asked of the caller.
+    """
     name = str(call.params["bucket"])
     found = session.resources.named(KIND, name)
     if found is None:
         raise refusals.no_bucket()
     bucket = Bucket(found.parent, found.document["document"], tuple(found.document["denied"]))
     _check_payer(session, call, bucket)
-    if iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
+    if permission and iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
         raise refusals.forbidden(permission)
     if not cloudbilling.is_enabled(session, bucket.project):
         raise refusals.billing_disabled()
@@ -104,6 +107,17 @@ def _check_payer(session: Session, call: Call, bucket: Bucket) -> None:
 def get(session: Session, call: Call) -> Json:
     """Answer buckets.get. Access control lists are never shown: the buckets' access is uniform."""
     return opened(session, call, "storage.buckets.get").document
+
+
+def get_layout(session: Session, call: Call) -> Json:
+    """Answer buckets.getStorageLayout: for whoever may list objects (API method text)."""
+    document = opened(session, call, "storage.objects.list").document
+    shown = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
+    return {
+        "kind": "storage#storageLayout",
+        "bucket": document["name"],
+        **{key: document[key] for key in shown if key in document},
+    }
 
 
 def list_(session: Session, call: Call) -> Json:

@@ -17,7 +17,8 @@ def get_iam_policy(session: Session, call: Call) -> Json:
     """Answer buckets.getIamPolicy."""
     bucket = opened(session, call, "storage.buckets.getIamPolicy")
     name = bucket.document["name"]
-    return _shown(name, iam.policy(session, KIND, name, default=default_policy(bucket.project)))
+    asked = int(call.params.get("optionsRequestedPolicyVersion") or 1)
+    return _shown(name, iam.policy(session, KIND, name, default=default_policy(bucket.project), version=asked))
 
 
 def set_iam_policy(session: Session, call: Call) -> Json:
@@ -32,8 +33,11 @@ def set_iam_policy(session: Session, call: Call) -> Json:
 
 
 def test_iam_permissions(session: Session, call: Call) -> Json:
-    """Answer buckets.testIamPermissions with those of the asked that the caller has. A stranger's bucket answers 403."""
-    bucket = opened(session, call, "storage.buckets.testIamPermissions")
+    """Answer buckets.testIamPermissions with those of the asked that the caller has: none on a stranger's bucket.
+
+    Documentation of the permissions of each method: to ask needs none.
+    """
+    bucket = opened(session, call, "")
     asked = call.params.get("permissions") or []
     granted = iam.allowed(asked, (*bucket.denied, *projects.denied(session, bucket.project)))
     answer: Json = {"kind": "storage#testIamPermissionsResponse"}

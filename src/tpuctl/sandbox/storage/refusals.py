@@ -17,6 +17,11 @@ def no_object(bucket: str, name: str) -> ApiError:
     return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
 
 
+def no_cache() -> ApiError:
+    """Return the answer about an Anywhere Cache that does not exist (words unverified)."""
+    return ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")
+
+
 def forbidden(permission: str) -> ApiError:
     """Return the answer to a caller without a permission (observed: ansible-collections/google.cloud#575)."""
     resource = "object" if permission.startswith("storage.objects.") and permission[-5:] != ".list" else "bucket"

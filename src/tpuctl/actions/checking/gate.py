@@ -1,0 +1,164 @@
+"""The check right before something is created: errors stop it, warnings are said, and nothing is asked twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tpuctl import __version__
+from tpuctl.actions.checking.gathering import Gathering
+from tpuctl.errors import CheckFailedError
+from tpuctl.events import Event, EventKind
+from tpuctl.preflight.evaluation import ALL, Report, evaluate
+from tpuctl.preflight.findings import Finding, Found, Level
+from tpuctl.preflight.rules import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from tpuctl.actions.checking.sources import Sources
+    from tpuctl.clock import Clock
+    from tpuctl.model import Node, NodeSpec
+    from tpuctl.names import NodeName
+    from tpuctl.preflight.wanted import Wanted, Wishes
+
+# Answers serve all nodes of one run, but not for longer than they are remembered between runs.
+_LASTS = timedelta(minutes=10)
+_SAID = (Level.WARNING, Level.UNKNOWN)
+
+
+class Memory(Protocol):
+    """What was checked lately and found good."""
+
+    def recall(self, key: str) -> Any:  # JSON
+        """Return what was said lately; nothing where it was not asked, or too long ago."""
+
+    def remember(self, key: str, said: Any) -> None:  # JSON
+        """Keep what was said."""
+
+
+class Gate:
+    """Checks each node of one run before it is created. `real` is the clock that a network's answers take."""
+
+    def __init__(
+        self,
+        sources: Callable[[], Sources],
+        wishes: Wishes,
+        memory: Memory,
+        *,
+        accepted: frozenset[str],
+        timeout: timedelta,
+        real: Clock,
+        now: Callable[[], datetime],
+        identity: str,
+    ) -> None:
+        self._sources, self._wishes, self._memory = sources, wishes, memory
+        self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
+        self._identity = identity
+        self._gathering: tuple[Gathering, datetime] | None = None
+        self._passed: dict[NodeName, datetime] = {}
+        self.siblings: Mapping[NodeName, NodeSpec] = {}
+
+    def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None, tell: Callable[[Event], None]) -> None:
+        """Return if the node may be created. `replaces` is the one that is deleted before.
+
+        Raises `CheckFailedError` naming what is wrong and what mends it, `CredentialsError`.
+        """
+        now = self._now()
+        if ALL in self._accepted or self._has_passed(name, now):
+            return
+        others = tuple(spec for other, spec in self.siblings.items() if other != name)
+        wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
+        key = question_key(wanted, self._accepted, self._identity)
+        remembered = self._memory.recall(key)
+        findings = _read(remembered) if remembered is not None else self._ask(wanted, key)
+        self._passed[name] = now
+        for line in said(findings):
+            tell(Event(EventKind.NOTE, now, name, line, {"check": True}))
+
+    @property
+    def wishes(self) -> Wishes:
+        """What the user says about every node."""
+        return self._wishes
+
+    def forget(self) -> None:
+        """Ask everything anew: something was changed."""
+        self._gathering = None
+
+    def report(self, wanted: Wanted) -> Report:
+        """Return what the rules say of what is there now. Raises `CredentialsError`."""
+        now = self._now()
+        if self._gathering is None or now - self._gathering[1] > _LASTS:
+            self._gathering = Gathering(self._sources(), self._real, self._timeout), now
+        return evaluate(self._gathering[0].facts(wanted, now), RULES, accepted=self._accepted)
+
+    def _ask(self, wanted: Wanted, key: str) -> tuple[Finding, ...]:
+        report = self.report(wanted)
+        if errors := report.of(Level.ERROR):
+            raise failure(errors, wanted.what)
+        findings = report.of(*_SAID)
+        if report.is_lasting:
+            self._memory.remember(key, [_written(finding) for finding in findings])
+        return findings
+
+    def _has_passed(self, name: NodeName, now: datetime) -> bool:
+        return name in self._passed and now - self._passed[name] < _LASTS
+
+
+def question_key(wanted: Wanted, accepted: frozenset[str], identity: str) -> str:
+    """Return what tells one question from another: everything that a rule looks at, and who asks."""
+    spec = {
+        name: value
+        for name, value in wanted.spec.to_json().items()
+        if name not in {"metadata", "labels", "description", "setup", "named", "kept"}
+    }
+    about = [
+        *(__version__, identity, wanted.project, wanted.zone, str(wanted.name), wanted.replaces and wanted.replaces.id),
+        *(spec, [other.to_json()["accelerator_type"] for other in wanted.siblings], sorted(accepted)),
+        *([str(use) for use in wanted.buckets], wanted.machine, wanted.purpose, wanted.dataset_size, wanted.iap),
+        *(wanted.billing_project, [str(grant) for grant in wanted.grants], wanted.no_billing_outside_grants),
+        dict(wanted.egress_prices),
+    ]
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
+    """Return the error that says what the check has found, and what mends it."""
+    lines = [f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"]
+    for finding in errors:
+        lines.append(f"  {finding.id} {finding.found.subject}: {finding.found.text}")
+        lines += [f"    {finding.found.why}"] if finding.found.why else []
+        lines += [
+            f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")
+            for remedy in finding.found.remedies
+        ]
+    skip = " ".join(f"--skip-check {id_}" for id_ in dict.fromkeys(finding.id for finding in errors))
+    return CheckFailedError("\n".join(lines), hint=f"mend it, or go on all the same with `{skip}`")
+
+
+def said(findings: tuple[Finding, ...]) -> list[str]:
+    """Return a line for each warning, and one for all that could not be read."""
+    lines = [
+        f"{finding.id} {finding.found.subject}: {finding.found.text}"
+        for finding in findings
+        if finding.level is Level.WARNING
+    ]
+    unknown = dict.fromkeys(finding.id for finding in findings if finding.level is Level.UNKNOWN)
+    if unknown:
+        lines.append(f"not checked, since it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
+    return lines
+
+
+def _written(finding: Finding) -> dict[str, Any]:
+    found = finding.found
+    return {"id": finding.id, "level": str(finding.level), "subject": found.subject, "text": found.text}
+
+
+def _read(remembered: Any) -> tuple[Finding, ...]:  # what `_written` made
+    return tuple(
+        Finding(entry["id"], "", Found(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"]))
+        for entry in remembered
+    )

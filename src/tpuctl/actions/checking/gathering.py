@@ -1,0 +1,147 @@
+"""Which facts a wanted node needs: as many as can be are asked side by side, none twice, all by one deadline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from tpuctl.actions.checking.asking import Asking
+from tpuctl.actions.checking.bucket_questions import BucketQuestions
+from tpuctl.actions.checking.questions import Questions
+from tpuctl.colocation import relation
+from tpuctl.model import Tier
+from tpuctl.preflight.access import roles_to_read
+from tpuctl.preflight.fact import Fact, Known, known
+from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, Facts, Held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import datetime, timedelta
+
+    from tpuctl.actions.checking.asking import Question
+    from tpuctl.actions.checking.sources import Sources
+    from tpuctl.clock import Clock
+    from tpuctl.model.bucket import Placement
+    from tpuctl.preflight.facts import BucketFacts
+    from tpuctl.preflight.wanted import BucketUse, Wanted
+
+T = TypeVar("T")
+_CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
+
+
+class Gathering:
+    """Asks for facts. One serves several wanted nodes: what was asked for one is known for the next.
+
+    `clock` is the real one, whose time a network takes; all answers are there, or given up, after `timeout`.
+    """
+
+    def __init__(self, sources: Sources, clock: Clock, timeout: timedelta) -> None:
+        self._sources = sources
+        self._asking = Asking(clock, timeout)
+
+    def facts(self, wanted: Wanted, now: datetime) -> Facts:
+        """Return everything that the rules need. Raises `CredentialsError` where nobody knows who asks."""
+        questions = Questions(self._sources, self._asking, wanted)
+        buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
+        for put in (*_at_once(questions, wanted), *(bucket.put for bucket in buckets)):
+            put()
+        return self._answered(questions, wanted, buckets, now)
+
+    def buckets(self, uses: Sequence[BucketUse], *, payer: str | None) -> tuple[BucketFacts, ...]:
+        """Return what can be said of buckets where no zone is named."""
+        buckets = self._buckets(uses, None, payer)
+        for bucket in buckets:
+            bucket.put()
+        for bucket in buckets:
+            bucket.follow_up()
+        return tuple(bucket.facts() for bucket in buckets)
+
+    def answer(self, question: Callable[[Questions], Question[T]], wanted: Wanted) -> Fact[T]:
+        """Return the answer to one question."""
+        return self._asking.answer(question(Questions(self._sources, self._asking, wanted)))
+
+    def _answered(
+        self, questions: Questions, wanted: Wanted, buckets: Sequence[BucketQuestions], now: datetime
+    ) -> Facts:
+        answer, creates = self._asking.answer, wanted.creates
+
+        def if_created(question: Callable[[], Question[T]], *, needed: bool = True) -> Fact[T] | None:
+            return answer(question()) if creates and needed else None
+
+        placements = [bucket.follow_up() for bucket in buckets]
+        types = if_created(questions.types)
+        offers = questions.offers() if _is_wanted_elsewhere(wanted, types, placements) else None
+        facts = Facts(
+            now=now,
+            wanted=wanted,
+            project=answer(questions.project()),
+            types=types,
+            versions=if_created(questions.versions),
+            held=self._held(questions) if creates else None,
+            quotas=if_created(questions.quotas),
+            region_quotas=if_created(questions.region_quotas, needed=not wanted.spec.internal_ips),
+            services=answer(questions.services()),
+            billing=if_created(questions.billing),
+            org_policies={name: answer(questions.org_policy(name)) for name in _CONSTRAINTS if creates},
+            network=answer(questions.network()),
+            subnetwork=answer(questions.subnetwork()),
+            firewalls=answer(questions.firewalls()),
+            machine=answer(questions.machine(wanted.machine)) if wanted.machine else None,
+            disks={disk.source: answer(questions.disk(disk.source)) for disk in wanted.spec.data_disks if creates},
+            reservations=if_created(questions.reservations, needed=wanted.spec.tier is Tier.RESERVED),
+            project_policy=answer(questions.policy()) if buckets else None,
+            buckets=tuple(bucket.facts() for bucket in buckets),
+            offers=answer(offers) if offers else None,
+        )
+        return self._with_roles(questions, facts)
+
+    def _with_roles(self, questions: Questions, facts: Facts) -> Facts:
+        """Return the facts with the permissions of those roles that no table knows."""
+        from dataclasses import replace  # noqa: PLC0415  # a name of the standard library that reads better here
+
+        roles = {name: questions.role(name) for name in roles_to_read(facts)}
+        return replace(facts, roles={name: self._asking.answer(question) for name, question in roles.items()})
+
+    def _held(self, questions: Questions) -> Fact[Held]:
+        """Return what the project holds; what is not known of one half is not known of the whole."""
+        nodes, requests = self._asking.answer(questions.nodes()), self._asking.answer(questions.requests())
+        if not isinstance(nodes, Known):
+            return nodes
+        if not isinstance(requests, Known):
+            return requests
+        unreachable = dict.fromkeys((*nodes.value.unreachable, *requests.value.unreachable))
+        return Known(Held(nodes.value.nodes, requests.value.queued_resources, tuple(unreachable)))
+
+    def _buckets(self, uses: Sequence[BucketUse], zone: str | None, payer: str | None) -> list[BucketQuestions]:
+        return [BucketQuestions(self._sources.buckets, self._asking, use, zone=zone, payer=payer) for use in uses]
+
+
+def _at_once(questions: Questions, wanted: Wanted) -> Iterator[Callable[[], object]]:
+    """Yield what needs no answer first. What is asked most of follows from its answers comes first."""
+    if wanted.buckets:
+        yield questions.policy
+    if wanted.creates:
+        yield from (questions.types, questions.nodes, questions.requests, questions.quotas, questions.versions)
+    yield from (questions.project, questions.services, questions.network, questions.subnetwork, questions.firewalls)
+    if name := wanted.machine:
+        yield lambda: questions.machine(name)
+    if not wanted.creates:
+        return
+    yield questions.billing
+    for constraint in _CONSTRAINTS:
+        yield lambda constraint=constraint: questions.org_policy(constraint)  # type: ignore[misc]  # a default binds it now
+    for disk in wanted.spec.data_disks:
+        yield lambda disk=disk: questions.disk(disk.source)  # type: ignore[misc]  # as above
+    if not wanted.spec.internal_ips:
+        yield questions.region_quotas
+    if wanted.spec.tier is Tier.RESERVED:
+        yield questions.reservations
+
+
+def _is_wanted_elsewhere(
+    wanted: Wanted, types: Fact[tuple[str, ...]] | None, placements: Iterable[Placement | None]
+) -> bool:
+    """Tell whether it matters what other zones offer."""
+    offered = known(types)
+    if offered is not None and wanted.spec.accelerator_type not in offered:
+        return True
+    return any(placement is not None and not relation(placement, wanted.zone).is_colocated for placement in placements)

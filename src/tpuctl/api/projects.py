@@ -1,0 +1,168 @@
+"""What a project is, who may do what in it, and how much it may hold. Raises tpuctl's exceptions.
+
+Five APIs speak of that: Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM. Google's library is left
+out: it would read a discovery document for each of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tpuctl.api.calls import Api, PlainRequest
+from tpuctl.api.client import Client
+from tpuctl.api.errors import operation_error
+from tpuctl.api.failures import RefusedError
+from tpuctl.api.listing import all_pages
+from tpuctl.api.pending import until_done
+from tpuctl.api.refusals import about
+from tpuctl.api.retry import SHORT_PATIENCE
+from tpuctl.errors import NotFoundError
+from tpuctl.model import Operation
+from tpuctl.model.iam import IamPolicy
+from tpuctl.model.project import OrgPolicy, Project, QuotaLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_SERVICE_USAGE = "serviceusage"
+# So many can be asked for by name [API serviceusage v1, names of batchGet].
+_NAMED_AT_ONCE = 30
+# How an endpoint says that it cannot be asked for services by name.
+_NO_BATCHES = frozenset({400, 404, 501})
+_PAGE_SIZE = 1000
+_SERVICES_PAGE = 200  # the most there is [API serviceusage v1, pageSize]
+_QUOTA_FIELDS = (
+    "metrics(metric,displayName,consumerQuotaLimits(metric,unit,quotaBuckets(effectiveLimit,dimensions))),nextPageToken"
+)
+
+
+class ProjectsClient(Client):
+    """Calls the APIs that speak of projects. A project is named by its id, or its number."""
+
+    api = Api("cloudresourcemanager", "v3")
+    patience = SHORT_PATIENCE
+
+    def project(self, project: str) -> Project:
+        """Return a project; needs resourcemanager.projects.get.
+
+        One that does not exist is an `AccessError` too: the API tells nobody which projects there are [documentation].
+        """
+        request = self._get(f"v3/{_name(project)}")
+        with about(_words(project), "resourcemanager.projects.get"):
+            return self._caller.attempt(request, Project.from_api)
+
+    def policy(self, project: str) -> IamPolicy:
+        """Return who may do what in it; needs resourcemanager.projects.getIamPolicy.
+
+        Roles granted on a folder or the organisation above it are not in it [documentation].
+        """
+        # Asked for less than version 3, the service refuses policies with conditions or leaves these out [API field text].
+        body = {"options": {"requestedPolicyVersion": 3}}
+        request = PlainRequest.of(self._url(f"v3/{_name(project)}:getIamPolicy"), method="POST", body=body)
+        with about(_words(project), "resourcemanager.projects.getIamPolicy"):
+            return self._caller.attempt(request, IamPolicy.from_api)
+
+    def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
+        """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30."""
+        if not names:
+            return {}
+        with about(_words(project), "serviceusage.services.list"):
+            enabled = self._enabled(project, sorted(names))
+        return {name: name in enabled for name in names}
+
+    def enable(self, project: str, service: str) -> None:
+        """Enable a service; returns once that has ended. Needs serviceusage.services.enable.
+
+        Raises `TimedOutError` where it takes longer than three minutes.
+        """
+        url = self._url(f"v1/{_name(project)}/services/{quote(service, safe='')}:enable", service=_SERVICE_USAGE)
+        what = f"the service `{service}` in {_words(project)}"
+        with about(what, "serviceusage.services.enable"):
+            # What is enabled already is enabled once more without harm.
+            begun = self._caller.attempt(PlainRequest.of(url, method="POST", body={}), dict)
+            look = self._get(f"v1/{quote(str(begun.get('name')), safe='/')}", service=_SERVICE_USAGE)
+            ended = until_done(
+                self._caller, begun, lambda: self._caller.attempt(look, dict), what=f"enabling `{service}`"
+            )
+        if error := Operation.from_api(ended).error:
+            raise operation_error(error)
+
+    def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
+        """Return a service's limits; needs serviceusage.quotas.get.
+
+        Places without a limit of their own are not named: the limit without places holds there [API serviceusage v1beta1].
+        """
+
+        def page(token: str | None) -> PlainRequest:
+            path = f"v1beta1/{_name(project)}/services/{quote(service, safe='')}/consumerQuotaMetrics"
+            query = {"view": "BASIC", "pageSize": _PAGE_SIZE, "pageToken": token, "fields": _QUOTA_FIELDS}
+            return self._get(path, service=_SERVICE_USAGE, query=query)
+
+        with about(f"the quotas of `{service}` in {_words(project)}", "serviceusage.quotas.get"):
+            metrics = all_pages(self._caller, page, "metrics", QuotaLimit.all_from_api).items
+        return tuple(limit for limits in metrics for limit in limits)
+
+    def billing(self, project: str) -> bool:
+        """Tell whether the project is billed; needs resourcemanager.projects.get."""
+        request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
+        with about(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
+            return self._caller.attempt(request, lambda data: bool(data.get("billingEnabled")))
+
+    def org_policy(self, project: str, constraint: str) -> OrgPolicy:
+        """Return what a constraint comes to, with or without `constraints/` before it; needs orgpolicy.policy.get."""
+        short = constraint.removeprefix("constraints/")
+        path = f"v2/{_name(project)}/policies/{quote(short, safe='')}:getEffectivePolicy"
+        with about(f"the organisation policy `{short}` of {_words(project)}", "orgpolicy.policy.get"):
+            return self._caller.attempt(self._get(path, service="orgpolicy"), OrgPolicy.from_api)
+
+    def role(self, name: str) -> frozenset[str]:
+        """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get.
+
+        A role that was deleted is a `NotFoundError`: who has it has nothing [documentation].
+        """
+        request = self._get(
+            f"v1/{quote(name, safe='/:')}", service="iam", query={"fields": "includedPermissions,deleted"}
+        )
+        with about(f"the role `{name}`", "iam.roles.get"):
+            found = self._caller.attempt(request, dict)
+        if found.get("deleted"):
+            raise NotFoundError(f"the role `{name}` is deleted")
+        return frozenset(map(str, found.get("includedPermissions") or ()))
+
+    def _enabled(self, project: str, names: list[str]) -> set[str]:
+        if len(names) <= _NAMED_AT_ONCE:
+            try:
+                return self._enabled_of(project, names)
+            except RefusedError as error:
+                if error.refusal.code not in _NO_BATCHES:
+                    raise
+
+        def page(token: str | None) -> PlainRequest:
+            query = {"filter": "state:ENABLED", "pageSize": _SERVICES_PAGE, "pageToken": token}
+            query["fields"] = "services(name,state),nextPageToken"
+            return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
+
+        found = all_pages(self._caller, page, "services", _service).items
+        return {name for name, is_enabled in found if is_enabled}
+
+    def _enabled_of(self, project: str, names: list[str]) -> set[str]:
+        query = {"names": [f"{_name(project)}/services/{name}" for name in names], "fields": "services(name,state)"}
+        request = self._get(f"v1/{_name(project)}/services:batchGet", service=_SERVICE_USAGE, query=query)
+        found = self._caller.attempt(request, lambda data: [_service(entry) for entry in data.get("services") or ()])
+        return {name for name, is_enabled in found if is_enabled}
+
+    def _get(self, path: str, *, service: str | None = None, query: Mapping[str, Any] | None = None) -> PlainRequest:
+        return PlainRequest.of(self._url(path, service=service), query=query)
+
+
+def _name(project: str) -> str:
+    return f"projects/{quote(project, safe=':')}"
+
+
+def _words(project: str) -> str:
+    return f"the project `{project}`"
+
+
+def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
+    return str(data["name"]).rpartition("/")[2], data.get("state") == "ENABLED"

@@ -1,0 +1,55 @@
+"""What was checked lately and found good, in one file for its owner: the same question is not asked again within minutes."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_timestamp, parse_timestamp
+from tpuctl.private import make_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tpuctl.clock import Clock
+
+_LASTS = timedelta(minutes=10)
+_MOST = 100
+
+
+class Checked:
+    """Remembers what was said of a question for ten minutes by `clock`. A file that cannot be read or written is no error."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path, self._clock = path, clock
+
+    def recall(self, key: str) -> Any:  # JSON, as it was given
+        """Return what was said lately; nothing where it was not asked, or too long ago."""
+        entry = self._entries().get(key)
+        return entry["said"] if entry else None
+
+    def remember(self, key: str, said: Any) -> None:  # JSON
+        """Keep what was said; what is too old goes."""
+        entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": said}}
+        kept = dict(list(entries.items())[-_MOST:])
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with suppress(OSError):
+            make_private(self._path.parent)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(kept, file)
+            temporary.replace(self._path)
+
+    def _entries(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path.read_text("utf-8"))
+            return {key: entry for key, entry in found.items() if self._is_fresh(entry["at"]) and "said" in entry}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _is_fresh(self, at: str) -> bool:
+        moment = parse_timestamp(at)
+        return moment is not None and timedelta() <= self._clock.now() - moment < _LASTS

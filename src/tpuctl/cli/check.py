@@ -1,0 +1,112 @@
+"""`tpuctl check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.cli.check_options import check_options, gate, take_checks
+from tpuctl.cli.options import cli_command, complete_node, yes_option
+from tpuctl.cli.reach_options import reach_options
+from tpuctl.cli.spec import spec_options
+from tpuctl.errors import ExitCode
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tpuctl.actions.checking.gate import Gate
+    from tpuctl.cli.app import App
+    from tpuctl.preflight.evaluation import Report
+    from tpuctl.preflight.wanted import Wanted
+
+
+@cli_command("check")
+@click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
+@check_options
+@click.option("--vm", metavar="NAME", help="Virtual machine that works beside the node.")
+@click.option("--for", "purpose", type=click.Choice(["train", "serve"]), help="What for. [default: train]")
+@click.option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
+@click.option("--strict", is_flag=True, help="Fail also by warnings, and by what could not be read.")
+@click.option("--fix", is_flag=True, help="Do what is safe to do, after showing it; never touches data.")
+@yes_option
+@click.option("--ai-platform", metavar="FILE", help="Read a job of AI Platform Training, and write its tpuctl.yaml.")
+@click.option("--write", metavar="FILE", help="With --ai-platform: where to write it. [default: stdout]")
+@spec_options
+@reach_options
+def command(app: App, **options: Any) -> int:  # click's options
+    """Check that a TPU and all that it works with belong together, before money is spent.
+
+    Where the buckets are and what reading them costs, who may read them, whether the zone has such a TPU and the project
+    quota for it, network, firewall, disks, machines, APIs and policies. Nothing is created. Without a zone, the zones are
+    ranked by how near they are to the buckets. `tpuctl up` does the same right before it creates something.
+
+    \b
+    Examples:
+      tpuctl check v4-8 --zone us-central2-b --bucket gs://my-data
+      tpuctl check v6e-8 --bucket gs://my-data          (where could it run?)
+      tpuctl check trainer --checkpoint-bucket gs://my-checkpoints --fix
+    """
+    from tpuctl.preflight.wanted import Purpose  # noqa: PLC0415  # completion and --help need not wait for it
+
+    if options["ai_platform"]:
+        from tpuctl.cli.ai_platform import translate  # noqa: PLC0415  # rarely asked for
+
+        return translate(app, options["ai_platform"], write=options["write"], yes=options["yes"])
+    from tpuctl.cli.check_target import Somewhere, find_target, use_file  # noqa: PLC0415  # see above
+
+    purpose = Purpose(options["purpose"]) if options["purpose"] else None
+    use_file(app, options)
+    checks = gate(app, take_checks(options), purpose=purpose, machine=options["vm"])
+    target = find_target(app, checks, options)
+    if isinstance(target, Somewhere):
+        from tpuctl.cli.check_zones import show_zones  # noqa: PLC0415  # see above
+
+        return show_zones(app, checks, target)
+    report = _shown(app, checks, target)
+    if options["fix"] and _fix(app, report, yes=options["yes"]):
+        checks.forget()
+        report = _shown(app, checks, target)
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
+
+
+def _shown(app: App, checks: Gate, wanted: Wanted) -> Report:
+    """Check, show what was found, and return it."""
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.findings import show_findings  # noqa: PLC0415  # as above
+
+    real = app.invocation.clock or SystemClock()
+    began = real.monotonic()
+    report = checks.report(wanted)
+    took: timedelta = real.monotonic() - began
+    show_findings(
+        app.terminal,
+        report,
+        app.format,
+        wanted=wanted,
+        elapsed=took,
+        verbose=app.is_verbose,
+        can_fix=True,
+        sandbox=app.is_sandbox,
+    )
+    return report
+
+
+def _fix(app: App, report: Report, *, yes: bool) -> bool:
+    """Do what is safe to do, once it was agreed to; return whether anything was done."""
+    from tpuctl.actions.checking.mending import carry_out, changes  # noqa: PLC0415  # completion need not wait for it
+    from tpuctl.cli.check_options import sources  # noqa: PLC0415  # as above
+
+    planned = changes(report)
+    if not planned:
+        app.terminal.note("there is nothing that `--fix` could do")
+        return False
+    app.terminal.note("\n".join(["what `--fix` would do:", *(f"  {change.command}" for change in planned)]))
+    if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
+        app.terminal.note("nothing was changed")
+        return False
+    asked = sources(app)
+    for change in planned:
+        carry_out(asked, change)
+        app.terminal.note(f"done: {change.command}")
+    return True

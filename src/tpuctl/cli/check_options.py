@@ -1,0 +1,151 @@
+"""The options that say what a node works with and what may be spent, and the gate that they make."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.actions.checking.gate import Gate
+    from tpuctl.actions.checking.sources import Sources
+    from tpuctl.cli.app import App
+    from tpuctl.preflight.wanted import BucketUse, Purpose, Wishes
+    from tpuctl.settings import Settings
+
+_OPTIONS = (
+    click.option(
+        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// place that the node reads and writes."
+    ),
+    click.option("--data-bucket", "data_buckets", metavar="URL", multiple=True, help="One that it only reads."),
+    click.option(
+        "--checkpoint-bucket", "checkpoint_buckets", metavar="URL", multiple=True, help="One that it writes to."
+    ),
+    click.option("--dataset-size", metavar="SIZE", help="What one epoch reads, like 1.2TB."),
+    click.option("--billing-project", metavar="ID", help="Who pays for buckets whose requester pays."),
+    click.option(
+        "--no-billing-outside-grants", is_flag=True, default=None, help="Create nothing that no grant covers."
+    ),
+    click.option(
+        "--skip-check",
+        "skip_checks",
+        metavar="ID",
+        multiple=True,
+        help="Check that stops nothing, like TPU101, or all.",
+    ),
+    click.option("--check-timeout", metavar="TIME", help="How long the checks may ask the cloud. [default: 15s]"),
+)
+_NAMES = (
+    "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
+    "skip_checks", "check_timeout",
+)  # fmt: skip
+
+
+def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that the checks go by; each is a setting too."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_checks(options: dict[str, Any]) -> dict[str, Any]:
+    """Take these options out of a command's options; those not given are left out."""
+    taken = {name: options.pop(name) for name in _NAMES}
+    return {name: value for name, value in taken.items() if value not in (None, ())}
+
+
+def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, machine: str | None = None) -> Gate:
+    """Return the gate that these options and the settings make.
+
+    Raises `InvalidInputError` for a place that is no bucket and for an id that no check has.
+    """
+    from tpuctl.actions.checking.gate import Gate  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.checked import Checked  # noqa: PLC0415  # as above
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+
+    settings = app.settings_with({name: "true" if value is True else value for name, value in given.items()})
+    return Gate(
+        lambda: sources(app),
+        _wishes(settings, purpose, machine),
+        Checked(app.state_folder / "checked.json", app.clock),
+        accepted=_accepted(settings),
+        timeout=settings.duration("check_timeout"),
+        # A network takes real time, whatever the clock of a sandbox says.
+        real=app.invocation.clock or SystemClock(),
+        now=app.now,
+        identity=_identity(app),
+    )
+
+
+def sources(app: App) -> Sources:
+    """Return what the checks ask. Nothing is sent."""
+    from tpuctl.actions.checking.sources import Sources  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.api.buckets import BucketsClient  # noqa: PLC0415  # as above
+    from tpuctl.api.compute import ComputeClient  # noqa: PLC0415  # as above
+    from tpuctl.api.projects import ProjectsClient  # noqa: PLC0415  # as above
+    from tpuctl.cli.connect import http_access  # noqa: PLC0415  # as above
+
+    factory, endpoint = http_access(app)
+    return Sources(
+        tpu=app.client,
+        buckets=BucketsClient(factory, app.clock, endpoint=endpoint),
+        compute=ComputeClient(factory, app.clock, endpoint=endpoint),
+        projects=ProjectsClient(factory, app.clock, endpoint=endpoint),
+    )
+
+
+def _wishes(settings: Settings, purpose: Purpose | None, machine: str | None) -> Wishes:
+    from tpuctl.preflight.grants import Grant  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.preflight.wanted import Purpose, Wishes  # noqa: PLC0415  # as above
+
+    return Wishes(
+        purpose=purpose or Purpose.TRAIN,
+        buckets=_buckets(settings),
+        machine=machine,
+        dataset_size=settings.size("dataset_size"),
+        billing_project=settings.text("billing_project"),
+        iap=settings.is_on("iap"),
+        grants=tuple(Grant.parse(record) for record in settings.records("grants")),
+        no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
+        egress_prices=settings.pairs("egress_prices"),
+    )
+
+
+def _buckets(settings: Settings) -> tuple[BucketUse, ...]:
+    from tpuctl.preflight.wanted import parse_bucket  # noqa: PLC0415  # completion and --help need not wait for it
+
+    uses = (
+        *(parse_bucket(text) for text in settings.items("buckets")),
+        *(parse_bucket(text, writes=False) for text in settings.items("data_buckets")),
+        *(parse_bucket(text, reads=False) for text in settings.items("checkpoint_buckets")),
+    )
+    return tuple(dict.fromkeys(uses))
+
+
+def _accepted(settings: Settings) -> frozenset[str]:
+    from tpuctl.preflight.evaluation import ALL  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # as above
+
+    known = {rule.id for rule in RULES}
+    given = [text.upper() if text.lower() != ALL else ALL for text in settings.items("skip_checks")]
+    for text in given:
+        if text not in known and text != ALL:
+            near = nearest(text, sorted(known))
+            hint = (
+                f"did you mean `{near}`?"
+                if near
+                else "`tpuctl check -v` shows the ids of all checks; `all` is every one"
+            )
+            raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+    return frozenset(given)
+
+
+def _identity(app: App) -> str:
+    settings = app.settings
+    place = "sandbox" if app.is_sandbox else settings.text("endpoint") or "google"
+    return f"{place} {settings.text('account')} {settings.text('impersonate_service_account')}"

@@ -1,0 +1,102 @@
+"""How near a bucket is to a TPU, and where one would be near."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tpuctl.colocation.table import load
+
+if TYPE_CHECKING:
+    from tpuctl.model.bucket import Placement
+
+
+class Relation(StrEnum):
+    """How near a bucket is to a TPU, the nearest first. What cannot be told is the last."""
+
+    SAME_ZONE = "same-zone"
+    SAME_REGION = "same-region"
+    DUAL_REGION = "dual-region"
+    MULTI_REGION = "multi-region"
+    SAME_AREA = "same-area"
+    OTHER_AREA = "other-area"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_colocated(self) -> bool:
+        """Tell whether reads stay within the region, and are free."""
+        return self in {Relation.SAME_ZONE, Relation.SAME_REGION, Relation.DUAL_REGION}
+
+    @property
+    def rank(self) -> int:
+        """0 for the nearest."""
+        return list(Relation).index(self)
+
+
+def relation(placement: Placement, zone: str) -> Relation:
+    """Return how near a bucket is to a TPU in a zone.
+
+    Never raises: a location, a kind or a region that the table lacks is `UNKNOWN`, unless it is the TPU's very own. A
+    multi-region that does not reach the TPU's region is another place of the continent, or of another
+    [documentation, bucket locations].
+    """
+    region = zone.rpartition("-")[0]
+    regions = regions_within(placement)
+    if region in regions:
+        if len(regions) > 1:
+            return Relation.DUAL_REGION
+        return Relation.SAME_ZONE if placement.location.lower() == zone else Relation.SAME_REGION
+    if not regions and spans(placement, region):
+        return Relation.MULTI_REGION
+    areas = areas_within(placement)
+    area = area_of(region)
+    if not areas or area is None:
+        return Relation.UNKNOWN
+    return Relation.SAME_AREA if area in areas else Relation.OTHER_AREA
+
+
+def is_colocated(placement: Placement, zone: str) -> bool:
+    """Tell whether reads of a bucket from a TPU in a zone stay within the region; never where that cannot be told."""
+    return relation(placement, zone).is_colocated
+
+
+def best_locations(region: str) -> tuple[str, ...]:
+    """Return the locations in which a bucket would be co-located with TPUs of a region, as the storage API writes them."""
+    duals = [name for name, regions in load().dual_regions.items() if region in regions]
+    return (region.upper(), *duals)
+
+
+def regions_within(placement: Placement) -> tuple[str, ...]:
+    """Return the regions that hold a bucket's data; nothing for a multi-region and for what is not known."""
+    place = placement.location.lower()
+    match placement.kind:
+        case "zone":
+            region = place.rpartition("-")[0]
+            return (region,) if region else ()
+        case "region":
+            return (place,) if place else ()
+        case "dual-region":
+            named = tuple(region.lower() for region in placement.data_locations)
+            return named or load().dual_regions.get(placement.location, ())
+    return ()
+
+
+def spans(placement: Placement, region: str) -> bool:
+    """Tell whether a bucket's data is in a region, or may be there as in the rest of a multi-region."""
+    multi = load().multi_regions.get(placement.location) if placement.kind == "multi-region" else None
+    return multi.spans(region) if multi else region in regions_within(placement)
+
+
+def areas_within(placement: Placement) -> frozenset[str]:
+    """Return the areas (keys of the price table) in which a bucket is; nothing where one of them is not known."""
+    if placement.kind == "multi-region":
+        multi = load().multi_regions.get(placement.location)
+        return frozenset({multi.area} if multi else ())
+    areas = [area_of(region) for region in regions_within(placement)]
+    return frozenset(area for area in areas if area) if all(areas) else frozenset()
+
+
+def area_of(region: str) -> str | None:
+    """Return the area of a region, by the first part of its name; nothing where the table has none."""
+    prefix, dash, _ = region.partition("-")
+    return next((name for name, area in load().areas.items() if dash and prefix in area.prefixes), None)

@@ -1,0 +1,130 @@
+"""What it costs to read a bucket from where a TPU is. Every price is a dated list price, or the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
+
+from tpuctl.colocation.places import Relation, area_of, areas_within, relation
+from tpuctl.colocation.table import load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.colocation.table import Pair
+    from tpuctl.model.bucket import Placement
+
+GIB = 2**30
+TB = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per GiB: the lowest and the highest that sources name. `seen` is the month of a list price; nothing where free.
+
+    With `is_own` it comes from the user's settings.
+    """
+
+    low: Decimal
+    high: Decimal
+    seen: str | None = None
+    is_own: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Tell whether nothing is charged."""
+        return not self.high
+
+    def cost(self, size: int) -> tuple[Decimal, Decimal]:
+        """Return the dollars for so many bytes, low and high, in cents."""
+        cent = Decimal("0.01")
+        return (self.low * size / GIB).quantize(cent), (self.high * size / GIB).quantize(cent)
+
+    def of(self, size: int) -> str:
+        """Return the cost of so many bytes: `$18.63`, `$46.57 to $74.51`."""
+        low, high = self.cost(size)
+        if size and self.high and not high:
+            return "less than $0.01"
+        return _between(_dollars(low), _dollars(high))
+
+    @property
+    def basis(self) -> str:
+        """The price itself and where it comes from: `$0.02/GiB, list price of 2026-06`."""
+        each = _between(_dollars(self.low), _dollars(self.high))
+        if self.is_own:
+            return f"{each}/GiB, the price in your settings"
+        return f"{each}/GiB, list price of {self.seen}" if self.seen else f"{each}/GiB"
+
+    def __str__(self) -> str:
+        """Return `$18.63 per TB ($0.02/GiB, list price of 2026-06)`; a TB is 10^12 bytes, 931.3 GiB."""
+        return "free" if self.is_free else f"{self.of(TB)} per TB ({self.basis})"
+
+
+FREE = Price(Decimal(0), Decimal(0))
+
+
+def price(placement: Placement, zone: str, *, own: Mapping[str, str] | None = None) -> Price | None:
+    """Return what reading a bucket from a TPU in a zone costs; nothing where that is not known.
+
+    `own` are the user's prices, as `own_prices` takes them. Of several areas the dearest counts. Raises `ValueError` where
+    `own` is wrong.
+    """
+    mine = own_prices(own or {})
+    how = relation(placement, zone)
+    if how.is_colocated:
+        return FREE
+    there = area_of(zone.rpartition("-")[0])
+    if how is Relation.UNKNOWN or there is None:
+        return None
+    pairs = [load().pair(area, there) for area in areas_within(placement)]
+    return max((_priced(pair, mine) for pair in pairs), key=lambda found: found.high, default=None)
+
+
+def retrieval(storage_class: str) -> Price | None:
+    """Return what reading objects of a storage class costs beside the network; nothing for a class that is not known."""
+    found = load().classes.get(storage_class)
+    return Price(found.retrieval, found.retrieval, load().prices_seen) if found else None
+
+
+def own_prices(settings: Mapping[str, str]) -> Mapping[Pair, Decimal]:
+    """Return the user's prices, `{"us-europe": "0.05"}` in dollars per GiB, by pair of areas; either order will do.
+
+    Raises `ValueError`, in words for the user, where a key is no pair of areas or a value no price.
+    """
+    return {_pair(key): _price(key, value) for key, value in settings.items()}
+
+
+def _pair(key: str) -> Pair:
+    areas = load().areas
+    first, _, second = str(key).strip().lower().partition("-")
+    if first not in areas or second not in areas:
+        raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
+    return load().pair(first, second)
+
+
+def _price(key: str, value: str) -> Decimal:
+    try:
+        found = Decimal(str(value).strip())
+    except InvalidOperation:
+        found = Decimal("NaN")
+    if not found.is_finite() or found < 0:
+        raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
+    return found
+
+
+def _priced(pair: Pair, mine: Mapping[Pair, Decimal]) -> Price:
+    if pair in mine:
+        return Price(mine[pair], mine[pair], is_own=True)
+    return Price(*load().prices[pair], load().prices_seen)
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _dollars(amount: Decimal) -> str:
+    """Return `$1,234.50`, and of a price below a cent all its digits."""
+    text = f"{amount:,f}"
+    whole, _, digits = text.partition(".")
+    return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"

@@ -1,0 +1,200 @@
+"""How the findings of a check are shown: to a person, to a program, as one line. What they say is decided elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.output.tables import Cell, flat, styled, text_width
+from tpuctl.output.terminal import Format
+from tpuctl.preflight.findings import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import timedelta
+
+    from tpuctl.output.terminal import Terminal
+    from tpuctl.preflight.evaluation import Report
+    from tpuctl.preflight.findings import Finding, Remedy
+    from tpuctl.preflight.wanted import Wanted
+
+# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+SCHEMA_VERSION = 1
+
+_STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "dim", Level.OK: "green"}
+_PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
+_WORD = max(map(len, Level))
+_ACCEPTED = "(accepted)"
+# Longer lines are hard to read, narrower ones hard to wrap.
+_WIDEST, _NARROWEST = 100, 40
+_SHORT = 120
+
+
+def show_findings(
+    terminal: Terminal,
+    report: Report,
+    form: Format,
+    *,
+    wanted: Wanted,
+    elapsed: timedelta | None = None,
+    verbose: bool = False,
+    can_fix: bool = False,
+    sandbox: bool = False,
+) -> None:
+    """Show a report on stdout, and as a table what it comes to on stderr.
+
+    What is ok is in JSON always, elsewhere only where `verbose`. `can_fix` tells that the command at hand takes `--fix`.
+    """
+    if form in {Format.JSON, Format.YAML}:
+        terminal.data(to_json(report, wanted, sandbox=sandbox), form)
+        return
+    if form is Format.NAME:
+        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
+        return
+    if terminal.is_interactive:
+        width, colored = terminal.streams.width, terminal.colors_out
+        terminal.names(page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+    else:
+        terminal.table((), [_row(finding) for finding in report.findings if verbose or finding.level is not Level.OK])
+    terminal.note(summary(report, elapsed))
+
+
+def page(report: Report, *, width: int, colored: bool, verbose: bool = False, can_fix: bool = False) -> Iterator[str]:
+    """Yield the lines for a person: the worst first, what is said of one subject together, what is ok in one line."""
+    shown = [finding for finding in report.findings if finding.level is not Level.OK]
+    subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
+    for finding in sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject))):
+        yield from block(finding, width=width, colored=colored, can_fix=can_fix)
+        yield ""
+    fine = report.of(Level.OK)
+    if verbose:
+        for finding in fine:
+            yield f"{_header(finding, colored=colored)}  {flat(finding.found.text)}"
+    elif fine:
+        yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _STYLES[Level.OK], colored=colored)
+
+
+def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False) -> Iterator[str]:
+    """Yield the lines of one finding: level, id and subject; what was found; why it matters; what mends it.
+
+    Words are wrapped. A command is a line of its own, whole, so that it can be copied.
+    """
+    found = finding.found
+    yield _header(finding, colored=colored)
+    yield from _wrapped(found.text, first="  ", rest="  ", width=width)
+    if found.why:
+        yield from _wrapped(found.why, first="  why: ", rest="       ", width=width)
+    for remedy in found.remedies:
+        colon = ":" if remedy.command else ""
+        yield from _wrapped(_advice(remedy, can_fix=can_fix) + colon, first="  → ", rest="    ", width=width)
+        if remedy.command:
+            yield "      " + styled(flat(remedy.command), "cyan", colored=colored)
+
+
+def summary(report: Report, elapsed: timedelta | None = None) -> str:
+    """Return what a report comes to: `2 errors, 1 warning, 3 unknown, 1 note, 17 ok in 0.6 s`."""
+    counts = [(level, len(report.of(level))) for level in Level]
+    words = [f"{count} {_PLURALS.get(level, level) if count > 1 else level}" for level, count in counts if count]
+    took = f" in {elapsed.total_seconds():.1f} s" if elapsed is not None else ""
+    return (", ".join(words) or "nothing was checked") + took
+
+
+def warning_line(finding: Finding) -> str:
+    """Return one line of a finding: what was found, why in short, and how to do without the check.
+
+    What was accepted already says so instead.
+    """
+    found = finding.found
+    why = _short(found.why) if found.why else ""
+    line = f"{finding.id} {found.subject}: {found.text}" + (f" ({why})" if why else "")
+    return flat(f"{line} {_ACCEPTED}" if _is_milder(finding) else f"{line}; skip: `--skip-check {finding.id}`")
+
+
+def to_json(report: Report, wanted: Wanted, *, sandbox: bool) -> dict[str, Any]:
+    """Return the report for scripts. Every field is always there, null or empty where there is nothing to say."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "target": target_to_json(wanted),
+        "summary": {str(level): len(report.of(level)) for level in Level},
+        "findings": [_finding_to_json(finding) for finding in report.findings],
+        **({"sandbox": True} if sandbox else {}),
+    }
+
+
+def target_to_json(wanted: Wanted) -> dict[str, Any]:
+    """Return what was checked. `nodeId` is null where no node was named."""
+    spec = wanted.spec
+    return {
+        "project": wanted.project,
+        "zone": wanted.zone,
+        "nodeId": wanted.name.node_id if wanted.name else None,
+        "acceleratorType": spec.accelerator_type,
+        "topology": spec.topology,
+        "runtimeVersion": spec.runtime_version,
+        "tier": str(spec.tier) if spec.tier else None,
+        "creates": wanted.creates,
+        "purpose": str(wanted.purpose),
+        "buckets": [use.url for use in wanted.buckets],
+        "machine": wanted.machine,
+    }
+
+
+def _finding_to_json(finding: Finding) -> dict[str, Any]:
+    found = finding.found
+    return {
+        "id": finding.id,
+        "title": finding.title,
+        "level": str(finding.level),
+        "accepted": _is_milder(finding),
+        "subject": found.subject,
+        "text": found.text,
+        "why": found.why,
+        "remedies": [
+            {"text": remedy.text, "command": remedy.command, "fixable": remedy.change is not None}
+            for remedy in found.remedies
+        ],
+        "facts": _json(found.facts),
+    }
+
+
+def _json(facts: Mapping[str, Any]) -> Any:  # JSON
+    """Return the facts as plain JSON values: YAML's safe writer knows neither enumerations nor tuples."""
+    return json.loads(json.dumps(dict(facts)))
+
+
+def _row(finding: Finding) -> tuple[Cell, ...]:
+    text = f"{finding.found.text} {_ACCEPTED}" if _is_milder(finding) else finding.found.text
+    return (Cell(str(finding.level)), Cell(finding.id), Cell(finding.found.subject), Cell(text))
+
+
+def _header(finding: Finding, *, colored: bool) -> str:
+    level = styled(f"{finding.level:{_WORD}}", _STYLES[finding.level], colored=colored)
+    about = styled(f"{finding.id}  {flat(finding.found.subject)}", "bold", colored=colored)
+    return f"{level}  {about}" + (f"  {_ACCEPTED}" if _is_milder(finding) else "")
+
+
+def _is_milder(finding: Finding) -> bool:
+    """Tell whether accepting it has changed anything; what is ok anyway need not be accepted."""
+    return finding.level is not finding.found.level
+
+
+def _advice(remedy: Remedy, *, can_fix: bool) -> str:
+    return f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
+
+
+def _short(why: str) -> str:
+    """Return the first part of a reason, cut where even that is long."""
+    part = why.partition("; ")[0]
+    return part if len(part) <= _SHORT else part[: _SHORT - 1].rpartition(" ")[0] + "…"
+
+
+def _wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
+    """Yield the text in lines of a readable width. A word that is longer than a line is not broken."""
+    room = min(max(width, _NARROWEST), _WIDEST)
+    line, words = first, flat(text).split()
+    for index, word in enumerate(words):
+        if index and text_width(line) + text_width(word) > room:
+            yield line.rstrip()
+            line = rest
+        line += word + " "
+    yield line.rstrip()

@@ -1,0 +1,164 @@
+"""How zones are shown that a type could run in: a table, JSON, and what else there is to say of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.colocation import Relation
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from decimal import Decimal
+
+    from tpuctl.colocation import Price
+    from tpuctl.output.terminal import Terminal
+    from tpuctl.preflight.zones import BucketFrom, Ranking, ZoneRank
+
+HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
+# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+SCHEMA_VERSION = 1
+
+_WORDS = {
+    Relation.SAME_ZONE: "same zone",
+    Relation.SAME_REGION: "same region",
+    Relation.DUAL_REGION: "in its dual-region",
+    Relation.MULTI_REGION: "in its multi-region",
+    Relation.SAME_AREA: "same continent",
+    Relation.OTHER_AREA: "other continent",
+    Relation.UNKNOWN: "not known",
+}
+_STYLES = {
+    Relation.MULTI_REGION: "yellow",
+    Relation.SAME_AREA: "red",
+    Relation.OTHER_AREA: "red",
+    Relation.UNKNOWN: "magenta",
+}
+# So many regions are named for which a bucket would have to be made.
+_NAMED = 3
+
+
+def show_zones(terminal: Terminal, ranking: Ranking, form: Format, *, sandbox: bool = False) -> None:
+    """Show the zones on stdout, the best first, and what else there is to say on stderr."""
+    if form in {Format.JSON, Format.YAML}:
+        terminal.data(to_json(ranking, sandbox=sandbox), form)
+        return
+    if form is Format.NAME:
+        terminal.names(zone.zone for zone in ranking.zones)
+        return
+    if ranking.zones or not terminal.is_interactive:
+        terminal.table(HEADER, [row(zone) for zone in ranking.zones])
+    for note in notes(ranking):
+        terminal.note(note)
+
+
+def row(zone: ZoneRank) -> tuple[Cell, ...]:
+    """Return the row of one zone."""
+    style = _STYLES.get(zone.worst, "green") if zone.worst else ""
+    return (Cell(zone.zone), Cell(_where(zone), style=style), Cell(_price(zone)), Cell("; ".join(_notes(zone))))
+
+
+def notes(ranking: Ranking) -> Iterator[str]:
+    """Yield what there is to say about the whole: what was not known, and where a bucket would be beside the TPU."""
+    what = ranking.accelerator_type
+    for bucket in ranking.unplaced:
+        missing = f"; `{bucket.permission}` would let you read it" if bucket.permission else ""
+        yield f"`gs://{bucket.use.bucket}` is left out of account: {bucket.reason}{missing}"
+    if ranking.offline is not None:
+        yield f"the zones are those of the documentation, and may have changed: {ranking.offline}"
+    if not ranking.zones:
+        yield f"no zone is known to offer {what}; `tpuctl types` lists what there is"
+        return
+    if not ranking.is_any_colocated and any(zone.buckets for zone in ranking.zones):
+        regions = {zone.zone.rpartition("-")[0]: " or ".join(zone.locations) for zone in ranking.zones}
+        places = [f"{locations} for {region}" for region, locations in regions.items()][:_NAMED]
+        yield f"no zone with {what} has all of this beside it; a bucket would be in {', '.join(places)}"
+
+
+def to_json(ranking: Ranking, *, sandbox: bool) -> dict[str, Any]:
+    """Return the ranking for scripts. Every field is always there, null or empty where there is nothing to say."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "acceleratorType": ranking.accelerator_type,
+        "zones": [_zone_to_json(zone) for zone in ranking.zones],
+        "unplaced": [
+            {"bucket": bucket.use.url, "reason": bucket.reason, "permission": bucket.permission}
+            for bucket in ranking.unplaced
+        ],
+        "offline": ranking.offline,
+        **({"sandbox": True} if sandbox else {}),
+    }
+
+
+def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
+    low, high = zone.span or (None, None)
+    return {
+        "zone": zone.zone,
+        "region": zone.zone.rpartition("-")[0],
+        "relation": str(zone.worst) if zone.worst else None,
+        "isColocated": zone.is_colocated,
+        "pricePerTBLow": _number(low),
+        "pricePerTBHigh": _number(high),
+        "singleTenant": zone.single_tenant,
+        "grant": str(zone.grant) if zone.grant else None,
+        "quotaLimit": zone.quota_limit,
+        "quotaLeft": zone.quota_left,
+        "bucketLocations": list(zone.locations),
+        "buckets": [_bucket_to_json(seen) for seen in zone.buckets],
+    }
+
+
+def _bucket_to_json(seen: BucketFrom) -> dict[str, Any]:
+    low, high = seen.price.cost(10**12) if seen.price else (None, None)
+    return {
+        "bucket": seen.use.url,
+        "location": seen.placement.location if seen.placement else None,
+        "relation": str(seen.relation),
+        "pricePerTBLow": _number(low),
+        "pricePerTBHigh": _number(high),
+        "priceDate": seen.price.seen if seen.price else None,
+    }
+
+
+def _where(zone: ZoneRank) -> str:
+    """Return where the buckets are from there: each with its name, but of one only where it is."""
+    words = [(seen.use.url, _relation(seen)) for seen in zone.buckets]
+    if len(words) == 1:
+        return words[0][1]
+    return ", ".join(f"{url} {where}" for url, where in words)
+
+
+def _relation(seen: BucketFrom) -> str:
+    place = f" ({seen.placement.location})" if seen.placement else ""
+    return _WORDS[seen.relation] + place
+
+
+def _price(zone: ZoneRank) -> str:
+    if zone.span is None:
+        return "not known" if zone.buckets else ""
+    low, high = zone.span
+    more = " or more" if len(zone.prices) < len(zone.buckets) else ""
+    if not high:
+        return f"free{more}"
+    basis = ", ".join(sorted({_basis(price) for price in zone.prices if not price.is_free}))
+    return f"{f'${low:,}' if low == high else f'${low:,} to ${high:,}'}{more} ({basis})"
+
+
+def _notes(zone: ZoneRank) -> Iterator[str]:
+    if zone.grant:
+        yield f"grant: {zone.grant}"
+    if zone.quota_limit == 0:
+        yield "the quota is 0"
+    elif zone.quota_left is not None:
+        yield f"quota for {zone.quota_left} of {zone.quota_limit} left"
+    if zone.single_tenant:
+        yield "single tenant: only by agreement with Google"
+
+
+def _basis(price: Price) -> str:
+    return "your settings" if price.is_own else f"list of {price.seen}"
+
+
+def _number(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)

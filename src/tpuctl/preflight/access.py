@@ -1,0 +1,253 @@
+"""Whether an account may use the objects of a bucket, from the policies as they were read.
+
+A policy does not show everything: roles inherited from a folder or an organisation, policies of managed folders, deny
+policies and access boundaries are not seen here, and callers say so where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
+from tpuctl.preflight.facts import OBJECT_PERMISSIONS
+from tpuctl.preflight.roles import permissions as listed_permissions
+from tpuctl.preflight.wanted import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model.iam import Binding, IamPolicy
+    from tpuctl.preflight.facts import BucketFacts, Facts
+    from tpuctl.preflight.wanted import BucketUse, Wanted
+
+READ = ("storage.objects.get", "storage.objects.list")
+WRITE = ("storage.objects.create", "storage.objects.delete")
+# Members that stand for whoever has a basic role in a project [documentation: convenience values].
+_BASIC_ROLES = {"projectOwner": "roles/owner", "projectEditor": "roles/editor", "projectViewer": "roles/viewer"}
+_BUCKET = "the bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why it cannot be told. `permission` on `place` would answer it; `project` is the one whose policy is not known."""
+
+    reason: str
+    permission: str | None = None
+    place: str | None = None
+    project: str | None = None
+    is_passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A role permits it, which the account has as a `member` of a binding of `place`."""
+
+    role: str
+    member: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotGranted:
+    """No policy that was read permits it, and there is no doubt about any of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Perhaps:
+    """It cannot be told."""
+
+    doubts: tuple[Doubt, ...]
+
+
+Access = Granted | NotGranted | Perhaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What decides about one bucket.
+
+    `project` is the one that the bucket belongs to, by id or number, nothing where that is not known; `projects` has the
+    policies of projects, each by its id and by its number; `roles` what roles permit that the table of `roles.py` lacks.
+    Without uniform access objects may have access lists of their own; where public access is prevented a grant to
+    everybody has no effect [documentation of Cloud Storage].
+    """
+
+    bucket: Fact[IamPolicy]
+    project: str | None = None
+    projects: Mapping[str, Fact[IamPolicy]] = field(default_factory=dict)
+    roles: Mapping[str, Fact[frozenset[str]]] = field(default_factory=dict)
+    has_uniform_access: bool = True
+    prevents_public_access: bool = False
+
+    @classmethod
+    def of(cls, bucket: BucketFacts, facts: Facts) -> Policies | None:
+        """Return those of a bucket; nothing where its policy was not asked for, or there is no such bucket."""
+        if bucket.policy is None or isinstance(bucket.policy, Absent) or isinstance(bucket.bucket, Absent):
+            return None
+        about, project = known(bucket.bucket), known(facts.project)
+        names = (facts.wanted.project, project.number) if project else (facts.wanted.project,)
+        access = about.raw.get("iamConfiguration") or {} if about else {}
+        return cls(
+            bucket=bucket.policy,
+            project=about.project_number or None if about else None,
+            projects=dict.fromkeys(names, facts.project_policy) if facts.project_policy else {},
+            roles=facts.roles,
+            has_uniform_access=about is not None and about.uniform_access,
+            prevents_public_access=access.get("publicAccessPrevention") == "enforced",
+        )
+
+
+def needed(wanted: Wanted, use: BucketUse) -> tuple[str, ...]:
+    """Return what the node's account needs of a bucket. Who serves writes nothing."""
+    return (*(READ if use.reads else ()), *(WRITE if use.writes and wanted.purpose is Purpose.TRAIN else ()))
+
+
+def resolve(account: str, policies: Policies) -> dict[str, Access]:
+    """Return for each of OBJECT_PERMISSIONS whether an account has it."""
+    entries = list(_entries(account, policies))
+    return {permission: _judge(permission, entries, policies) for permission in OBJECT_PERMISSIONS}
+
+
+def deleted_roles(account: str, policies: Policies) -> tuple[str, ...]:
+    """Return the roles that the bucket still grants to a deleted account of the same address.
+
+    An account that is made anew under the address of a deleted one has none of its roles [documentation of IAM].
+    """
+    policy = known(policies.bucket)
+    start = f"deleted:serviceAccount:{account}?".lower()
+    bindings = policy.bindings if policy else ()
+    return tuple(entry.role for entry in bindings if any(member.lower().startswith(start) for member in entry.members))
+
+
+def roles_to_read(facts: Facts) -> frozenset[str]:
+    """Return the roles whose permissions decide, and that the table lacks: custom ones, and rare predefined ones."""
+    account, found = facts.account, set[str]()
+    for bucket in facts.buckets if account else ():
+        policies = Policies.of(bucket, facts)
+        if account is None or policies is None:
+            continue
+        access = resolve(account, policies)
+        if any(not isinstance(access[permission], Granted) for permission in needed(facts.wanted, bucket.use)):
+            found |= {entry.role for entry in _entries(account, policies) if isinstance(entry.permits, Unknown)}
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A role that the account has, or has perhaps."""
+
+    role: str
+    member: str
+    place: str
+    permits: Fact[frozenset[str]]
+    doubts: tuple[Doubt, ...]
+
+
+def _judge(permission: str, entries: list[_Entry], policies: Policies) -> Access:
+    doubts: list[Doubt] = []
+    for entry in entries:
+        match entry.permits:
+            case Known(permits) if permission not in permits:
+                continue
+            case Known():
+                if not entry.doubts:
+                    return Granted(entry.role, entry.member, entry.place)
+                doubts += entry.doubts
+            case Absent():  # a custom role that was deleted grants nothing [documentation of IAM]
+                continue
+            case Unknown(reason, missing, is_passing):
+                text = f"what `{entry.role}` permits could not be read: {reason}"
+                doubts += (*entry.doubts, Doubt(text, missing, f"`{entry.role}`", is_passing=is_passing))
+    doubts += _unread(policies, has_project=any(doubt.project for doubt in doubts))
+    if permission == "storage.objects.get" and not policies.has_uniform_access:
+        doubts.append(Doubt("its objects may have access lists (ACLs) of their own"))
+    return Perhaps(tuple(dict.fromkeys(doubts))) if doubts else NotGranted()
+
+
+def _unread(policies: Policies, *, has_project: bool) -> Iterator[Doubt]:
+    """Yield what was not read at all. The API names a bucket's project by number where members name it by id."""
+    if isinstance(policies.bucket, Unknown):
+        found = policies.bucket
+        text = f"its policy could not be read: {found.reason}"
+        yield Doubt(text, found.permission, _BUCKET, is_passing=found.is_passing)
+    if policies.project is None:
+        yield Doubt("the project that it belongs to is not known")
+    elif not has_project:
+        policy = policies.projects.get(policies.project)
+        if not isinstance(policy, Known | Absent):
+            yield _no_policy(policies.project, policy)
+
+
+def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
+    places: list[tuple[str, Fact[IamPolicy] | None]] = [(_BUCKET, policies.bucket)]
+    if policies.project is not None:
+        places.append(("its project", policies.projects.get(policies.project)))
+    for place, policy in places:
+        for binding in policy.value.bindings if isinstance(policy, Known) else ():
+            permits = _permits(binding.role, policies)
+            if isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS):
+                continue
+            for member in binding.members:
+                doubts = _membership(account, member, policies)
+                if doubts is not None:
+                    yield _Entry(binding.role, member, place, permits, doubts + _condition(binding))
+
+
+def _permits(role: str, policies: Policies) -> Fact[frozenset[str]]:
+    fact = policies.roles.get(role)
+    listed = listed_permissions(role)
+    if isinstance(fact, Known) or listed is None:
+        return fact or Unknown("it was not asked for")
+    return Known(listed)
+
+
+def _membership(account: str, member: str, policies: Policies) -> tuple[Doubt, ...] | None:
+    """Return why it is in doubt that a member is, or includes, the account: nothing at all where it is not."""
+    kind, _, name = member.partition(":")
+    match kind:
+        case "allUsers" | "allAuthenticatedUsers":
+            return None if policies.prevents_public_access else ()
+        case "serviceAccount" | "user":
+            return () if name.lower() == account.lower() else None
+        case "deleted" | "principal":
+            return None
+        case "principalSet" if name.startswith("//iam.googleapis.com/"):
+            return None  # identities of another provider: no service account is among them
+        case "projectOwner" | "projectEditor" | "projectViewer":
+            return _by_basic_role(account, _BASIC_ROLES[kind], name, policies)
+        case _:  # group, domain, principalSet of a project, and kinds that this version does not know
+            return (Doubt(f"whether `{member}` includes it cannot be read"),)
+
+
+def _by_basic_role(account: str, role: str, project: str, policies: Policies) -> tuple[Doubt, ...] | None:
+    policy = policies.projects.get(project)
+    if isinstance(policy, Absent):
+        return None
+    if not isinstance(policy, Known):
+        return (_no_policy(project, policy),)
+    found: tuple[Doubt, ...] | None = None
+    for binding in policy.value.bindings:
+        for member in binding.members if binding.role == role else ():
+            # A project's own policy has no such members, so that this ends.
+            doubts = None if member.partition(":")[0] in _BASIC_ROLES else _membership(account, member, policies)
+            if doubts is None:
+                continue
+            doubts += _condition(binding)
+            if not doubts:
+                return ()
+            found = (found or ()) + doubts
+    return found
+
+
+def _condition(binding: Binding) -> tuple[Doubt, ...]:
+    return (Doubt(f"`{binding.role}` is granted only where `{binding.condition}`"),) if binding.condition else ()
+
+
+def _no_policy(project: str, policy: Unknown | None) -> Doubt:
+    words = f"the policy of project `{project}`"
+    if policy is None:
+        return Doubt(f"{words} was not read", project=project)
+    text = f"{words} could not be read: {policy.reason}"
+    return Doubt(text, policy.permission, f"project `{project}`", project, policy.is_passing)

@@ -1,0 +1,121 @@
+"""A file in YAML or JSON, read as text with the line of every key and item. Nothing is constructed, so nothing in it can act."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Path = tuple[str, ...]
+_YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
+_NULL = "tag:yaml.org,2002:null"
+_LONGEST, _DEEPEST, _MOST = 1 << 20, 24, 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A scalar as it was written, with its key, dotted from the top of the file, and its line, counted from 1."""
+
+    value: str
+    key: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says: every scalar and every key by its path. Items of a list have their number as a key."""
+
+    source: str
+    scalars: dict[Path, Text]
+    lines: dict[Path, int]
+
+    def text(self, *path: str) -> Text | None:
+        """Return one scalar; nothing where it is absent, null or empty."""
+        found = self.scalars.get(path)
+        return found if found and found.value else None
+
+    def items(self, *path: str) -> tuple[Text, ...]:
+        """Return the scalars of a list, or the one that stands in its place."""
+        if alone := self.text(*path):
+            return (alone,)
+        return tuple(text for where, text in self.scalars.items() if where[:-1] == path and where[-1].isdecimal())
+
+    def keys(self, *path: str) -> Iterator[str]:
+        """Yield the keys directly below a path, in the order of the file."""
+        return (where[-1] for where in self.lines if where[:-1] == path and len(where) == len(path) + 1)
+
+    def has(self, *path: str) -> bool:
+        """Tell whether the file has a key, whatever its value."""
+        return path in self.lines
+
+    def place(self, *path: str) -> str:
+        """Return `FILE line N` of a key."""
+        return f"{self.source} line {self.lines.get(path, 1)}"
+
+
+def read(text: str, source: str) -> Document:
+    """Return what a text says.
+
+    Raises `InvalidInputError` for what is neither YAML nor JSON, for a key that is there twice, and for a file that is too
+    large, too deep or branches out through aliases.
+    """
+    if len(text) > _LONGEST:
+        raise InvalidInputError(f"{source} is too large for a job's configuration", hint="name the file of one job")
+    root = _compose(text.removeprefix("\ufeff"), source)
+    if root is None or root.id != "mapping":
+        raise InvalidInputError(
+            f"{source} is not a job's configuration: it holds no `key: value` lines",
+            hint="name the file that `gcloud ai-platform jobs submit training --config` took",
+        )
+    document = Document(source, {}, {})
+    _walk(root, (), document)
+    return document
+
+
+def _compose(text: str, source: str) -> _YamlNode:
+    import yaml  # noqa: PLC0415  # only to read such a file
+
+    if text.lstrip().startswith("{"):
+        # JSON may be indented with tabs, which YAML forbids; a line never begins within one of its strings.
+        text = re.sub(r"^[ \t]+", " ", text, flags=re.MULTILINE)
+    try:
+        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        raise InvalidInputError(f"{source}{where}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InvalidInputError(f"{source} is nested too deeply for a job's configuration") from None
+
+
+def _walk(node: _YamlNode, path: Path, document: Document) -> None:
+    if len(path) > _DEEPEST or len(document.lines) > _MOST:
+        raise InvalidInputError(f"{document.source} is nested too deeply for a job's configuration")
+    if node.id == "scalar":
+        value = "" if node.tag == _NULL else str(node.value)
+        document.scalars[path] = Text(value, ".".join(path), document.lines.get(path, 1))
+        return
+    if node.id == "sequence":
+        for number, item in enumerate(node.value):
+            document.lines[*path, str(number)] = item.start_mark.line + 1
+            _walk(item, (*path, str(number)), document)
+        return
+    for key_node, item in node.value:
+        line = key_node.start_mark.line + 1
+        if key_node.id != "scalar":
+            raise InvalidInputError(f"{document.source} line {line}: a key must be a plain word")
+        below = (*path, str(key_node.value))
+        if below in document.lines:
+            first = document.lines[below]
+            raise InvalidInputError(
+                f"{document.source} line {line}: `{key_node.value}` is there twice, first in line {first}"
+            )
+        document.lines[below] = line
+        _walk(item, below, document)

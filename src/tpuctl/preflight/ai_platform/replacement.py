@@ -1,0 +1,115 @@
+"""Which TPU VM comes nearest to the TPU of a job: type, zone and image, from the table of accelerators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tpuctl.accelerators import find, load, zones_of
+from tpuctl.preflight.ai_platform import offered
+
+if TYPE_CHECKING:
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.preflight.ai_platform.training_input import TrainingInput
+
+
+class Move(StrEnum):
+    """What had to change for a zone to be found."""
+
+    NOTHING = "nothing"
+    TYPE = "type"
+    REGION = "region"
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What is to be made instead. `asked` is the type of the job; `others` are further types of the region, same chips."""
+
+    asked: AcceleratorType
+    type: AcceleratorType
+    zone: str
+    version: str
+    move: Move
+    has_framework: bool
+    others: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_slice(self) -> bool:
+        """Tell whether it has several workers."""
+        return self.type.is_slice
+
+
+def replacement(job: TrainingInput) -> Replacement | None:
+    """Return what replaces the job's TPU; nothing where the file asks for one that never was."""
+    asked = asked_type(job)
+    if asked is None:
+        return None
+    region = job.text("region")
+    type_, zone, move, others = _place(asked, region.value if region else None)
+    version, has_framework = _image(job, type_, is_same=move is not Move.TYPE)
+    return Replacement(asked, type_, zone, version, move, has_framework, others)
+
+
+def asked_type(job: TrainingInput) -> AcceleratorType | None:
+    """Return the type that the job asks for; nothing where its type and count were not offered."""
+    offer = offered.load()
+    type_, count = job.accelerator_type, job.accelerator_count
+    if job.is_basic or (type_ is None and count is None):
+        return offer.default
+    if type_ is None or count is None or not count.value.isdecimal():
+        return None
+    return offer.accelerator(type_.value, int(count.value))
+
+
+def in_region(accelerator: AcceleratorType, region: str) -> tuple[str, ...]:
+    """Return the zones of a region that offer a type [table of accelerators]."""
+    return tuple(zone for zone in zones_of(accelerator) if zone.rpartition("-")[0] == region)
+
+
+def _place(
+    asked: AcceleratorType, region: str | None
+) -> tuple[AcceleratorType, str, Move, tuple[tuple[str, str], ...]]:
+    """Return type and zone: the type itself in its region, else a newer one there, else the type in another region."""
+    for wanted in (region,) if region else offered.load().regions:
+        if zones := in_region(asked, wanted):
+            return asked, zones[0], Move.NOTHING, ()
+    newer = _newer(asked, region) if region else ()
+    if newer:
+        type_, zone = newer[0]
+        return type_, zone, Move.TYPE, tuple((other.name, place) for other, place in newer[1:])
+    continent = (region or "").partition("-")[0]
+    zones = zones_of(asked)
+    near = [zone for zone in zones if zone.partition("-")[0] == continent]
+    return asked, (near or list(zones))[0], Move.REGION, ()
+
+
+def _newer(asked: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, str], ...]:
+    """Return the newer types of as many chips that a region offers.
+
+    First those whose chips have no less memory, and of these the one with the least: what fitted before fits again, and
+    nothing is paid for that nobody asked for.
+    """
+    found = []
+    generations = list(load().generations.values())
+    for generation in generations[generations.index(asked.generation) + 1 :]:
+        other = find(generation.type_of(generation.size(asked.chips)))
+        if other and other.is_listed and (zones := in_region(other, region)):
+            found.append((other, zones[0]))
+    memory = asked.generation.hbm_gib_per_chip
+
+    def rank(item: tuple[AcceleratorType, str]) -> tuple[bool, int]:
+        has = item[0].generation.hbm_gib_per_chip
+        return has < memory, abs(has - memory)
+
+    return tuple(sorted(found, key=rank))
+
+
+def _image(job: TrainingInput, accelerator: AcceleratorType, *, is_same: bool) -> tuple[str, bool]:
+    """Return the runtime version, and whether it brings the job's framework."""
+    tensorflow = job.tensorflow
+    image = offered.load().runtimes.get(tensorflow.value) if tensorflow else None
+    # Images with an old TensorFlow know nothing of newer generations; a container brings what it needs.
+    if image is None or not is_same or job.custom_image:
+        return accelerator.runtime_version, bool(job.custom_image)
+    return image + ("-pod" if accelerator.is_slice else ""), True

@@ -1,0 +1,113 @@
+"""The places in Cloud Storage that a job names, and what each is for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import BucketPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.preflight.ai_platform.document import Text
+    from tpuctl.preflight.ai_platform.training_input import TrainingInput
+
+_URL = re.compile(r"gs://[^\s,;'\"\\]+")
+_FLAG = re.compile(r"--?(?P<name>[A-Za-z][\w.-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_DATA = re.compile(r"data|train|input|eval|valid|test|tfrecord|image|record|example|vocab")
+_CHECKPOINTS = re.compile(r"job_?dir|model_?dir|output|checkpoint|ckpt|log_?dir|summar|export|save")
+
+
+class Setting(StrEnum):
+    """The setting of tpuctl.yaml that says what a bucket is for: read, written, or not known."""
+
+    DATA = "data_buckets"
+    CHECKPOINTS = "checkpoint_buckets"
+    ANY = "buckets"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place that the job reads or writes. `flag` is the option of the program that names it, where there is one."""
+
+    path: BucketPath
+    setting: Setting
+    said: Text
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What the job names: places, Python packages, and what looks like a place and is none (with the reason)."""
+
+    places: tuple[Place, ...]
+    packages: tuple[Text, ...]
+    refused: tuple[tuple[Text, str], ...]
+
+    @property
+    def buckets(self) -> tuple[str, ...]:
+        """The buckets of all these, each once, in the order of the file."""
+        named = [place.path.bucket for place in self.places]
+        return tuple(dict.fromkeys([*named, *(BucketPath.parse(text.value).bucket for text in self.packages)]))
+
+
+def storage(job: TrainingInput) -> Storage:
+    """Return the places that a job names. The same place under the same setting comes once."""
+    places: dict[tuple[Setting, BucketPath], Place] = {}
+    refused: list[tuple[Text, str]] = []
+    for said, flag, setting, url in _named(job):
+        try:
+            path = BucketPath.parse(_folder(url))
+        except InvalidInputError as error:
+            refused.append((said, error.message))
+            continue
+        places.setdefault((setting, path), Place(path, setting, said, flag))
+    packages = []
+    for said in job.items("packageUris"):
+        try:
+            BucketPath.parse(said.value)
+            packages.append(said)
+        except InvalidInputError as error:
+            refused.append((said, error.message))
+    return Storage(tuple(places.values()), tuple(packages), tuple(refused))
+
+
+def arguments(job: TrainingInput) -> tuple[str, ...]:
+    """Return what the program is called with; the service added `--job-dir` [API field text of jobDir]."""
+    given = tuple(text.value for text in job.items("args") or job.items("masterConfig", "containerArgs"))
+    job_dir = job.text("jobDir")
+    if job_dir is None or any(re.match(r"--job[-_]dir(?:=|$)", word) for word in given):
+        return given
+    return (*given, f"--job-dir={job_dir.value}")
+
+
+def _named(job: TrainingInput) -> Iterator[tuple[Text, str | None, Setting, str]]:
+    """Yield what looks like a place, with the option that names it and what that means."""
+    if said := job.text("jobDir"):
+        yield said, None, Setting.CHECKPOINTS, said.value
+    before: str | None = None
+    for said in (*job.items("args"), *job.items("masterConfig", "containerArgs")):
+        match = _FLAG.fullmatch(said.value)
+        flag = match["name"] if match else before
+        text = (match["value"] or "") if match else said.value
+        before = match["name"] if match and match["value"] is None else None
+        for url in _URL.findall(text):
+            yield said, flag, _setting(flag), url
+
+
+def _setting(flag: str | None) -> Setting:
+    name = (flag or "").lower().replace("-", "_")
+    # `train_output_dir` is written, so what is written goes first.
+    if _CHECKPOINTS.search(name):
+        return Setting.CHECKPOINTS
+    return Setting.DATA if _DATA.search(name) else Setting.ANY
+
+
+def _folder(url: str) -> str:
+    """Return a place without wildcards: `gs://b/train/part-*.tfrecord` is below `gs://b/train`."""
+    wild = re.search(r"[*?\[{#]", url)
+    return url if wild is None else url[: url.rfind("/", 0, wild.start())]

@@ -1,0 +1,165 @@
+"""From where the firewall rules of a network let a tcp port of a machine be reached. Pure; IPv4 only, as workers have it.
+
+Lower priority numbers come first, and at the same number what denies; what no rule names is denied [API field text of
+Firewall]. Hierarchical and network firewall policies are not looked at: other APIs hold them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tpuctl.model.network import FirewallRule
+
+SSH = 22
+# Tunnels of Identity-Aware Proxy come from here [documentation of IAP TCP forwarding].
+IAP_RANGE = "35.235.240.0/20"
+# Nobody comes from outside with such an address: private and reserved ones, and Google's health checks [documentation].
+_NOT_OUTSIDE = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
+    *("224.0.0.0/3", IAP_RANGE, "35.191.0.0/16", "130.211.0.0/22"),
+)
+_NOT_INSIDE = (IAP_RANGE, "35.191.0.0/16", "130.211.0.0/22")
+_LAST = 2**32 - 1
+_TCP = ("tcp", "6", "all")
+
+# First and last address, as numbers.
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine that rules may be about. `account` is nothing where it is not known."""
+
+    network: str
+    tags: frozenset[str]
+    account: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """From where a port may be reached.
+
+    `allowed_by` and `denied_by` are the names of the rules that decide some address, in their order. `for_machines` are rules
+    that let in machines of the network by tag or account: those never hold for addresses outside [API field text].
+    """
+
+    spans: tuple[Span, ...]
+    allowed_by: tuple[str, ...]
+    denied_by: tuple[str, ...]
+    for_machines: tuple[str, ...]
+
+    def covers(self, cidr: str) -> bool:
+        """Tell whether every address of a range may reach the port."""
+        return not _without(_spans((cidr,)), self.spans)
+
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The ranges from which somebody outside Google Cloud may come, the smallest number that says it."""
+        return _ranges(_without(self.spans, _spans(_NOT_OUTSIDE)))
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Tell whether every address outside Google Cloud may reach the port."""
+        return not _without(_without([(0, _LAST)], _spans(_NOT_OUTSIDE)), self.spans)
+
+    @property
+    def inside(self) -> bool:
+        """Tell whether some machine of the network, or of one that is connected with it, may reach the port."""
+        return bool(_without(self.spans, _spans(_NOT_INSIDE)))
+
+
+def openings(rules: Iterable[FirewallRule], target: Target, *, port: int = SSH) -> tuple[Opening, Opening]:
+    """Return what is open at least, and what is open at most.
+
+    They differ only where rules are for certain service accounts and the target's is not known.
+    """
+    ordered = sorted(
+        (rule for rule in rules if _concerns(rule, target.network, port)),
+        key=lambda rule: (rule.priority, not rule.denies, rule.name),
+    )
+    meant = [(rule, _is_for(rule, target)) for rule in ordered]
+    least = [rule for rule, is_for in meant if (rule.denies if is_for is None else is_for)]
+    most = [rule for rule, is_for in meant if (not rule.denies if is_for is None else is_for)]
+    return _opening(least), _opening(most)
+
+
+def _concerns(rule: FirewallRule, network: str, port: int) -> bool:
+    if not rule.is_ingress or rule.is_disabled or rule.network != network:
+        return False
+    listed = [rule.protocols[name] for name in _TCP if name in rule.protocols]
+    return any(not ports or any(_has(text, port) for text in ports) for ports in listed)
+
+
+def _has(text: str, port: int) -> bool:
+    first, _, last = text.partition("-")
+    return int(first) <= port <= int(last or first)
+
+
+def _is_for(rule: FirewallRule, target: Target) -> bool | None:
+    """Tell whether a rule is about the target; nothing where that hangs on an account that is not known."""
+    if rule.target_tags:
+        return bool(target.tags & set(rule.target_tags))
+    if rule.target_accounts:
+        return None if target.account is None else target.account in rule.target_accounts
+    return True
+
+
+def _opening(ordered: Sequence[FirewallRule]) -> Opening:
+    undecided: Sequence[Span] = [(0, _LAST)]
+    opened: list[Span] = []
+    allowed: list[str] = []
+    denied: list[str] = []
+    machines: list[str] = []
+    for rule in ordered:
+        by_machine = bool(rule.source_tags or rule.source_accounts)
+        if by_machine and not rule.denies:
+            machines.append(rule.name)
+        # A rule that names no source holds for every one [API field text].
+        spans = _spans(rule.source_ranges if rule.source_ranges or by_machine else ("0.0.0.0/0",))
+        rest = _without(undecided, spans)
+        decided = _without(undecided, rest)
+        if not decided:
+            continue
+        (denied if rule.denies else allowed).append(rule.name)
+        opened += [] if rule.denies else decided
+        undecided = rest
+    return Opening(tuple(_merged(opened)), tuple(allowed), tuple(denied), tuple(machines))
+
+
+def _spans(ranges: Iterable[str]) -> list[Span]:
+    from ipaddress import IPv4Network  # noqa: PLC0415  # only where rules are judged
+
+    networks = [IPv4Network(text, strict=False) for text in ranges if ":" not in text]
+    return _merged((int(network[0]), int(network[-1])) for network in networks)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for first, last in sorted(spans):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
+    left = _merged(spans)
+    for start, end in taken:
+        kept = [(first, min(last, start - 1)) for first, last in left if first < start]
+        left = kept + [(max(first, end + 1), last) for first, last in left if last > end]
+    return sorted(left)
+
+
+def _ranges(spans: Iterable[Span]) -> tuple[str, ...]:
+    from ipaddress import IPv4Address, summarize_address_range  # noqa: PLC0415  # as above
+
+    return tuple(
+        str(network)
+        for first, last in spans
+        for network in summarize_address_range(IPv4Address(first), IPv4Address(last))
+    )

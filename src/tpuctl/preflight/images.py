@@ -1,0 +1,93 @@
+"""Which runtime versions (images) fit which accelerators.
+
+An image that does not fit is accepted by the service: the node becomes READY, and its chips are not seen
+[observed: pytorch/xla#8295, jax#13260, dstack#2148].
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from tpuctl import accelerators
+from tpuctl.names import short
+
+if TYPE_CHECKING:
+    from tpuctl.accelerators import AcceleratorType
+
+_TENSORFLOW = re.compile(
+    r"tpu-vm-tf-(?P<version>\d+\.\d+\.\d+)(?P<pod>-pod)?(?:-(?P<generation>v\d\w*))?(?P<api>-pjrt|-se)?"
+)
+
+
+class Match(StrEnum):
+    """How well an image and an accelerator go together. DOUBTFUL was seen to work and is not what is documented."""
+
+    FITS = "fits"
+    DOUBTFUL = "doubtful"
+    MISFIT = "misfit"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an image fits, why not, and the image that does."""
+
+    match: Match
+    reason: str
+    better: str | None = None
+
+
+def judge(runtime_version: str, accelerator: AcceleratorType) -> Verdict:
+    """Return whether an image fits an accelerator, going by its name and the table."""
+    name = short(runtime_version)
+    if tensorflow := _TENSORFLOW.fullmatch(name):
+        return _tensorflow(tensorflow, accelerator)
+    for pattern, entry in accelerators.load().images.items():
+        if fnmatchcase(name, pattern):
+            return _listed(entry, accelerator)
+    return Verdict(Match.UNKNOWN, "tpuctl does not know this image", accelerator.runtime_version)
+
+
+def _listed(entry: dict[str, list[str]], accelerator: AcceleratorType) -> Verdict:
+    fits, works, generation = entry["fits"], entry.get("works", ()), accelerator.generation.name
+    if generation in fits:
+        return Verdict(Match.FITS, f"it is one for {generation}")
+    reason = f"it is documented for {_listing(fits)}, not for {generation}"
+    return Verdict(Match.DOUBTFUL if generation in works else Match.MISFIT, reason, accelerator.runtime_version)
+
+
+def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
+    table, generation = accelerators.load().tensorflow_images, accelerator.generation.name
+    version = tuple(int(part) for part in found["version"].split("."))
+    needs_pjrt, pjrt_since = generation in table["pjrt_only"], tuple(table["pjrt_since"])
+    has_suffix = version <= tuple(table["own_suffix"].get(generation, ()))
+    if needs_pjrt and version < pjrt_since:
+        since = ".".join(map(str, pjrt_since))
+        reason = f"{generation} needs TensorFlow {since} or later, with PJRT"
+        return Verdict(Match.MISFIT, reason, _tensorflow_name(since, accelerator, suffix="-pjrt"))
+    suffix = f"-{generation}" if has_suffix else "-pjrt" if needs_pjrt else found["api"] or ""
+    better = _tensorflow_name(found["version"], accelerator, suffix=suffix)
+    if (found["generation"] or "") != (generation if has_suffix else ""):
+        reason = f"it is one for {found['generation'] or 'other generations'}, not for {generation}"
+        return Verdict(Match.MISFIT, reason, better)
+    if needs_pjrt and found["api"] != "-pjrt":
+        return Verdict(Match.MISFIT, f"{generation} needs one with PJRT", better)
+    if accelerator.is_slice and not found["pod"]:
+        reason = f"{accelerator.name} has {accelerator.workers} workers, and an image without `-pod` is for one"
+        return Verdict(Match.MISFIT, reason, better)
+    if found["pod"] and not accelerator.is_slice:
+        reason = f"{accelerator.name} has one worker, and an image with `-pod` is for slices of several"
+        return Verdict(Match.DOUBTFUL, reason, better)
+    return Verdict(Match.FITS, f"it is one for {generation}")
+
+
+def _tensorflow_name(version: str, accelerator: AcceleratorType, *, suffix: str) -> str:
+    return f"tpu-vm-tf-{version}{'-pod' if accelerator.is_slice else ''}{suffix}"
+
+
+def _listing(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

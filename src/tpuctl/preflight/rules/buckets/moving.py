@@ -1,0 +1,96 @@
+"""How a TPU and its data come together. tpuctl itself never creates a bucket and never moves data."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from tpuctl.colocation import Relation, best_locations, regions_within, relation, spans
+from tpuctl.preflight.fact import known
+from tpuctl.preflight.findings import Remedy
+from tpuctl.preflight.rules.buckets.nearby import generation_of, nearby
+from tpuctl.preflight.rules.buckets.uses import command, root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model.bucket import Placement
+    from tpuctl.preflight.facts import BucketFacts, Facts
+
+_LONGEST = 63  # documentation, bucket naming: without dots
+
+
+def remedies(facts: Facts, about: BucketFacts, placement: Placement, *, has_cache: bool) -> tuple[Remedy, ...]:
+    """Return what brings a TPU and a bucket together, the most useful first."""
+    found: list[Remedy] = []
+    # Within a multi-region no zone is any nearer than another.
+    if relation(placement, facts.wanted.zone) is not Relation.MULTI_REGION:
+        found.append(_tpu_to_data(facts, about, placement))
+    found.extend(_data_to_tpu(facts, about, placement))
+    if not has_cache and about.use.reads and spans(placement, facts.wanted.region):
+        found.append(_cache(facts, about))
+    return tuple(found)
+
+
+def _tpu_to_data(facts: Facts, about: BucketFacts, placement: Placement) -> Remedy:
+    near, wanted = nearby(facts, placement), facts.wanted.spec.accelerator_type
+    source = "" if near.is_asked else ", by the table that ships with tpuctl"
+    still = "" if regions_within(placement) else "; reads from a multi-region are billed there too"
+    if near.zones:
+        offer = "offers" if len(near.zones) == 1 else "offer"
+        text = f"put the TPU where the data is: {', '.join(near.zones)} {offer} `{wanted}`{source}{still}"
+        return Remedy(text, _check(facts, about, wanted, near.zones[0]))
+    if not near.generations:
+        return Remedy(f"no zone of {near.place} offers a TPU{source}: move the data rather than the TPU")
+    generation = generation_of(wanted)
+    lacking = f"`{wanted}`" if generation in near.generations or not generation else generation
+    text = f"no zone of {near.place} offers {lacking}; it offers {', '.join(near.generations)}"
+    if near.example is None:
+        return Remedy(f"{text}{source}")
+    text += f" (e.g. `{near.example[0]}` in {near.example[1]}){source}{still}"
+    return Remedy(text, _check(facts, about, *near.example))
+
+
+def _check(facts: Facts, about: BucketFacts, accelerator_type: str, zone: str) -> str:
+    options = (f"--project={facts.wanted.project}", f"--type={accelerator_type}", f"--zone={zone}")
+    return shlex.join(["tpuctl", "check", *options, f"--bucket={about.use.url}"])
+
+
+def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement) -> Iterator[Remedy]:
+    wanted = facts.wanted
+    locations = best_locations(wanted.region)
+    name = _name_near(about.use.bucket, placement, wanted.region)
+    options = (f"--project={wanted.project}", f"--location={locations[0]}", "--uniform-bucket-level-access")
+    yield Remedy(
+        f"or use a bucket where the TPU is, in {' or '.join(locations)}",
+        command("storage", "buckets", "create", root(name), *options),
+    )
+    if about.use.reads:
+        target = f"{root(name)}/{about.use.prefix}".rstrip("/")
+        yield Remedy(
+            "and copy the data there, which is billed once like reading it once",
+            command("storage", "rsync", "--recursive", about.use.url, target, *_payer(facts, about)),
+        )
+
+
+def _payer(facts: Facts, about: BucketFacts) -> tuple[str, ...]:
+    bucket, payer = known(about.bucket), facts.wanted.billing_project
+    return (f"--billing-project={payer}",) if bucket and bucket.requester_pays and payer else ()
+
+
+def _cache(facts: Facts, about: BucketFacts) -> Remedy:
+    # A cache has to be in a zone of the bucket's own location [documentation, Rapid Cache]: not offered elsewhere.
+    zone = facts.wanted.zone
+    return Remedy(
+        f"or, for data that is read many times, put an Anywhere Cache (Rapid Cache) of the bucket into {zone}; it has prices "
+        "of its own",
+        command("storage", "buckets", "anywhere-caches", "create", root(about.use.bucket), zone, *_payer(facts, about)),
+    )
+
+
+def _name_near(bucket: str, placement: Placement, region: str) -> str:
+    """Return a name for the bucket's like in a region: its own with the region at the end. Dots would need a domain."""
+    places = [placement.location.lower(), *regions_within(placement)]
+    stem = re.sub("|".join(f"-{re.escape(place)}$" for place in places if place) or "$^", "", bucket.replace(".", "-"))
+    return f"{stem[: _LONGEST - len(region) - 1].rstrip('-_')}-{region}"

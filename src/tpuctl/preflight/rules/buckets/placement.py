@@ -1,0 +1,170 @@
+"""Whether a bucket is where the TPU is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.colocation import Relation, best_locations, price, relation
+from tpuctl.colocation.prices import TB
+from tpuctl.preflight.fact import Unknown, known
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
+from tpuctl.preflight.rules.buckets.moving import remedies
+from tpuctl.preflight.rules.buckets.nearby import nearby
+from tpuctl.preflight.rules.buckets.uses import each_bucket, root, size_in_words, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from decimal import Decimal
+
+    from tpuctl.colocation import Price
+    from tpuctl.model.bucket import Placement
+    from tpuctl.preflight.facts import BucketFacts, Facts
+
+_LEVELS = {
+    Relation.MULTI_REGION: Level.WARNING,
+    Relation.SAME_AREA: Level.ERROR,
+    Relation.OTHER_AREA: Level.ERROR,
+    Relation.UNKNOWN: Level.UNKNOWN,
+}
+_DISTANCES = {
+    Relation.MULTI_REGION: "the data is somewhere in the multi-region: reads are slower, at a speed that varies",
+    Relation.SAME_AREA: "every read leaves its region: it is slower",
+    Relation.OTHER_AREA: "every read crosses between continents: it is far slower",
+}
+
+
+@rule("TPU101", "the bucket is where the TPU is")
+def in_place(facts: Facts) -> Iterator[Found]:
+    """Compare the place of each bucket with the TPU's zone.
+
+    In the same zone or region, or in a dual-region that contains it, reads are fast and free. From a multi-region of the
+    continent they are billed and slower: a warning. Another region of the continent, which a multi-region that does not
+    reach the TPU counts as, and another continent are errors: a TPU waits for its data, and each epoch pays for the network
+    again. A running Anywhere Cache in the TPU's zone makes a note of it for a bucket that is only read. A place that this
+    version does not know is unknown (documentation, bucket locations; list prices, dated where they are shown).
+    """
+    for about in each_bucket(facts):
+        placement = about.placement
+        if placement is None:
+            continue
+        yield _judged(facts, about, placement)
+        if isinstance(about.caches, Unknown) and not relation(placement, facts.wanted.zone).is_colocated:
+            yield _caches_unread(facts, about, about.caches)
+
+
+def _judged(facts: Facts, about: BucketFacts, placement: Placement) -> Found:
+    wanted, name = facts.wanted, root(about.use.bucket)
+    how = relation(placement, wanted.zone)
+    costs = price(placement, wanted.zone, own=wanted.egress_prices)
+    values = _values(facts, about, placement, costs)
+    place = f"the TPU in {wanted.region} (zone {wanted.zone})"
+    if how.is_colocated:
+        text = f"`{name}` is in {described(placement)}, {place}"
+        return Found(level=Level.OK, subject=name, text=text, facts=values)
+    if how is Relation.UNKNOWN:
+        return _untold(facts, placement, name, values)
+    is_cached = _is_cached(facts, about)
+    why = _why(how, costs, about, facts)
+    if is_cached:
+        served = "serves what is read again" if about.use.writes else "serves what was read before"
+        why += f"; an Anywhere Cache in {wanted.zone} {served}" + (", but no writes" if about.use.writes else "")
+    return Found(
+        level=Level.NOTE if is_cached and not about.use.writes else _LEVELS[how],
+        subject=name,
+        text=f"`{name}` is in {described(placement)}, {place}",
+        why=why,
+        remedies=remedies(facts, about, placement, has_cache=is_cached),
+        facts=values,
+    )
+
+
+def described(placement: Placement) -> str:
+    """Return a bucket's place in words: `EUROPE-WEST4`, `US (multi-region)`, `US (us-east1 and us-west1)`."""
+    if placement.data_locations:
+        return f"{placement.location} ({' and '.join(placement.data_locations).lower()})"
+    return placement.location if placement.kind in {"region", "zone"} else f"{placement.location} ({placement.kind})"
+
+
+def _untold(facts: Facts, placement: Placement, name: str, values: dict[str, Any]) -> Found:
+    wanted = facts.wanted
+    word = f"a {placement.kind}" if placement.kind else "a place of no kind"
+    return Found(
+        level=Level.UNKNOWN,
+        subject=name,
+        text=f"`{name}` is in {placement.location or 'no named place'}, {word} that this version does not know: whether that "
+        f"is near the TPU in {wanted.region} (zone {wanted.zone}) cannot be told",
+        remedies=(
+            Remedy(
+                "look the place up in https://cloud.google.com/storage/docs/locations; a bucket in "
+                f"{' or '.join(best_locations(wanted.region))} would be where the TPU is"
+            ),
+        ),
+        facts=values,
+    )
+
+
+def _why(how: Relation, costs: Price | None, about: BucketFacts, facts: Facts) -> str:
+    if costs is None:
+        return _DISTANCES[how]
+    if costs.is_free:
+        return f"{_DISTANCES[how]}; it is free by the price in your settings"
+    text = f"{_DISTANCES[how]}, and billed: {costs}"
+    if size := _epoch(facts, about):
+        text += f"; reading all {size_in_words(size)} once, an epoch, costs {costs.of(size)}"
+    return text
+
+
+def _epoch(facts: Facts, about: BucketFacts) -> int | None:
+    """Return the bytes that one epoch reads, where the user or a whole listing says so."""
+    if not about.use.reads:
+        return None
+    contents = known(about.contents)
+    measured = contents.size if contents and contents.is_complete and contents.objects else None
+    return facts.wanted.dataset_size if facts.wanted.dataset_size is not None else measured
+
+
+def _is_cached(facts: Facts, about: BucketFacts) -> bool:
+    caches = known(about.caches) or ()
+    return any(cache.is_running and cache.zone == facts.wanted.zone for cache in caches)
+
+
+def _caches_unread(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
+    name, zone = root(about.use.bucket), facts.wanted.zone
+    permission = fact.permission or "storage.anywhereCaches.list"
+    if fact.is_passing:
+        remedy = Remedy("run the check again")
+    else:
+        remedy = Remedy(f"ask the bucket's owner for `{permission}`, which the role `roles/storage.admin` has")
+    return unread(fact, name, f"whether an Anywhere Cache in {zone} serves `{name}`", remedy)
+
+
+def _values(facts: Facts, about: BucketFacts, placement: Placement, costs: Price | None) -> dict[str, Any]:
+    wanted, size = facts.wanted, _epoch(facts, about)
+    how = relation(placement, wanted.zone)
+    near = None if how.is_colocated else nearby(facts, placement)
+    epoch = costs.cost(size) if costs and size is not None else (None, None)
+    per_gib, per_tb = (costs.low, costs.high) if costs else (None, None), costs.cost(TB) if costs else (None, None)
+    return {
+        "location": placement.location,
+        "locationType": placement.kind,
+        "dataLocations": list(placement.data_locations),
+        "zone": wanted.zone,
+        "region": wanted.region,
+        "relation": str(how),
+        "pricePerGiBLow": _number(per_gib[0]),
+        "pricePerGiBHigh": _number(per_gib[1]),
+        "pricePerTBLow": _number(per_tb[0]),
+        "pricePerTBHigh": _number(per_tb[1]),
+        "priceDate": costs.seen if costs else None,
+        "datasetSize": size,
+        "costPerEpochLow": _number(epoch[0]),
+        "costPerEpochHigh": _number(epoch[1]),
+        "coLocated": list(best_locations(wanted.region)),
+        "zonesWithType": list(near.zones) if near else None,
+        "typesThere": list(near.generations) if near else None,
+        "anywhereCache": _is_cached(facts, about),
+    }
+
+
+def _number(amount: Decimal | None) -> float | None:
+    return None if amount is None else float(amount)

@@ -1,0 +1,79 @@
+"""What the rules about buckets share: each bucket once, and the words for it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpuctl.preflight.fact import Known
+from tpuctl.preflight.findings import Found, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model.bucket import Bucket
+    from tpuctl.preflight.fact import Unknown
+    from tpuctl.preflight.facts import BucketFacts, Facts
+    from tpuctl.preflight.findings import Remedy
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def each_bucket(facts: Facts) -> Iterator[BucketFacts]:
+    """Yield what is known of each bucket, once, however many of its prefixes are used.
+
+    What is below several prefixes is not added up: one may lie within another.
+    """
+    by_name: dict[str, list[BucketFacts]] = {}
+    for about in facts.buckets:
+        by_name.setdefault(about.use.bucket, []).append(about)
+    for first, *others in by_name.values():
+        if not others:
+            yield first
+            continue
+        uses = [about.use for about in (first, *others)]
+        merged = replace(first.use, prefix="", reads=any(u.reads for u in uses), writes=any(u.writes for u in uses))
+        yield replace(first, use=merged, contents=None)
+
+
+def each_known(facts: Facts) -> Iterator[tuple[BucketFacts, Bucket]]:
+    """Yield each bucket that could be read."""
+    for about in each_bucket(facts):
+        if isinstance(about.bucket, Known):
+            yield about, about.bucket.value
+
+
+def unread(fact: Unknown, subject: str, what: str, *remedies: Remedy) -> Found:
+    """Return the finding that something could not be read; `what` is it."""
+    return Found(
+        level=Level.UNKNOWN,
+        subject=subject,
+        text=f"{what} could not be read: {fact.reason}",
+        remedies=remedies,
+        facts={"permission": fact.permission},
+        is_passing=fact.is_passing,
+    )
+
+
+def root(bucket: str) -> str:
+    """Return `gs://bucket`."""
+    return f"gs://{bucket}"
+
+
+def update(about: BucketFacts, *flags: str) -> str:
+    """Return the command that changes a bucket's settings."""
+    return command("storage", "buckets", "update", root(about.use.bucket), *flags)
+
+
+def command(*words: str) -> str:
+    """Return a gcloud command as one types it."""
+    return shlex.join(["gcloud", *words])
+
+
+def size_in_words(size: float) -> str:
+    """Return a number of bytes in units of a thousand: `1.5 TB`."""
+    power = 0
+    while size >= 999.5 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_UNITS[power]}" if size < 9.95 and power else f"{size:.0f} {_UNITS[power]}"

@@ -1,0 +1,160 @@
+"""As whom the node runs: its account, and the scopes that bound what programs on it may do whatever the account's roles are."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tpuctl.preflight.access import READ, WRITE, needed
+from tpuctl.preflight.fact import known
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tpuctl.preflight.facts import Facts
+    from tpuctl.preflight.findings import Rule
+    from tpuctl.preflight.wanted import Wanted
+
+_PREFIX = "https://www.googleapis.com/auth/"
+ALL_APIS = f"{_PREFIX}cloud-platform"
+# Which scopes let programs read objects, and which write them [documentation of Cloud Storage: OAuth scopes].
+_READING = {"cloud-platform", "cloud-platform.read-only"} | {
+    f"devstorage.{kind}" for kind in ("read_only", "read_write", "full_control")
+}
+_WRITING = {"cloud-platform", "devstorage.read_write", "devstorage.full_control", "devstorage.write_only"}
+# Short names of `gcloud compute instances`; `gcloud compute tpus` sends them as they are [gcloud 528 source].
+_SHORT_NAMES = {
+    "storage-full": "devstorage.full_control",
+    "storage-rw": "devstorage.read_write",
+    "storage-ro": "devstorage.read_only",
+    "cloud-platform": "cloud-platform",
+    "default": "devstorage.read_only",
+    "gke-default": "devstorage.read_only",
+}
+_OF_A_PROJECT = ".iam.gserviceaccount.com"
+_DEFAULT = "-compute@developer.gserviceaccount.com"
+_APP_ENGINE = "@appspot.gserviceaccount.com"
+_CROSS_PROJECT = "iam.disableCrossProjectServiceAccountUsage"
+
+
+@rule("TPU203", "the node's scopes let it use the buckets")
+def has_scopes(facts: Facts) -> Iterator[Found]:
+    """Check that the scopes of the node's account include Cloud Storage, to write where the node writes.
+
+    Scopes bound what programs on the node may do, whatever roles the account has, and those of a node cannot be changed. An
+    empty list allows all Cloud APIs. It is an error where scopes are named and none of them reaches the buckets, a note where
+    no bucket is named, and a warning where a new node is given short names that are known to `gcloud compute instances` only.
+    Source: API field text; documentation of Cloud Storage; that the service refuses short names is unverified.
+    """
+    wanted = facts.wanted
+    scopes = wanted.spec.scopes
+    yield from _short_names(wanted)
+    needs = {name for bucket in facts.buckets for name in needed(wanted, bucket.use)}
+    reached = {_SHORT_NAMES.get(scope, scope.removeprefix(_PREFIX)) for scope in scopes}
+    can_read, can_write = bool(reached & _READING) or not scopes, bool(reached & _WRITING) or not scopes
+    lacks = [
+        word
+        for word, names, can in (("read", READ, can_read), ("write", WRITE, can_write))
+        if needs & set(names) and not can
+    ]
+    about = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
+    if lacks:
+        yield Found(
+            level=Level.ERROR,
+            subject=wanted.what,
+            text=f"its scopes do not let it {' and '.join(lacks)} objects: {_ticked(scopes)}",
+            why="programs on the node are refused with 403 whatever roles its account has, and scopes cannot be changed later",
+            remedies=(_widened(wanted),),
+            facts=about,
+        )
+    elif not (needs or can_read or can_write):
+        yield Found(level=Level.NOTE, subject=wanted.what, text="its scopes let it use no bucket", facts=about)
+    else:
+        words = "all Cloud APIs" if not scopes else "objects to read and write" if can_write else "objects to read"
+        yield Found(level=Level.OK, subject=wanted.what, text=f"its scopes reach {words}", facts=about)
+
+
+@rule("TPU204", "the account that the node runs as")
+def runs_as(facts: Facts) -> Iterator[Found]:
+    """Say which account programs on the node are, and check that it is one of the node's own project.
+
+    It is a note which account that is: the Compute Engine default account unless another is named. It is a warning where a
+    node is to be made with an account of another project: that takes `iam.serviceAccounts.actAs` there, and is refused
+    unless that project's organisation allows it (`iam.disableCrossProjectServiceAccountUsage`). Where the project could not
+    be read the default account is not known, which is said of the project. Source: API field text; documentation of IAM.
+    """
+    wanted, account, project = facts.wanted, facts.account, known(facts.project)
+    if account is None:
+        return
+    home, is_default = _home(account), account.endswith(_DEFAULT)
+    about = {"account": account, "isDefault": is_default, "project": home}
+    own = {wanted.project, *((project.id, project.number) if project else ())}
+    # A number cannot be compared with an id.
+    is_comparable = project is not None or (home is not None and home.isdigit() == wanted.project.isdigit())
+    is_elsewhere = home is not None and home not in own and is_comparable
+    if not is_elsewhere or not wanted.creates:
+        named = "the Compute Engine default account" if is_default else "an account that was named for it"
+        text = f"it runs as `{account}`, {named}" + (f", of project `{home}`" if is_elsewhere else "")
+        yield Found(level=Level.NOTE, subject=wanted.what, text=text, facts=about)
+        return
+    show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
+    yield Found(
+        level=Level.WARNING,
+        subject=wanted.what,
+        text=f"it is to run as `{account}`, an account of project `{home}`",
+        why=f"that is refused unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
+        remedies=(
+            Remedy(f"see whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
+            Remedy(
+                f"have yourself granted `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"
+            ),
+        ),
+        facts=about,
+    )
+
+
+def _short_names(wanted: Wanted) -> Iterator[Found]:
+    short = [scope for scope in wanted.spec.scopes if scope in _SHORT_NAMES]
+    if short and wanted.creates:
+        full = [_PREFIX + _SHORT_NAMES[scope] for scope in short]
+        yield Found(
+            level=Level.WARNING,
+            subject=wanted.what,
+            text=f"{_ticked(short)} {'is a short name' if len(short) == 1 else 'are short names'} of a scope that the "
+            "Cloud TPU API is not known to accept",
+            why="`gcloud compute instances` expands it before it asks, `gcloud compute tpus` does not",
+            remedies=(Remedy(f"write it in full: {_ticked(full)}"),),
+            facts={"scope": short, "fullNames": full},
+        )
+
+
+def _widened(wanted: Wanted) -> Remedy:
+    """Return how the node comes to scopes that suffice: a node that is there has to be made anew."""
+    if wanted.node is None or wanted.name is None:
+        return Remedy(f"leave `--scopes` out, which allows all Cloud APIs, or name `{ALL_APIS}`: roles decide then")
+    words = ["tpuctl", "up", wanted.name.node_id, "--zone", wanted.zone, "--project", wanted.project]
+    words += ["--type", wanted.spec.accelerator_type, "--version", wanted.spec.runtime_version]
+    return Remedy(
+        "make it anew with the scope of all Cloud APIs, which loses its disk: roles decide then",
+        shlex.join([*words, "--scopes", ALL_APIS, "--replace"]),
+    )
+
+
+def _home(account: str) -> str | None:
+    """Return the project of an account, by id or by number; nothing where its address does not tell."""
+    name, _, domain = account.lower().rpartition("@")
+    if domain.endswith(_OF_A_PROJECT):
+        # Of the domain-scoped project example.com:p the domain is p.example.com.iam.gserviceaccount.com.
+        project, _, organisation = domain.removesuffix(_OF_A_PROJECT).partition(".")
+        return f"{organisation}:{project}" if organisation else project
+    if account.endswith(_DEFAULT):
+        return account.removesuffix(_DEFAULT)
+    return name if account.endswith(_APP_ENGINE) else None
+
+
+def _ticked(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+RULES: tuple[Rule, ...] = (has_scopes, runs_as)

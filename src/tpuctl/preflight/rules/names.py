@@ -1,0 +1,115 @@
+"""The rule about the node's name: whether something else has it, or will have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.names import short
+from tpuctl.preflight import own_commands
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
+from tpuctl.preflight.unread import unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model import Node, QueuedResource
+    from tpuctl.names import NodeName
+    from tpuctl.preflight.facts import Facts, Held
+    from tpuctl.preflight.wanted import Wanted
+
+
+@rule("TPU306", "name of the node free")
+def name_is_free(facts: Facts) -> Iterator[Found]:
+    """Look for nodes and queued resources of the same name, in all zones.
+
+    A warning for one in another zone, and for a live one in this zone: `up` goes on with it, and `create` refuses. A note for
+    a dead record here, which `up` deletes first. What the project holds is read once, and reported here where it cannot be
+    read; the rules of quota and grants need it too. Zones that did not answer are `unknown`.
+    """
+    wanted = facts.wanted
+    if not wanted.creates or facts.held is None:
+        return
+    subject = wanted.name.node_id if wanted.name else wanted.project
+    match facts.held:
+        case Known(held):
+            found = list(_namesakes(wanted, wanted.name, held)) if wanted.name else []
+            yield from found
+            if held.unreachable:
+                yield _unreachable(wanted, held.unreachable, subject)
+            elif wanted.name and not found:
+                text = f"nothing else is called `{subject}`"
+                yield Found(level=Level.OK, subject=subject, text=text, facts={"nodeId": subject})
+        case Absent() | Unknown() as fact:
+            what = "the nodes and queued resources of the project, and so what they hold of quota and grants,"
+            yield unread(fact, subject, what, permission="tpu.nodes.list", project=wanted.project)
+
+
+def _namesakes(wanted: Wanted, name: NodeName, held: Held) -> Iterator[Found]:
+    own = [node for node in (wanted.node, wanted.replaces) if node]
+    for node in held.nodes:
+        if node.name.node_id == name.node_id and not any(node.name == known.name for known in own):
+            yield _of_node(wanted, node)
+    seen = {node.name for node in held.nodes}
+    owners = {node.queued_resource for node in own}
+    for request in held.requests:
+        # A node that is there speaks for its request.
+        is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
+        if request.owns(name.node_id) and not is_there and request.name not in owners:
+            yield _of_request(wanted, name, request)
+
+
+def _of_node(wanted: Wanted, node: Node) -> Found:
+    zone, node_id, is_here = node.name.zone, node.name.node_id, node.name.zone == wanted.zone
+    is_dead = node.state.is_dead
+    what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
+    command = own_commands.take_down(wanted.project, zone, node_id)
+    if is_here:
+        what_up_does = "`up` deletes it first" if is_dead else "`up` goes on with it"
+        why, advice = f"{what_up_does}; `create` refuses", "delete it first where a new one is meant"
+    else:
+        why = "two nodes of one name are easily mistaken for each other, and each has its bill"
+        advice = "delete that one where it is not needed, or choose another name"
+    return Found(
+        level=Level.NOTE if is_dead else Level.WARNING,
+        subject=node_id,
+        text=f"{what} is in {zone} ({node.state})",
+        why=why,
+        remedies=(Remedy(advice, command),),
+        facts={"nodeId": node_id, "zone": zone, "state": str(node.state)},
+    )
+
+
+def _of_request(wanted: Wanted, name: NodeName, request: QueuedResource) -> Found:
+    zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
+    request_id = short(request.name)
+    will = "asked for" if is_dead else "will make"
+    command = own_commands.take_down(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
+    return Found(
+        level=Level.NOTE if is_dead else Level.WARNING,
+        subject=node_id,
+        text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
+        why="it is over, and its record holds name and quota"
+        if is_dead
+        else "there may be two of them, each with its bill",
+        remedies=(Remedy("delete the request where it is not needed", command),),
+        facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
+    )
+
+
+def _unreachable(wanted: Wanted, zones: tuple[str, ...], subject: str) -> Found:
+    listed = ", ".join(zones)
+    return Found(
+        level=Level.UNKNOWN,
+        subject=subject,
+        text=f"what is in {listed} could not be read: {'it' if len(zones) == 1 else 'they'} did not answer",
+        why="what the project holds there counts against quota and grants, and may have the same name",
+        remedies=(
+            Remedy(
+                "check again; reading it takes the permissions `tpu.nodes.list` and `tpu.queuedresources.list` on project "
+                f"`{wanted.project}`"
+            ),
+        ),
+        facts={"unreachable": list(zones), "permission": "tpu.nodes.list"},
+        is_passing=True,
+    )

@@ -1,0 +1,62 @@
+"""Anywhere Caches: zonal read caches of buckets. They are there when they were put there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import paging, rendering
+from tpuctl.sandbox.storage import refusals
+from tpuctl.sandbox.storage.buckets import KIND as BUCKET
+from tpuctl.sandbox.storage.buckets import opened
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.world import Session
+
+KIND = "storage.anywhereCache"
+_LINK = "https://www.googleapis.com/storage/v1/b"
+
+
+def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
+    """Keep a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
+    found = session.resources.named(BUCKET, bucket)
+    if found is None:
+        raise refusals.no_bucket()
+    now = rendering.milliseconds(session.now)
+    # Documentation: a cache is named after its zone; its states are RUNNING, PAUSED, DISABLED, CREATING.
+    document: Json = {
+        "kind": "storage#anywhereCache",
+        "id": f"{found.document['document']['projectNumber']}/{bucket}/{zone}",
+        "selfLink": f"{_LINK}/{bucket}/anywhereCaches/{zone}",
+        "bucket": bucket,
+        "anywhereCacheId": zone,
+        "zone": zone,
+        "state": "RUNNING",
+        "ttl": "86400s",
+        "admissionPolicy": "admit-on-first-miss",
+        "createTime": now,
+        "updateTime": now,
+        **fields,
+    }
+    session.resources.put(KIND, bucket, zone, document)
+    return document
+
+
+def get(session: Session, call: Call) -> Json:
+    """Answer anywhereCaches.get."""
+    opened(session, call, "storage.anywhereCaches.get")
+    found = session.resources.get(KIND, str(call.params["bucket"]), str(call.params["anywhereCacheId"]))
+    if found is None:
+        raise refusals.no_cache()
+    return found
+
+
+def list_(session: Session, call: Call) -> Json:
+    """Answer anywhereCaches.list."""
+    opened(session, call, "storage.anywhereCaches.list")
+    found = [entry.document for entry in session.resources.under(KIND, str(call.params["bucket"]))]
+    shown, following = paging.page(call, found)
+    answer: Json = {"kind": "storage#anywhereCaches"}
+    if shown:
+        answer["items"] = list(shown)
+    return {**answer, "nextPageToken": following} if following else answer

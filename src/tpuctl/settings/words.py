@@ -1,0 +1,40 @@
+"""What is said of a setting that is missing, cannot be read, or stands where it must not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import SettingError
+from tpuctl.settings.table import FileKind
+
+if TYPE_CHECKING:
+    from tpuctl.settings.table import SettingSpec
+    from tpuctl.settings.values import Value
+
+
+def bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
+    """Return the error of a value that cannot be read; one that may be a secret is not repeated."""
+    shown = f"`{spec.key}`" if spec.secret or not isinstance(value, str) else f"`{spec.key}` is `{value}`"
+    return SettingError(f"{place}: {shown}: {reason}")
+
+
+def how_to_set(spec: SettingSpec) -> str:
+    """Return all ways to set it."""
+    example = spec.choices[0] if spec.choices else spec.key.rsplit("_", 1)[-1].upper()
+    ways = [f"pass `{spec.flag} {example}`"] if spec.flag else []
+    ways += [f"set `{name}`" for name in (spec.environment, *(() if spec.environment else spec.foreign)) if name]
+    if spec.files:
+        ways.append(f"run `tpuctl config set {spec.key} {example}`")
+    if spec.gcloud:
+        ways.append(f"run `gcloud config set {spec.gcloud} {example}`")
+    return ", ".join(ways[:-1]) + f" or {ways[-1]}" if len(ways) > 1 else ways[0]
+
+
+def where_it_belongs(spec: SettingSpec) -> str:
+    """Return where it may stand, for one that stands where it must not."""
+    places = [f"`{place}`" for place in (spec.flag, spec.environment or next(iter(spec.foreign), None)) if place]
+    if FileKind.USER in spec.files:
+        places.append("the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)")
+    if spec.gcloud:
+        places.append(f"`gcloud config set {spec.gcloud}`")
+    return "use " + ", ".join(places[:-1]) + f" or {places[-1]}"

@@ -1,0 +1,285 @@
+"""How findings are shown: the page of a person, the lines of a pipe, names, JSON; each compared whole."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from tpuctl.model import NodeSpec, Tier
+from tpuctl.names import NodeName
+from tpuctl.output.findings import block, show_findings, summary, warning_line
+from tpuctl.output.terminal import Format, Streams, Terminal
+from tpuctl.preflight.evaluation import Report, evaluate
+from tpuctl.preflight.fact import Absent
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.findings import EnableService, Finding, Found, Level, Remedy, Rule
+from tpuctl.preflight.wanted import BucketUse, Purpose, Wanted
+
+WANTED = Wanted(
+    project="vision",
+    zone="us-central2-b",
+    spec=NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base", tier=Tier.SPOT),
+    name=NodeName("vision", "us-central2-b", "trainer"),
+    purpose=Purpose.TRAIN,
+    buckets=(BucketUse("data-eu", "images"), BucketUse("ckpt")),
+)
+FACTS = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=WANTED, project=Absent())
+MAKE = "gcloud storage buckets create gs://data-us-central2 --location=US-CENTRAL2 --project=vision"
+FAR = Found(
+    level=Level.ERROR,
+    subject="gs://data-eu",
+    text="the bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b)",
+    why="each TB that is read costs $46.57 to $139.70 (list price of 2026-06); reads from another continent are slow too",
+    remedies=(Remedy("make a bucket where the TPU is", MAKE), Remedy("or rent a TPU where the data is")),
+    facts={"location": "EUROPE-WEST4", "regions": ("us-central2",)},
+)
+OFF = Found(
+    level=Level.ERROR,
+    subject="tpu.googleapis.com",
+    text="the API is not enabled in `vision`",
+    remedies=(Remedy.by(EnableService("vision", "tpu.googleapis.com"), "enable it"),),
+)
+SOFT = Found(level=Level.NOTE, subject="gs://ckpt", text="what is deleted is kept, and billed, for 7 days")
+DEAR = Found(
+    level=Level.WARNING, subject="gs://data-eu", text="the class is COLDLINE", why="reads are charged; by the GiB"
+)
+BLIND = Found(level=Level.UNKNOWN, subject="gs://ckpt", text="its policy could not be read", is_passing=True)
+FINE = Found(level=Level.OK, subject="network default", text="it is there")
+
+
+def rule(id_: str, *found: Found) -> Rule:
+    return Rule(id_, f"title of {id_}", "", lambda _: found)
+
+
+RULES = (
+    *(rule("TPU101", FAR), rule("TPU105", DEAR), rule("TPU107", SOFT), rule("TPU201", BLIND)),
+    *(rule("TPU501", OFF), rule("TPU601", FINE, FINE)),
+)
+
+
+def report(*accepted: str) -> Report:
+    return evaluate(FACTS, RULES, accepted=accepted)
+
+
+def shown(
+    what: Report,
+    form: Format = Format.TABLE,
+    *,
+    person: bool = False,
+    environ: dict[str, str] | None = None,
+    **options: Any,
+) -> tuple[str, str]:
+    """Return what is written to stdout and to stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    terminal = Terminal(
+        Streams(io.StringIO(), out, err, person, person, person, options.pop("width", 80)), environ or {}
+    )
+    show_findings(terminal, what, form, wanted=WANTED, elapsed=timedelta(milliseconds=640), **options)
+    return out.getvalue(), err.getvalue()
+
+
+def test_a_person_sees_the_worst_first_with_what_mends_it() -> None:
+    out, err = shown(report("TPU501"), person=True, environ={"NO_COLOR": "1"}, can_fix=True)
+
+    assert out == (
+        "error    TPU101  gs://data-eu\n"
+        "  the bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b)\n"
+        "  why: each TB that is read costs $46.57 to $139.70 (list price of 2026-06);\n"
+        "       reads from another continent are slow too\n"
+        "  → make a bucket where the TPU is:\n"
+        f"      {MAKE}\n"
+        "  → or rent a TPU where the data is\n"
+        "\n"
+        "warning  TPU105  gs://data-eu\n"
+        "  the class is COLDLINE\n"
+        "  why: reads are charged; by the GiB\n"
+        "\n"
+        "warning  TPU501  tpu.googleapis.com  (accepted)\n"
+        "  the API is not enabled in `vision`\n"
+        "  → enable it (`--fix` does this):\n"
+        "      gcloud services enable tpu.googleapis.com --project=vision\n"
+        "\n"
+        "unknown  TPU201  gs://ckpt\n"
+        "  its policy could not be read\n"
+        "\n"
+        "note     TPU107  gs://ckpt\n"
+        "  what is deleted is kept, and billed, for 7 days\n"
+        "\n"
+        "2 checks ok\n"
+    )
+    assert err == "1 error, 2 warnings, 1 unknown, 1 note, 2 ok in 0.6 s\n"
+
+
+def test_what_is_ok_is_shown_one_by_one_where_it_is_asked_for() -> None:
+    fine = evaluate(FACTS, [rule("TPU601", FINE), rule("TPU602", FINE)])
+
+    assert shown(fine, person=True, environ={"NO_COLOR": "1"}, verbose=True) == (
+        "ok       TPU601  network default  it is there\nok       TPU602  network default  it is there\n",
+        "2 ok in 0.6 s\n",
+    )
+    assert shown(fine) == ("", "2 ok in 0.6 s\n")
+    assert (
+        shown(fine, verbose=True)[0]
+        == "ok\tTPU601\tnetwork default\tit is there\nok\tTPU602\tnetwork default\tit is there\n"
+    )
+
+
+def test_findings_of_one_level_stand_together_by_subject() -> None:
+    far, near = Found(level=Level.NOTE, subject="gs://b", text="x"), Found(level=Level.NOTE, subject="gs://a", text="y")
+    what = evaluate(FACTS, [rule("TPU101", far), rule("TPU102", near), rule("TPU103", far)])
+
+    out, _ = shown(what, person=True, environ={"NO_COLOR": "1"})
+
+    headers = [line for line in out.splitlines() if line.startswith("note")]
+    assert headers == ["note     TPU101  gs://b", "note     TPU103  gs://b", "note     TPU102  gs://a"]
+
+
+@pytest.mark.parametrize(
+    ("level", "code"),
+    [(Level.ERROR, 31), (Level.WARNING, 33), (Level.UNKNOWN, 35), (Level.NOTE, 2), (Level.OK, 32)],
+)
+def test_each_level_has_its_colour(level: Level, code: int) -> None:
+    finding = Finding("TPU101", "", Found(level=level, subject="b", text="t", remedies=(Remedy("do", "it"),)))
+
+    assert list(block(finding, width=80, colored=True)) == [
+        f"\x1b[{code}m{level:7}\x1b[0m  \x1b[1mTPU101  b\x1b[0m",
+        "  t",
+        "  → do:",
+        "      \x1b[36mit\x1b[0m",
+    ]
+
+
+def test_a_pipe_gets_a_line_for_each_that_is_not_ok() -> None:
+    out, err = shown(report("all"))
+
+    assert out == (
+        "warning\tTPU101\tgs://data-eu\tthe bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b) (accepted)\n"
+        "warning\tTPU501\ttpu.googleapis.com\tthe API is not enabled in `vision` (accepted)\n"
+        "unknown\tTPU201\tgs://ckpt\tits policy could not be read\n"
+        "note\tTPU105\tgs://data-eu\tthe class is COLDLINE (accepted)\n"
+        "note\tTPU107\tgs://ckpt\twhat is deleted is kept, and billed, for 7 days\n"
+    )
+    assert err == "2 warnings, 1 unknown, 2 notes, 2 ok in 0.6 s\n"
+
+
+def test_names_are_the_ids_of_what_is_not_ok_each_once() -> None:
+    twice = evaluate(FACTS, [rule("TPU105", DEAR, SOFT), rule("TPU101", FAR), rule("TPU601", FINE)])
+
+    assert shown(twice, Format.NAME) == ("TPU101\nTPU105\n", "")
+
+
+@pytest.mark.parametrize(("form", "read"), [(Format.JSON, json.loads), (Format.YAML, yaml.safe_load)])
+def test_json_and_yaml_hold_everything(form: Format, read: Any) -> None:
+    what = evaluate(FACTS, [rule("TPU101", FAR), rule("TPU601", FINE)], accepted=["TPU101"])
+    out, err = shown(what, form, sandbox=True)
+
+    assert err == ""
+    assert read(out) == {
+        "schemaVersion": 1,
+        "target": {
+            "project": "vision",
+            "zone": "us-central2-b",
+            "nodeId": "trainer",
+            "acceleratorType": "v4-8",
+            "topology": None,
+            "runtimeVersion": "tpu-ubuntu2204-base",
+            "tier": "spot",
+            "creates": True,
+            "purpose": "train",
+            "buckets": ["gs://data-eu/images", "gs://ckpt"],
+            "machine": None,
+        },
+        "summary": {"error": 0, "warning": 1, "unknown": 0, "note": 0, "ok": 1},
+        "findings": [
+            {
+                "id": "TPU101",
+                "title": "title of TPU101",
+                "level": "warning",
+                "accepted": True,
+                "subject": "gs://data-eu",
+                "text": FAR.text,
+                "why": FAR.why,
+                "remedies": [
+                    {"text": "make a bucket where the TPU is", "command": MAKE, "fixable": False},
+                    {"text": "or rent a TPU where the data is", "command": None, "fixable": False},
+                ],
+                "facts": {"location": "EUROPE-WEST4", "regions": ["us-central2"]},
+            },
+            {
+                "id": "TPU601",
+                "title": "title of TPU601",
+                "level": "ok",
+                "accepted": False,
+                "subject": "network default",
+                "text": "it is there",
+                "why": None,
+                "remedies": [],
+                "facts": {},
+            },
+        ],
+        "sandbox": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("finding", "line"),
+    [
+        (
+            Finding("TPU105", "", DEAR),
+            "TPU105 gs://data-eu: the class is COLDLINE (reads are charged); skip: `--skip-check TPU105`",
+        ),
+        (Finding("TPU107", "", SOFT), f"TPU107 gs://ckpt: {SOFT.text}; skip: `--skip-check TPU107`"),
+        (
+            Finding("TPU501", "", OFF, accepted=True),
+            "TPU501 tpu.googleapis.com: the API is not enabled in `vision` (accepted)",
+        ),
+        (
+            Finding("TPU1", "", Found(level=Level.WARNING, subject="b", text="t\n", why="word " * 40)),
+            f"TPU1 b: t  ({'word ' * 22}word…); skip: `--skip-check TPU1`",
+        ),
+    ],
+)
+def test_a_warning_is_one_line(finding: Finding, line: str) -> None:
+    assert warning_line(finding) == line
+
+
+@pytest.mark.parametrize(
+    ("levels", "elapsed", "text"),
+    [
+        ([], None, "nothing was checked"),
+        ([Level.OK], timedelta(seconds=2), "1 ok in 2.0 s"),
+        ([Level.NOTE, Level.UNKNOWN, Level.UNKNOWN], None, "2 unknown, 1 note"),
+        ([Level.WARNING, Level.ERROR, Level.ERROR], timedelta(), "2 errors, 1 warning in 0.0 s"),
+    ],
+)
+def test_the_summary_counts_each_level(levels: list[Level], elapsed: timedelta | None, text: str) -> None:
+    found = [Finding("TPU101", "", Found(level=level, subject="b", text="t")) for level in levels]
+
+    assert summary(Report(tuple(found)), elapsed) == text
+
+
+def test_what_the_cloud_says_cannot_steer_the_terminal() -> None:
+    evil = Found(
+        level=Level.ERROR, subject="a\x1b[2J", text="b\x1b]0;\x07\nc", why="\x9bd", remedies=(Remedy("\re", "f\x00g"),)
+    )
+
+    assert list(block(Finding("TPU101", "", evil), width=80, colored=False)) == [
+        "error    TPU101  a [2J",
+        "  b ]0; c",
+        "  why: d",
+        "  → e:",
+        "      f g",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 200])
+def test_lines_fit_the_terminal_and_commands_stay_whole(width: int) -> None:
+    lines = list(block(Finding("TPU101", "", FAR), width=width, colored=False))
+
+    assert f"      {MAKE}" in lines
+    assert max(len(line) for line in lines if MAKE not in line) <= min(max(width, 40), 100)
