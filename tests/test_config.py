@@ -157,6 +157,24 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
             ("error: `bucket/prefix` is not a place in Cloud Storage\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
         ),
         (
+            ("set", "grants", "zone=us-central2-b,type=v4,tier=spot,count=8", "--here"),
+            (
+                "error: {project}: `grants` is never read from a project file\n  hint: use `TPUCTL_GRANTS` or the user file "
+                "($XDG_CONFIG_HOME/tpuctl/config.yaml)\n"
+            ),
+        ),
+        (
+            ("set", "grants", "zone=us-central2-b,type=v4,tier=free,count=8"),
+            (
+                "error: {user}: `grants` is `zone=us-central2-b,type=v4,tier=free,count=8`: `tier` is `free`: it must be one "
+                "of on-demand, spot, preemptible\n"
+            ),
+        ),
+        (
+            ("set", "data_buckets", "gs://images,my-data"),
+            "error: `my-data` is not a bucket\n  hint: did you mean `gs://my-data`?\n",
+        ),
+        (
             ("set", "repair", "restat"),
             (
                 "error: {user}: `repair` is `restat`: it must be one of none, reboot, restart, recreate; "
@@ -245,3 +263,20 @@ def test_a_project_file_may_choose_the_sandbox(offline: Console) -> None:
 
     assert offline("list", "-o", "json") == ("[]\n", "sandbox: nothing here is real, and nothing is billed\n", 0)
     assert offline("config", "show")[0].splitlines()[-1] == "identity\tnobody\tthe sandbox needs no account"
+
+
+def test_grants_are_shown_as_they_are_written(offline: Console) -> None:
+    text = "zone=us-central2-b,type=v4,tier=spot,count=8;zone=us-central1-f,type=v2-8,tier=on-demand,count=5"
+
+    assert offline("config", "set", "grants", text)[2] == 0
+    assert offline("config", "show", "grants", "-o", "name") == (f"{text}\n", "", 0)
+    assert json.loads(offline("config", "show", "grants", "-o", "json")[0]) == [
+        {
+            "key": "grants",
+            "value": [
+                {"zone": "us-central2-b", "type": "v4", "tier": "spot", "count": "8"},
+                {"zone": "us-central1-f", "type": "v2-8", "tier": "on-demand", "count": "5"},
+            ],
+            "source": f"{user_file(offline)} line 1",
+        }
+    ]

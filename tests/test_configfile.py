@@ -58,6 +58,75 @@ def test_values_keep_their_text_and_their_line(file: Path) -> None:
     )
 
 
+GRANT = "zone: us-central2-b, type: v4, tier: spot, count: 8"
+
+
+def test_grants_are_a_list_of_mappings_or_of_texts(file: Path) -> None:
+    file.write_text(
+        "grants:\n  # of the research cloud\n  - zone: us-central2-b\n    type: v4\n    tier: on-demand\n    count: 32\n"
+        "    until: 2026-12-31\n  - zone=us-central2-b,type=v4-8,tier=spot,count=1\n"
+    )
+
+    assert configfile.load(file).entries["grants"] == ConfigEntry(
+        (
+            {"zone": "us-central2-b", "type": "v4", "tier": "on-demand", "count": "32", "until": "2026-12-31"},
+            {"zone": "us-central2-b", "type": "v4-8", "tier": "spot", "count": "1"},
+        ),
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            f"grants: {{{GRANT}}}\n",
+            " line 1: `grants`: this is a mapping; it must be a list of entries with zone, type, tier, count, until",
+        ),
+        ("grants: v4\n", " line 1: `grants`: it must be a list of entries with zone, type, tier, count, until"),
+        (
+            f"grants:\n- {{{GRANT}}}\n- {{{GRANT}, utnil: 2026-12-31}}\n",
+            " line 3: `grants`: unknown key `utnil`; did you mean `until`?",
+        ),
+        (
+            f"grants:\n- {{{GRANT}}}\n- zone: us-central2-b\n  type: v4\n",
+            " line 3: `grants`: it lacks `tier`, `count`; an entry has zone, type, tier, count, until",
+        ),
+        ("grants:\n- zone: us-central2-b\n  tpye: v4\n", " line 3: `grants`: unknown key `tpye`; did you mean `type`?"),
+        (
+            f"grants:\n- {{{GRANT}}}\n- {{{GRANT.replace('v4', 'v5e-8')}}}\n",
+            " line 3: `grants`: `type` is `v5e-8`: did you mean `v5litepod-8`?",
+        ),
+        (
+            f"grants:\n- {{{GRANT}, until: soon}}\n",
+            " line 2: `grants`: `until` is `soon`: it must be a day like 2026-12-31",
+        ),
+        (f"grants:\n- {{{GRANT}, zone: b}}\n", " line 2: `grants.zone` is there twice"),
+        ("grants:\n- [a]\n", " line 2: `grants`: one plain value is expected here"),
+        ("tags: [{a: b}]\n", " line 1: `tags`: one plain value is expected here"),
+    ],
+)
+def test_what_is_wrong_in_a_grant_is_named_with_its_own_line(file: Path, text: str, message: str) -> None:
+    file.write_text(text)
+
+    with pytest.raises(SettingError) as caught:
+        configfile.load(file)
+
+    assert caught.value.message == f"{file}{message}"
+
+
+def test_grants_are_set_from_a_text_and_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("grants:\n- zone: a # old\n  count: 1\n# next\nzone: z\n")
+
+    configfile.set_value(file, "grants", "zone=us-central2-b,type=v4,tier=spot,count=8,until=2026-12-31;")
+
+    assert file.read_text() == (
+        "grants: [{zone: us-central2-b, type: v4, tier: spot, count: 8, until: 2026-12-31}]\n# next\nzone: z\n"
+    )
+    assert configfile.load(file).entries["grants"].line == 1
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "\ufeff"])
 def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
     assert configfile.load(file) == ConfigFile(file, {})
@@ -171,6 +240,7 @@ def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
     [
         ("", "zoen", "x", "unknown setting `zoen`"),
         ("", "timeout", "soon", "{file}: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m"),
+        ("", "grants", "zone=b", "{file}: `grants` is never read from a project file"),
         ("", "endpoint", "https://e", "{file}: `endpoint` is never read from a project file"),
         ("{project: p}\n", "zone", "z", "{file} is laid out in a way that `zone` cannot be changed in"),
         ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} is laid out in a way that `scopes` cannot be changed in"),

@@ -12,12 +12,13 @@ import yaml
 
 from tpuctl.model import NodeSpec, Tier
 from tpuctl.names import NodeName
-from tpuctl.output.findings import block, show_findings, summary, warning_line
+from tpuctl.output.findings import block, show_findings, summary
 from tpuctl.output.terminal import Format, Streams, Terminal
 from tpuctl.preflight.evaluation import Report, evaluate
 from tpuctl.preflight.fact import Absent
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.findings import EnableService, Finding, Found, Level, Remedy, Rule
+from tpuctl.preflight.lines import warning_line
 from tpuctl.preflight.wanted import BucketUse, Purpose, Wanted
 
 WANTED = Wanted(
@@ -240,7 +241,7 @@ def test_json_and_yaml_hold_everything(form: Format, read: Any) -> None:
         ),
         (
             Finding("TPU1", "", Found(level=Level.WARNING, subject="b", text="t\n", why="word " * 40)),
-            f"TPU1 b: t  ({'word ' * 22}word…); skip: `--skip-check TPU1`",
+            f"TPU1 b: t ({'word ' * 22}word…); skip: `--skip-check TPU1`",
         ),
     ],
 )
@@ -283,3 +284,14 @@ def test_lines_fit_the_terminal_and_commands_stay_whole(width: int) -> None:
 
     assert f"      {MAKE}" in lines
     assert max(len(line) for line in lines if MAKE not in line) <= min(max(width, 40), 100)
+
+
+def test_a_command_among_words_stays_on_one_line() -> None:
+    said = Found(level=Level.NOTE, subject="n", text=f"let it in (`{MAKE}`), or not; an odd ` is just ` a character `")
+
+    assert list(block(Finding("TPU604", "", said), width=60, colored=False)) == [
+        "note     TPU604  n",
+        "  let it in",
+        f"  (`{MAKE}`),",
+        "  or not; an odd ` is just ` a character `",
+    ]

@@ -85,6 +85,7 @@ def test_without_any_source_only_defaults_are_there() -> None:
         "repairing_after": "30m",
         "recheck_after": "3m",
         "per_worker": "10s",
+        "check_timeout": "15s",
     }
 
 
@@ -204,6 +205,21 @@ def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
             {"sandbox": "true"},
             f"{USER} line 7: `sandbox: true` is never read from the user file",
             "pass `--sandbox`, set `TPUCTL_SANDBOX=1`, or put it in the `tpuctl.yaml` of a project",
+        ),
+        (
+            "project",
+            {"grants": ({"zone": "z"},)},
+            "/repo/tpuctl.yaml line 3: `grants` is never read from a project file",
+            "use `TPUCTL_GRANTS` or the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)",
+        ),
+        (
+            "project",
+            {"no_billing_outside_grants": "false"},
+            "/repo/tpuctl.yaml line 3: `no_billing_outside_grants` is never read from a project file",
+            (
+                "use `--no-billing-outside-grants`, `TPUCTL_NO_BILLING_OUTSIDE_GRANTS` or the user file "
+                "($XDG_CONFIG_HOME/tpuctl/config.yaml)"
+            ),
         ),
         (
             "user",

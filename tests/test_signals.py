@@ -38,7 +38,7 @@ def start(folder: Path, module: str, action: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize(
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
-@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.cli.connect", "googleapiclient"])
+@pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.cli.connect", "httplib2"])
 def test_a_signal_ends_it_quietly_at_any_moment(
     tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:

@@ -11,7 +11,9 @@ import click
 from tpuctl.cli.tree import root
 from tpuctl.errors import ExitCode
 from tpuctl.output.findings import SCHEMA_VERSION
+from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.preflight.findings import Level
+from tpuctl.preflight import ai_platform
 from tpuctl.preflight.rules import CATEGORIES, RULES
 from tpuctl.settings import SETTINGS, FileKind
 
@@ -139,19 +141,22 @@ an error a warning and a warning a note, and stops nothing.
 | level | meaning |
 |---|---|
 {levels}
-{"".join(_check_chapters())}
-{_CHECKS_JSON}"""
+{"".join(_check_chapters())}{_CHECKS_JSON}"""
 
 
 def _check_chapters() -> Iterator[str]:
     for prefix, category in CATEGORIES.items():
-        rules = sorted((rule for rule in RULES if rule.id.startswith(prefix)), key=lambda rule: rule.id)
+        rules = sorted(
+            (rule for rule in (*RULES, *ai_platform.RULES) if rule.id.startswith(prefix)), key=lambda rule: rule.id
+        )
         if rules:
             yield f"## {category}\n\n"
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
 
 
-_CHECKS_JSON = f"""## As JSON
+_CHECKS_JSON = f"""## For scripts
+
+A pipe gets a line for each finding, without what is ok: level, id, subject and text, separated by tabs. `-o name` writes the ids of what is not ok.
 
 `tpuctl check -o json` writes one object, `-o yaml` the same. Every field is always there: `null`, `[]` or `{{}}` where there is nothing to say.
 Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
@@ -193,9 +198,33 @@ With no zone, `tpuctl check` ranks zones instead:
 <!-- table: zones-json -->
 | field | type | what |
 |---|---|---|
-@ZONES@
-
-A pipe gets a line for each finding, without what is ok: level, id, subject and text, separated by tabs. `-o name` writes the ids of what is not ok.
+| `schemaVersion` | integer | {ZONES_VERSION} |
+| `acceleratorType` | string | the type |
+| `zones` | array | the zones that offer it, the best first |
+| `zones[].zone` | string | its name |
+| `zones[].region` | string | its region |
+| `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
+| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null where no price is known |
+| `zones[].pricePerTBHigh` | number or null | the highest of the dearest bucket |
+| `zones[].singleTenant` | boolean | whether it takes an agreement with Google |
+| `zones[].grants` | array | the grants of your settings that cover such a node there beside what is held of them, as strings |
+| `zones[].quotaLimit` | integer or null | the tightest limit that the type has there, in cores or chips as the type counts; null where there is none, or none is known |
+| `zones[].quotaLeft` | integer or null | what nodes, queued resources and dead records leave of it, where that is known |
+| `zones[].quotaSuffices` | boolean or null | whether that is enough for one node; null where it is not known |
+| `zones[].coLocated` | array | locations in which a bucket would be beside it, as strings |
+| `zones[].buckets` | array | each bucket, as it is from there |
+| `zones[].buckets[].bucket` | string | its URL |
+| `zones[].buckets[].location` | string or null | where it is; null where that could not be read |
+| `zones[].buckets[].relation` | string | how near it is |
+| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest that sources name |
+| `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
+| `zones[].buckets[].priceDate` | string or null | the month of the list price; null where it is free, or your own price |
+| `unplaced` | array | buckets of which no place could be read |
+| `unplaced[].bucket` | string | its URL |
+| `unplaced[].reason` | string | why |
+| `unplaced[].permission` | string or null | the permission that would let you read it |
+| `offline` | string or null | why the zones are those of the documentation and not of the API |
+| `sandbox` | boolean | true, and only there, where nothing is real |
 """
 
 PAGES = {"exit-codes.md": exit_codes, "settings.md": settings, "commands.md": commands, "checks.md": checks}

@@ -145,7 +145,9 @@ def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         # What a JSON file of another shape makes google-auth raise. The error may quote the file: it is not repeated.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no credentials"
-        raise CredentialsError(f"the credentials file `{path}` of {source} cannot be used: {why}", hint=_LOGIN) from error
+        raise CredentialsError(
+            f"the credentials file `{path}` of {source} cannot be used: {why}", hint=_LOGIN
+        ) from error
 
 
 def _impersonated(source: Credentials, chain: tuple[str, ...]) -> Credentials:

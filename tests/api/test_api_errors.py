@@ -15,6 +15,7 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
+    CredentialsError,
     ExitCode,
     InvalidRequestError,
     NoCapacityError,
@@ -44,7 +45,7 @@ def test_every_known_message_has_a_class() -> None:
     [
         (400, "INVALID_ARGUMENT", InvalidRequestError, 2),
         (400, "FAILED_PRECONDITION", ConflictError, 8),
-        (401, "UNAUTHENTICATED", AccessError, 4),
+        (401, "UNAUTHENTICATED", CredentialsError, 4),
         (403, "PERMISSION_DENIED", AccessError, 4),
         (404, "NOT_FOUND", NotFoundError, 3),
         (409, "ALREADY_EXISTS", AlreadyExistsError, 8),

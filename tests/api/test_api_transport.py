@@ -111,8 +111,10 @@ def test_a_request_says_who_asks_and_who_pays() -> None:
         http = Http(TransportOptions(quota_project="payer"))
 
         assert http.request(server.url)[0].status == 401
+        http.request(server.url, headers={"X-Goog-User-Project": "other"})
         http.close()
 
+        assert server.received[1].headers["x-goog-user-project"] == "other"
         headers = server.received[0].headers
         assert headers["user-agent"] == f"tpuctl/{__version__} (gzip)"
         assert headers["x-goog-user-project"] == "payer"

@@ -15,7 +15,7 @@ from tpuctl.api.tpu import TpuClient
 from tpuctl.api.transport import HttpFactory, TransportOptions
 from tpuctl.clock import ManualClock
 from tpuctl.credentials import GcloudCredentials, is_on_google_cloud, load
-from tpuctl.errors import AccessError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import AccessError, CredentialsError, ServiceUnavailableError, TpuctlError
 
 from .scripted_api import NAME, Reply, ScriptedServer, client_of
 
@@ -173,7 +173,7 @@ def test_a_token_refused_is_a_matter_of_access(tmp_path: Path, private_key: str)
         credentials = loaded({}, key_file(tmp_path / "key", private_key, server.url))
         error, clock = failure_of(credentials)
 
-        assert type(error) is AccessError
+        assert type(error) is CredentialsError
         assert "invalid_grant" in error.message
         assert "gcloud auth" in str(error.hint)
         assert server.lines == ["POST /token"]

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
-from tpuctl.colocation import Price, Relation, price
-from tpuctl.model import NodeSpec, Tier
+from tpuctl.colocation import Price, Relation
+from tpuctl.model import Node, NodeSpec, Tier
 from tpuctl.model.bucket import Bucket, Placement
+from tpuctl.model.project import QuotaLimit
 from tpuctl.output.terminal import Format, Streams, Terminal
-from tpuctl.output.zone_ranks import notes, show_zones
+from tpuctl.output.zone_ranks import show_zones
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
-from tpuctl.preflight.facts import BucketFacts
+from tpuctl.preflight.facts import BucketFacts, Held
 from tpuctl.preflight.grants import Grant
 from tpuctl.preflight.wanted import BucketUse
-from tpuctl.preflight.zones import BucketFrom, Ranking, Unplaced, ZoneRank, rank
+from tpuctl.preflight.zones import BucketFrom, Quota, Ranking, Unplaced, ZoneRank, rank
 
 TODAY = date(2026, 7, 1)
 CENTRAL, EAST, WEST, EUROPE, TOKYO = (
@@ -27,8 +30,9 @@ CENTRAL, EAST, WEST, EUROPE, TOKYO = (
 )
 V6E = NodeSpec(accelerator_type="v6e-8", runtime_version="v2-alpha-tpuv6e")
 OFFERS: Fact[dict[str, tuple[str, ...]]] = Known(
-    {zone: ("v6e-1", "v6e-8") for zone in (TOKYO, EUROPE, CENTRAL, EAST)} | {"us-central2-b": ("v4-8",)}
+    dict.fromkeys((TOKYO, EUROPE, CENTRAL, EAST), ("v6e-1", "v6e-8")) | {"us-central2-b": ("v4-8",)}
 )
+NOTHING_HELD = Known(Held())
 
 
 def at(location: str, kind: str = "region", *regions: str) -> Placement:
@@ -47,6 +51,31 @@ def bucket(placement: Placement, name: str = "b") -> BucketFacts:
     return BucketFacts(use=BucketUse(name), bucket=Known(found))
 
 
+def ranked(
+    spec: NodeSpec,
+    *,
+    grants: tuple[Grant, ...] = (),
+    egress_prices: Mapping[str, str] | None = None,
+    offers: Fact[Mapping[str, tuple[str, ...]]] | None = OFFERS,
+    buckets: Sequence[BucketFacts] = (),
+    zones: Sequence[str] = (),
+    quotas: Fact[tuple[QuotaLimit, ...]] | None = None,
+    held: Fact[Held] | None = NOTHING_HELD,
+) -> Ranking:
+    return rank(
+        spec,
+        project="p",
+        today=TODAY,
+        zones=zones,
+        offers=offers,
+        buckets=buckets,
+        quotas=quotas,
+        held=held,
+        grants=grants,
+        egress_prices=egress_prices,
+    )
+
+
 def unread(name: str = "b") -> BucketFacts:
     return BucketFacts(use=BucketUse(name), bucket=Unknown("not allowed", "storage.buckets.get"))
 
@@ -55,26 +84,26 @@ def unread(name: str = "b") -> BucketFacts:
     ("placements", "zones"),
     [
         ([], [TOKYO, EUROPE, CENTRAL, EAST]),
-        ([at("US-EAST1")], [EAST, CENTRAL, TOKYO, EUROPE]),
-        ([at("US-EAST1-D", "zone")], [EAST, CENTRAL, TOKYO, EUROPE]),
-        ([at("NAM4", "dual-region")], [CENTRAL, EAST, TOKYO, EUROPE]),
-        ([at("US", "dual-region", "US-EAST1", "US-WEST1")], [EAST, CENTRAL, TOKYO, EUROPE]),
-        ([at("US", "multi-region")], [CENTRAL, EAST, TOKYO, EUROPE]),
+        ([at("US-EAST1")], [EAST, CENTRAL, EUROPE, TOKYO]),
+        ([at("US-EAST1-D", "zone")], [EAST, CENTRAL, EUROPE, TOKYO]),
+        ([at("NAM4", "dual-region")], [CENTRAL, EAST, EUROPE, TOKYO]),
+        ([at("US", "dual-region", "US-EAST1", "US-WEST1")], [EAST, CENTRAL, EUROPE, TOKYO]),
+        ([at("US", "multi-region")], [CENTRAL, EAST, EUROPE, TOKYO]),
         ([at("EU", "multi-region")], [EUROPE, CENTRAL, EAST, TOKYO]),
         ([at("EUR4", "dual-region")], [EUROPE, CENTRAL, EAST, TOKYO]),
-        ([at("US-CENTRAL2")], [CENTRAL, EAST, TOKYO, EUROPE]),
+        ([at("US-CENTRAL2")], [CENTRAL, EAST, EUROPE, TOKYO]),
         # A multi-region that holds a zone's region comes after the region itself, before the continent.
-        ([at("US-EAST1"), at("US", "multi-region")], [EAST, CENTRAL, TOKYO, EUROPE]),
+        ([at("US-EAST1"), at("US", "multi-region")], [EAST, CENTRAL, EUROPE, TOKYO]),
         # The farthest bucket counts first, then the next.
-        ([at("US-CENTRAL1"), at("EUROPE-WEST4")], [CENTRAL, EUROPE, EAST, TOKYO]),
+        ([at("US-CENTRAL1"), at("EUROPE-WEST4")], [EUROPE, CENTRAL, EAST, TOKYO]),
         ([at("EUROPE-WEST4"), at("EUROPE-WEST4"), at("US-EAST1")], [EUROPE, EAST, CENTRAL, TOKYO]),
         # What is never seen before says nothing, and the rest still does.
         ([at("MARS1", "planet")], [TOKYO, EUROPE, CENTRAL, EAST]),
-        ([at("MARS1", "planet"), at("US-EAST1")], [EAST, CENTRAL, TOKYO, EUROPE]),
+        ([at("MARS1", "planet"), at("US-EAST1")], [EAST, CENTRAL, EUROPE, TOKYO]),
     ],
 )
 def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[str]) -> None:
-    found = rank(V6E, today=TODAY, offers=OFFERS, buckets=[bucket(each) for each in placements])
+    found = ranked(V6E, buckets=[bucket(each) for each in placements])
 
     assert [zone.zone for zone in found.zones] == zones
 
@@ -117,7 +146,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
 def test_the_zones_are_those_of_the_api_else_of_the_documentation(
     spec: NodeSpec, offers: Fact[dict[str, tuple[str, ...]]] | None, zones: list[str], offline: str | None
 ) -> None:
-    found = rank(spec, today=TODAY, offers=offers)
+    found = ranked(spec, offers=offers)
 
     assert ([zone.zone for zone in found.zones], found.offline) == (zones, offline)
 
@@ -146,14 +175,101 @@ def test_a_grant_wins_among_zones_that_are_as_near(granted: Grant, tier: Tier | 
     spec = NodeSpec(accelerator_type="v6e-8", runtime_version="", tier=tier)
     us = [bucket(at("NAM4", "dual-region"))]
 
-    found = rank(spec, today=TODAY, offers=OFFERS, buckets=us, grants=[granted])
+    found = ranked(spec, grants=(granted,), buckets=us)
 
     east = next(zone for zone in found.zones if zone.zone == EAST)
-    assert east.grant == (granted if covered else None)
+    assert east.grants == ((granted,) if covered else ())
     assert found.zones[0].zone == (EAST if covered else CENTRAL)
     # Free capacity far from the data is not what was asked for.
-    near = rank(spec, today=TODAY, offers=OFFERS, buckets=[bucket(at("EUROPE-WEST4"))], grants=[granted])
+    near = ranked(
+        spec,
+        grants=(granted,),
+        buckets=[bucket(at("EUROPE-WEST4"))],
+    )
     assert near.zones[0].zone == EUROPE
+
+
+def limit(value: int | None, *, zone: str = "", region: str = "", preemptible: bool = False) -> QuotaLimit:
+    name = f"TPUV6E{'Preemptible' if preemptible else ''}PerProjectPer{'Zone' if zone else 'Region'}ForTPUAPI"
+    places = {"zone": zone} if zone else {"region": region} if region else {}
+    return QuotaLimit("", name, f"1/{{project}}/{{{'zone' if zone else 'region'}}}", value, places)
+
+
+def node(zone: str = EAST, kind: str = "v6e-8", **fields: Any) -> Node:
+    raw = {"name": f"projects/p/locations/{zone}/nodes/n", "acceleratorType": kind, "state": "READY"}
+    return Node.from_api(raw | fields)
+
+
+DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
+
+
+@pytest.mark.parametrize(
+    ("quotas", "held", "quota", "is_first"),
+    [
+        ([], Held(), None, True),
+        ([limit(16)], Held(), Quota(16, 16, 8, "chips"), True),
+        ([limit(16)], Held((node(),)), Quota(16, 8, 8, "chips"), True),
+        ([limit(16)], Held((node(), node())), Quota(16, 0, 8, "chips"), False),
+        ([limit(16)], Held((node(), node("us-east1-b"))), Quota(16, 0, 8, "chips"), False),
+        ([limit(16)], Held((node(), node(CENTRAL), node(CENTRAL))), Quota(16, 8, 8, "chips"), True),
+        ([limit(16)], Held((node(kind="v4-8"), DEAD_SPOT)), Quota(16, 16, 8, "chips"), True),
+        # Limits of the zone and of its region both count: the one that leaves less is told.
+        ([limit(64, region="us-east1"), limit(8, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
+        ([limit(8, region="us-east1"), limit(64, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
+        ([limit(64), limit(4, region="us-east1")], Held(), Quota(4, 4, 8, "chips"), False),
+        ([limit(64), limit(0, region="us-east1")], Held(), Quota(0, 0, 8, "chips"), False),
+        ([limit(None)], Held(), Quota(None, None, 8, "chips"), True),
+        ([limit(16)], Held(unreachable=("us-east1-b",)), Quota(16, None, 8, "chips"), False),
+        ([limit(0, region="us-east1")], Held(unreachable=("us-east1-b",)), Quota(0, None, 8, "chips"), False),
+        ([limit(0, preemptible=True)], Held(), None, True),
+        ([limit(16)], None, Quota(16, None, 8, "chips"), True),
+    ],
+)
+def test_among_zones_as_near_quota_that_suffices_comes_first(
+    quotas: list[QuotaLimit], held: Held | None, quota: Quota | None, is_first: bool
+) -> None:
+    offers = Known({EAST: ("v6e-8",), "us-west9-z": ("v6e-8",)})
+    known = Known(held) if held else Unknown("the API is down")
+
+    found = ranked(V6E, offers=offers, quotas=Known(tuple(quotas)), held=known)
+
+    east = next(zone for zone in found.zones if zone.zone == EAST)
+    assert (east.quota, found.zones[0].zone == EAST) == (quota, is_first)
+
+
+@pytest.mark.parametrize(
+    ("held", "is_covered"),
+    [
+        (Known(Held()), True),
+        (Known(Held((node(), node("us-east1-b"), node(kind="v4-8"), DEAD_SPOT))), True),
+        (Known(Held((node(), node()))), False),
+        (Known(Held(unreachable=(CENTRAL,))), True),
+        # What cannot be read is never taken for free.
+        (Known(Held(unreachable=(EAST,))), False),
+        (Unknown("the API is down"), False),
+        (None, False),
+    ],
+)
+def test_a_grant_counts_as_far_as_it_is_known_to_be_left(held: Fact[Held] | None, is_covered: bool) -> None:
+    given = grant(count=16)
+
+    found = ranked(V6E, grants=(given,), held=held)
+
+    assert next(zone for zone in found.zones if zone.zone == EAST).grants == ((given,) if is_covered else ())
+
+
+def test_a_zone_without_any_quota_is_last_of_its_kind_whatever_else_speaks_for_it() -> None:
+    near, none = [bucket(at("NAM4", "dual-region"))], Known((limit(64), limit(0, region="us-central1")))
+
+    found = ranked(V6E, grants=(grant(CENTRAL),), buckets=near, quotas=none)
+
+    assert [zone.zone for zone in found.zones] == [EAST, CENTRAL, EUROPE, TOKYO]
+
+
+def test_only_the_zones_that_were_named_are_ranked() -> None:
+    found = ranked(V6E, zones=[EAST, TOKYO, "us-central2-b"])
+
+    assert [zone.zone for zone in found.zones] == [TOKYO, EAST]
 
 
 def test_a_zone_tells_all_that_is_known_of_it() -> None:
@@ -163,7 +279,7 @@ def test_a_zone_tells_all_that_is_known_of_it() -> None:
         unread("hidden"),
     )
 
-    found = rank(V6E, today=TODAY, offers=Known({EUROPE: ("v6e-8",)}), buckets=[us, dual, hidden])
+    found = ranked(V6E, offers=Known({EUROPE: ("v6e-8",)}), buckets=[us, dual, hidden])
 
     far = Price(Decimal("0.05"), Decimal("0.08"), "2026-06")
     assert found == Ranking(
@@ -184,33 +300,29 @@ def test_a_zone_tells_all_that_is_known_of_it() -> None:
         (Unplaced(hidden.use, "not allowed", "storage.buckets.get"),),
     )
     assert (found.zones[0].worst, found.zones[0].span) == (Relation.UNKNOWN, (Decimal(0), Decimal("74.51")))
-    assert not found.is_any_colocated
+    assert found.zones[0].is_apart
 
 
 def test_a_bucket_is_placed_by_its_layout_where_it_may_not_be_read_itself() -> None:
     seen = BucketFacts(use=BucketUse("b"), bucket=Unknown("not allowed", "p"), layout=Known(at("US-EAST1")))
 
-    found = rank(V6E, today=TODAY, offers=OFFERS, buckets=[seen])
+    found = ranked(V6E, buckets=[seen])
 
     assert (found.zones[0].zone, found.zones[0].worst, found.unplaced) == (EAST, Relation.SAME_REGION, ())
 
 
 def test_own_prices_count_and_wrong_ones_are_refused() -> None:
     far = [bucket(at("US-EAST1"))]
-    own = rank(V6E, today=TODAY, offers=Known({EUROPE: ("v6e-8",)}), buckets=far, egress_prices={"us-europe": "0.01"})
+    own = ranked(
+        V6E,
+        offers=Known({EUROPE: ("v6e-8",)}),
+        buckets=far,
+        egress_prices={"us-europe": "0.01"},
+    )
 
     assert own.zones[0].span == (Decimal("9.31"), Decimal("9.31"))
     with pytest.raises(ValueError, match="`us-mars` is not a pair of areas"):
-        rank(V6E, today=TODAY, offers=OFFERS, buckets=far, egress_prices={"us-mars": "0.01"})
-
-
-def zone(name: str, placement: Placement | None = None, **fields: object) -> ZoneRank:
-    seen = (
-        ()
-        if placement is None
-        else (BucketFrom(BucketUse("b"), placement, Relation.SAME_AREA, price(placement, name)),)
-    )
-    return ZoneRank(zone=name, buckets=seen, **fields)  # type: ignore[arg-type]  # a row of a table
+        ranked(V6E, egress_prices={"us-mars": "0.01"}, buckets=far)
 
 
 def written(
@@ -224,13 +336,131 @@ def written(
 
 def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
     offers = Known({CENTRAL: ("v6e-8",), "us-east4-a": ("v6e-8",), EUROPE: ("v6e-8",)})
-    found = rank(V6E, today=TODAY, offers=offers, buckets=[bucket(at("US-WEST1"))], grants=[grant(CENTRAL)])
-
-    assert written(found, person=True) == (
-        "ZONE            BUCKETS                     TO READ 1 TB                      NOTES\n"
-        "us-central1-b   same continent (US-WEST1)   $18.63 (list of 2026-06)          grant: 8 chips of v6e on-demand in us-central1-b\n"
-        "us-east4-a      same continent (US-WEST1)   $18.63 (list of 2026-06)          single tenant: only by agreement with Google\n"
-        "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n",
-        "no zone with v6e-8 has all of this beside it; a bucket would be in US-CENTRAL1 or NAM4 for us-central1, "
-        "US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n",
+    found = ranked(
+        V6E,
+        grants=(grant(CENTRAL),),
+        offers=offers,
+        buckets=[bucket(at("US-WEST1"))],
     )
+
+    out, err = written(found, person=True)
+
+    assert out == (
+        "ZONE            BUCKETS                     TO READ 1 TB                        NOTES\n"
+        "us-central1-b   same continent (US-WEST1)   $18.63 (list of 2026-06)            "
+        "grant: 8 chips of v6e on-demand in us-central1-b\n"
+        "us-east4-a      same continent (US-WEST1)   $18.63 (list of 2026-06)            "
+        "single tenant: only by agreement with Google\n"
+        "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n"
+    )
+    assert err == (
+        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in US-CENTRAL1 or NAM4 for us-central1, "
+        "US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
+    )
+
+
+def test_a_pipe_gets_tabs_and_what_could_not_be_read_is_said() -> None:
+    far, own = at("US-EAST1"), {"us-europe": "0.01"}
+    offers = Known({EUROPE: ("v6e-8",)})
+    found = ranked(V6E, egress_prices=own, offers=offers, buckets=[bucket(far), unread("c")])
+
+    out, err = written(found)
+
+    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c not known\t$9.31 or more (your settings)\t\n"
+    assert err == (
+        "`gs://c` is left out of account: not allowed; `storage.buckets.get` would let you read it\n"
+        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
+    )
+    assert written(found, Format.NAME) == (f"{EUROPE}\n", "")
+
+
+def with_quota(quota: Quota) -> Ranking:
+    return Ranking("v4-8", (ZoneRank(zone="z-a", quota=quota),))
+
+
+@pytest.mark.parametrize(
+    ("ranking", "out", "err"),
+    [
+        (
+            Ranking("v9-8", (), (), "the API is down"),
+            "",
+            (
+                "the zones are those of the documentation, and may have changed: the API is down\n"
+                "no zone is known to offer v9-8; `tpuctl types` lists what there is\n"
+            ),
+        ),
+        (Ranking("v4-8", (ZoneRank(zone="z-a"),)), "z-a\t\t\t\n", ""),
+        (
+            Ranking(
+                "v4-8", (ZoneRank(zone="z-a", buckets=(BucketFrom(BucketUse("b"), None, Relation.UNKNOWN, None),)),)
+            ),
+            "z-a\tnot known\tnot known\t\n",
+            "",
+        ),
+        (
+            Ranking("v4-8", (ZoneRank(zone="z-a", quota=Quota(0, 0, 8, "chips"), single_tenant=True),)),
+            "z-a\t\t\tthe quota is 0; single tenant: only by agreement with Google\n",
+            "",
+        ),
+        (with_quota(Quota(32, 8, 8, "cores")), "z-a\t\t\t8 of 32 cores of quota left\n", ""),
+        (with_quota(Quota(32, 0, 8, "cores")), "z-a\t\t\t0 of 32 cores of quota left, 8 needed\n", ""),
+        (with_quota(Quota(32, None, 8, "cores")), "z-a\t\t\tquota of 32 cores\n", ""),
+        (with_quota(Quota(4, None, 8, "cores")), "z-a\t\t\tquota of 4 cores, 8 needed\n", ""),
+        (with_quota(Quota(None, None, 8, "cores")), "z-a\t\t\t\n", ""),
+    ],
+)
+def test_what_is_missing_is_said_in_words(ranking: Ranking, out: str, err: str) -> None:
+    assert written(ranking) == (out, err)
+
+
+def test_json_holds_everything() -> None:
+    found = ranked(
+        V6E,
+        offers=Known({EUROPE: ("v6e-8",)}),
+        buckets=[bucket(at("US", "multi-region"), "us"), unread("hidden")],
+        grants=(grant(EUROPE),),
+    )
+
+    out, err = written(found, Format.JSON, sandbox=True)
+
+    assert err == ""
+    assert json.loads(out) == {
+        "schemaVersion": 1,
+        "acceleratorType": "v6e-8",
+        "zones": [
+            {
+                "zone": EUROPE,
+                "region": "europe-west4",
+                "relation": "unknown",
+                "pricePerTBLow": 46.57,
+                "pricePerTBHigh": 74.51,
+                "singleTenant": False,
+                "grants": ["8 chips of v6e on-demand in europe-west4-a"],
+                "quotaLimit": None,
+                "quotaLeft": None,
+                "quotaSuffices": None,
+                "coLocated": ["EUROPE-WEST4", "EUR4"],
+                "buckets": [
+                    {
+                        "bucket": "gs://us",
+                        "location": "US",
+                        "relation": "other-area",
+                        "pricePerTBLow": 46.57,
+                        "pricePerTBHigh": 74.51,
+                        "priceDate": "2026-06",
+                    },
+                    {
+                        "bucket": "gs://hidden",
+                        "location": None,
+                        "relation": "unknown",
+                        "pricePerTBLow": None,
+                        "pricePerTBHigh": None,
+                        "priceDate": None,
+                    },
+                ],
+            }
+        ],
+        "unplaced": [{"bucket": "gs://hidden", "reason": "not allowed", "permission": "storage.buckets.get"}],
+        "offline": None,
+        "sandbox": True,
+    }

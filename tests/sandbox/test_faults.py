@@ -209,3 +209,32 @@ def test_an_unreachable_zone_answers_503_and_is_named_by_lists(world: World, api
 def test_a_fault_that_cannot_be_is_refused(world: World) -> None:
     with pytest.raises(InvalidInputError, match="`SLEEPING` is not a state"):
         set_fault(world, FaultKind.HANG, state="SLEEPING")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "storage.buckets.get",
+        "compute.networks.get",
+        "orgpolicy.projects.policies.getEffectivePolicy",
+        "serviceusage.services.batchGet",
+        "cloudbilling.projects.getBillingInfo",
+    ],
+)
+def test_what_stays_until_it_is_removed_meets_every_call_of_every_api(world: World, method: str) -> None:
+    set_fault(world, FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))
+
+    met = [call_fault(world, Call("v1", method, {}, {})) for _ in range(2)]
+
+    assert met == [CallFault(CallFaultKind.SLOW, delay=timedelta(seconds=0.1))] * 2
+    with world.read() as session:
+        assert [fault.count for _, fault in list_faults(session)] == [0]
+
+
+def test_an_unreachable_zone_does_not_answer_for_its_disks_either(world: World) -> None:
+    set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
+    get = Call("v1", "compute.disks.get", {"project": "sandbox", "zone": "us-central2-b", "disk": "d"}, {})
+
+    assert call_fault(world, get) == CallFault(
+        CallFaultKind.HTTP_ERROR, 503, message="The location us-central2-b is unreachable."
+    )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sandbox.wire import Wire
 
-from tpuctl.sandbox import SeedError, admin, seeding
+from tpuctl.sandbox import SeedError, admin, provision, seeding
 from tpuctl.sandbox.faults import list_faults
 
 if TYPE_CHECKING:
     from tpuctl.sandbox.world import World
 
 ZONE = "projects/sandbox/locations/us-central2-b"
+COMPUTE = "/compute/v1/projects/sandbox"
+MISPLACED = Path(__file__).resolve().parents[2] / "examples" / "misplaced-project.yaml"
 OF_ITSELF = "it follows from the sandbox: leave it out"
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
@@ -34,6 +38,9 @@ instances: [{{name: companion, zone: us-central2-b}}]
 buckets: [{{name: checkpoints, location: US-CENTRAL2}}]
 objects: [{{bucket: checkpoints, name: step/1, content: weights}}]
 iamPolicies: [{{bucket: checkpoints, bindings: [{{role: roles/storage.admin, members: ["user:ada@example.org"]}}]}}]
+anywhereCaches: [{{bucket: checkpoints, zone: us-central2-b, state: PAUSED}}]
+roles: [{{name: reader, includedPermissions: [storage.objects.get]}}]
+orgPolicies: [{{name: projects/sandbox/policies/compute.requireOsLogin, spec: {{rules: [{{enforce: true}}]}}}}]
 faults: [{{kind: preempt, node: later, times: 2}}]
 queuedResources:
   - name: dead
@@ -124,3 +131,32 @@ def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
     seeding.plant(world, seeding.read("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
 
     assert api.state("trainer") == "READY"
+
+
+def test_the_example_has_everything_wrong_once(world: World) -> None:
+    """What it is about is there when it is planted, and again when it is planted twice."""
+    entries = seeding.read(MISPLACED.read_text("utf-8"), MISPLACED.name)
+    for _ in range(2):
+        seeding.plant(world, entries)
+
+    wire = Wire(world)
+    buckets = [wire("GET", f"/storage/v1/b/{entry.name}/storageLayout") for entry in entries if entry.kind == "buckets"]
+    kinds = {found["locationType"] for found in buckets if isinstance(found, dict)}
+    refused = [found[0] for found in buckets if isinstance(found, tuple)]
+    rules = [rule["name"] for rule in wire("GET", f"{COMPUTE}/global/firewalls")["items"]]
+    reservations = wire("GET", f"/v2alpha1/{ZONE}/reservations")["reservations"]
+    effective = wire("GET", "/v2/projects/sandbox/policies/compute.vmExternalIpAccess:getEffectivePolicy")
+    account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    shared = wire("GET", "/storage/v1/b/read-mostly/iam")["bindings"][1]
+    assert kinds == {"region", "dual-region", "multi-region", "zone"}
+    assert sorted(refused) == [400, 403]  # whoever asks must pay; a stranger's
+    assert "default-allow-ssh" not in rules
+    assert reservations[0]["standard"]["usage"]["total"] == "4"
+    assert effective["spec"]["rules"] == [{"denyAll": True}]
+    assert shared["members"] == [f"serviceAccount:{account}"]
+    assert "datasetReader" in wire("GET", f"/v1/{shared['role']}")["name"]
+    assert wire("GET", "/v1/projects/sandbox-unpaid/billingInfo")["billingEnabled"] is False
+    assert wire("GET", "/compute/v1/projects/partner-data/global/networks")[0] == 403
+    wanted = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "schedulingConfig": {"spot": True}}
+    secure = {"shieldedInstanceConfig": {"enableSecureBoot": True}}
+    assert wire("POST", f"/v2/{ZONE}/nodes?nodeId=trainer", {**wanted, **secure})[:2] == (429, "RESOURCE_EXHAUSTED")

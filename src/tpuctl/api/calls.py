@@ -31,6 +31,8 @@ Query = Mapping[str, str | int | Sequence[str] | None]
 
 PAYER = "x-goog-user-project"
 _ACCEPT = {"accept": "application/json"}
+# What a query may hold as it is [RFC 3986]; `fields` is made of it.
+_QUERY_SAFE = "/:,()"
 
 # What a missing or ill-shaped field raises in `from_api`.
 _ILL_SHAPED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -58,7 +60,7 @@ class PlainRequest:
     def of(cls, url: str, *, method: str = "GET", query: Query | None = None, body: Json | None = None) -> Self:
         """Return a request; a parameter that is nothing is left out, one with several values is repeated."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        uri = f"{url}?{urlencode(given, doseq=True, quote_via=quote)}" if given else url
+        uri = f"{url}?{urlencode(given, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if given else url
         if body is None:
             return cls(uri, method)
         return cls(uri, method, json.dumps(body), {**_ACCEPT, "content-type": "application/json"})

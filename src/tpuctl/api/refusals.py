@@ -34,7 +34,7 @@ def _translated(failure: TransportError | RefusedError, what: str, permission: s
         return error
     if failure.refusal.is_not_found:
         hint = "check the name and the project; `tpuctl config show` tells which project is meant"
-        return NotFoundError(f"{what} does not exist", hint=hint, error_id=error.error_id)
+        return NotFoundError(f"{what} does not exist", hint=hint)
     is_denied = failure.refusal.code == 403 and isinstance(error, AccessError)
     if permission and is_denied and error.error_id in {None, PERMISSION_DENIED}:
         hint = f"have a role with `{permission}` granted to the identity that calls are made as (`tpuctl config show`)"

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from tpuctl.api.calls import RequestPreview, preview
-from tpuctl.api.client import Client
+from tpuctl.api.catalogue import CatalogueClient
 from tpuctl.api.creation import create_once
 from tpuctl.api.errors import operation_error, translate, translated
 from tpuctl.api.failures import RefusedError, TransportError
-from tpuctl.api.listing import Listing, all_pages, list_everywhere
 from tpuctl.api.node_changes import NodeChanges, node_of
 from tpuctl.api.outcome import Change, Effect, carry_out
-from tpuctl.api.requests import Requests
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, Operation, OperationError, QueuedResource, QueuedState
 from tpuctl.names import NodeName, short
@@ -55,12 +53,8 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
-class TpuClient(Client):
+class TpuClient(CatalogueClient):
     """Calls the TPU API."""
-
-    @cached_property
-    def _requests(self) -> Requests:
-        return Requests(self._caller)
 
     @cached_property
     def _changes(self) -> NodeChanges:
@@ -202,25 +196,6 @@ class TpuClient(Client):
 
         return carry_out(self._caller, Change("delete", short(name), send, look))
 
-    def locations(self, project: str) -> tuple[str, ...]:
-        """Return the zones that the API knows for a project."""
-        with translated():
-            listing = all_pages(
-                self._caller,
-                lambda token: self._requests.list_locations(project, token),
-                "locations",
-                lambda entry: str(entry.get("locationId") or short(entry["name"])),
-            )
-        return listing.items
-
-    def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the accelerator types that a zone offers to a project."""
-        return self._catalogue(self._requests.list_accelerator_types, "acceleratorTypes", "type", project, zone)
-
-    def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
-        """Return the runtime versions that a zone offers to a project."""
-        return self._catalogue(self._requests.list_runtime_versions, "runtimeVersions", "version", project, zone)
-
     def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
         """Return what each worker published, as `namespace/key` → value; of one worker, or of all in their order.
 
@@ -248,33 +223,6 @@ class TpuClient(Client):
         body = spec.to_api()
         body["labels"] = {**(body.get("labels") or {}), REQUEST_LABEL: label}
         return label, body
-
-    def _list(
-        self,
-        build: Callable[[str, str, str | None], Any],
-        key: str,
-        read: Callable[[Mapping[str, Any]], T],
-        project: str,
-        zones: Sequence[str],
-    ) -> Listing[T]:
-        return list_everywhere(
-            self._caller,
-            lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), key, read),
-            zones=zones,
-            locations=lambda: self.locations(project),
-        )
-
-    def _catalogue(
-        self, build: Callable[[str, str, str | None], Any], key: str, word: str, project: str, zone: str
-    ) -> tuple[str, ...]:
-        with translated():
-            listing = all_pages(
-                self._caller,
-                lambda token: build(project, zone, token),
-                key,
-                lambda entry: str(entry.get(word) or short(entry["name"])),
-            )
-        return listing.items
 
 
 def _guest_attributes(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--vm", metavar="NAME", help="Virtual machine that works beside the node.")
 @click.option("--for", "purpose", type=click.Choice(["train", "serve"]), help="What for. [default: train]")
 @click.option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
+@click.option("--all", "shows_all", is_flag=True, help="Show also what is ok.")
 @click.option("--strict", is_flag=True, help="Fail also by warnings, and by what could not be read.")
 @click.option("--fix", is_flag=True, help="Do what is safe to do, after showing it; never touches data.")
 @yes_option
@@ -52,7 +53,7 @@ def command(app: App, **options: Any) -> int:  # click's options
     if options["ai_platform"]:
         from tpuctl.cli.ai_platform import translate  # noqa: PLC0415  # rarely asked for
 
-        return translate(app, options["ai_platform"], write=options["write"], yes=options["yes"])
+        return translate(app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict")})
     from tpuctl.cli.check_target import Somewhere, find_target, use_file  # noqa: PLC0415  # see above
 
     purpose = Purpose(options["purpose"]) if options["purpose"] else None

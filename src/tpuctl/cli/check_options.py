@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
@@ -67,7 +67,11 @@ def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, mac
     from tpuctl.actions.checking.gate import Gate  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.checked import Checked  # noqa: PLC0415  # as above
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.preflight.wanted import parse_bucket  # noqa: PLC0415  # as above
 
+    for name in ("buckets", "data_buckets", "checkpoint_buckets"):
+        for text in given.get(name, ()):
+            parse_bucket(text)  # also what is empty, and would not count as a value
     settings = app.settings_with({name: "true" if value is True else value for name, value in given.items()})
     return Gate(
         lambda: sources(app),
@@ -110,10 +114,24 @@ def _wishes(settings: Settings, purpose: Purpose | None, machine: str | None) ->
         dataset_size=settings.size("dataset_size"),
         billing_project=settings.text("billing_project"),
         iap=settings.is_on("iap"),
+        internal_ip=settings.is_on("internal_ip"),
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
         no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
-        egress_prices=settings.pairs("egress_prices"),
+        egress_prices=_prices(settings),
     )
+
+
+def _prices(settings: Settings) -> dict[str, str]:
+    from tpuctl.colocation import own_prices  # noqa: PLC0415  # completion and --help need not wait for it
+
+    prices = settings.pairs("egress_prices")
+    try:
+        own_prices(prices)
+    except ValueError as error:
+        setting = settings["egress_prices"]
+        where = f"{setting.source}: " if setting else ""
+        raise SettingError(f"{where}`egress_prices`: {error}") from None
+    return prices
 
 
 def _buckets(settings: Settings) -> tuple[BucketUse, ...]:

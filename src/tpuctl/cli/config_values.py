@@ -11,6 +11,7 @@ from tpuctl.cli.zones import may_exist, near_zone
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.model.labels import check_labels, check_tags
 from tpuctl.names import BucketPath, check_project, check_zone
+from tpuctl.preflight.wanted import parse_bucket
 from tpuctl.settings import SETTINGS
 from tpuctl.settings.values import as_items, as_pairs, check_value
 
@@ -79,6 +80,11 @@ def _check_service_account(text: str) -> None:
         _check_email(text)
 
 
+def _check_buckets(text: str) -> None:
+    for url in as_items(SETTINGS["buckets"], text):
+        parse_bucket(url)
+
+
 def _check_login(text: str) -> None:
     if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
         raise SettingError(f"`{text}` is not a login name", hint="write the name alone, without host")
@@ -98,5 +104,9 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "journal": BucketPath.parse,
     "lease": BucketPath.parse,
     "labels": lambda text: check_labels(as_pairs(SETTINGS["labels"], text)),
+    "buckets": _check_buckets,
+    "data_buckets": _check_buckets,
+    "checkpoint_buckets": _check_buckets,
+    "billing_project": check_project,
     "tags": lambda text: check_tags(as_items(SETTINGS["tags"], text)),
 }

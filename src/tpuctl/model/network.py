@@ -72,7 +72,10 @@ class FirewallRule:
         parts = data.get("denied") or data.get("allowed") or ()
         protocols: dict[str, tuple[str, ...]] = {}
         for part in parts:
-            protocols[str(part["IPProtocol"]).lower()] = tuple(map(str, part.get("ports") or ()))
+            # A protocol may come several times; once without ports means all of them [API field text].
+            name, ports = str(part["IPProtocol"]).lower(), tuple(map(str, part.get("ports") or ()))
+            earlier = protocols.get(name)
+            protocols[name] = (*(earlier or ()), *ports) if ports and earlier != () else ()
         return cls(
             name=str(data["name"]),
             network=short(str(data.get("network") or "")),

@@ -1,13 +1,15 @@
-"""How the findings of a check are shown: to a person, to a program, as one line. What they say is decided elsewhere."""
+"""How the findings of a check are shown: to a person, and to a program. What they say is decided elsewhere."""
 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.output.tables import Cell, flat, styled, text_width
 from tpuctl.output.terminal import Format
 from tpuctl.preflight.findings import Level
+from tpuctl.preflight.lines import ACCEPTED, is_milder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,10 +26,10 @@ SCHEMA_VERSION = 1
 _STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "dim", Level.OK: "green"}
 _PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
 _WORD = max(map(len, Level))
-_ACCEPTED = "(accepted)"
 # Longer lines are hard to read, narrower ones hard to wrap.
 _WIDEST, _NARROWEST = 100, 40
-_SHORT = 120
+# Words, and commands in backticks, which can be copied only from one line.
+_WORDS = re.compile(r"(?:`[^`]*`|\S)+")
 
 
 def show_findings(
@@ -99,24 +101,13 @@ def summary(report: Report, elapsed: timedelta | None = None) -> str:
     return (", ".join(words) or "nothing was checked") + took
 
 
-def warning_line(finding: Finding) -> str:
-    """Return one line of a finding: what was found, why in short, and how to do without the check.
-
-    What was accepted already says so instead.
-    """
-    found = finding.found
-    why = _short(found.why) if found.why else ""
-    line = f"{finding.id} {found.subject}: {found.text}" + (f" ({why})" if why else "")
-    return flat(f"{line} {_ACCEPTED}" if _is_milder(finding) else f"{line}; skip: `--skip-check {finding.id}`")
-
-
 def to_json(report: Report, wanted: Wanted, *, sandbox: bool) -> dict[str, Any]:
     """Return the report for scripts. Every field is always there, null or empty where there is nothing to say."""
     return {
         "schemaVersion": SCHEMA_VERSION,
         "target": target_to_json(wanted),
         "summary": {str(level): len(report.of(level)) for level in Level},
-        "findings": [_finding_to_json(finding) for finding in report.findings],
+        "findings": [finding_to_json(finding) for finding in report.findings],
         **({"sandbox": True} if sandbox else {}),
     }
 
@@ -139,13 +130,14 @@ def target_to_json(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _finding_to_json(finding: Finding) -> dict[str, Any]:
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """Return one finding for scripts; every field is always there."""
     found = finding.found
     return {
         "id": finding.id,
         "title": finding.title,
         "level": str(finding.level),
-        "accepted": _is_milder(finding),
+        "accepted": is_milder(finding),
         "subject": found.subject,
         "text": found.text,
         "why": found.why,
@@ -163,35 +155,24 @@ def _json(facts: Mapping[str, Any]) -> Any:  # JSON
 
 
 def _row(finding: Finding) -> tuple[Cell, ...]:
-    text = f"{finding.found.text} {_ACCEPTED}" if _is_milder(finding) else finding.found.text
+    text = f"{finding.found.text} {ACCEPTED}" if is_milder(finding) else finding.found.text
     return (Cell(str(finding.level)), Cell(finding.id), Cell(finding.found.subject), Cell(text))
 
 
 def _header(finding: Finding, *, colored: bool) -> str:
     level = styled(f"{finding.level:{_WORD}}", _STYLES[finding.level], colored=colored)
     about = styled(f"{finding.id}  {flat(finding.found.subject)}", "bold", colored=colored)
-    return f"{level}  {about}" + (f"  {_ACCEPTED}" if _is_milder(finding) else "")
-
-
-def _is_milder(finding: Finding) -> bool:
-    """Tell whether accepting it has changed anything; what is ok anyway need not be accepted."""
-    return finding.level is not finding.found.level
+    return f"{level}  {about}" + (f"  {ACCEPTED}" if is_milder(finding) else "")
 
 
 def _advice(remedy: Remedy, *, can_fix: bool) -> str:
     return f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
 
 
-def _short(why: str) -> str:
-    """Return the first part of a reason, cut where even that is long."""
-    part = why.partition("; ")[0]
-    return part if len(part) <= _SHORT else part[: _SHORT - 1].rpartition(" ")[0] + "…"
-
-
 def _wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
-    """Yield the text in lines of a readable width. A word that is longer than a line is not broken."""
+    """Yield the text in lines of a readable width. A word, or what is quoted, is not broken even if it is longer."""
     room = min(max(width, _NARROWEST), _WIDEST)
-    line, words = first, flat(text).split()
+    line, words = first, _WORDS.findall(flat(text))
     for index, word in enumerate(words):
         if index and text_width(line) + text_width(word) > room:
             yield line.rstrip()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tpuctl.colocation import Price
     from tpuctl.output.terminal import Terminal
-    from tpuctl.preflight.zones import BucketFrom, Ranking, ZoneRank
+    from tpuctl.preflight.zones import BucketFrom, Quota, Ranking, ZoneRank
 
 HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
 # Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
@@ -70,10 +70,10 @@ def notes(ranking: Ranking) -> Iterator[str]:
     if not ranking.zones:
         yield f"no zone is known to offer {what}; `tpuctl types` lists what there is"
         return
-    if not ranking.is_any_colocated and any(zone.buckets for zone in ranking.zones):
+    if all(zone.is_apart for zone in ranking.zones):
         regions = {zone.zone.rpartition("-")[0]: " or ".join(zone.locations) for zone in ranking.zones}
         places = [f"{locations} for {region}" for region, locations in regions.items()][:_NAMED]
-        yield f"no zone with {what} has all of this beside it; a bucket would be in {', '.join(places)}"
+        yield f"no zone with {what} has every bucket beside it; co-located buckets would be in {', '.join(places)}"
 
 
 def to_json(ranking: Ranking, *, sandbox: bool) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "zone": zone.zone,
         "region": zone.zone.rpartition("-")[0],
         "relation": str(zone.worst) if zone.worst else None,
-        "isColocated": zone.is_colocated,
         "pricePerTBLow": _number(low),
         "pricePerTBHigh": _number(high),
         "singleTenant": zone.single_tenant,
-        "grant": str(zone.grant) if zone.grant else None,
-        "quotaLimit": zone.quota_limit,
-        "quotaLeft": zone.quota_left,
-        "bucketLocations": list(zone.locations),
+        "grants": [str(grant) for grant in zone.grants],
+        "quotaLimit": zone.quota.limit if zone.quota else None,
+        "quotaLeft": zone.quota.left if zone.quota else None,
+        "quotaSuffices": zone.quota.suffices if zone.quota else None,
+        "coLocated": list(zone.locations),
         "buckets": [_bucket_to_json(seen) for seen in zone.buckets],
     }
 
@@ -146,14 +146,21 @@ def _price(zone: ZoneRank) -> str:
 
 
 def _notes(zone: ZoneRank) -> Iterator[str]:
-    if zone.grant:
-        yield f"grant: {zone.grant}"
-    if zone.quota_limit == 0:
-        yield "the quota is 0"
-    elif zone.quota_left is not None:
-        yield f"quota for {zone.quota_left} of {zone.quota_limit} left"
+    if zone.grants:
+        yield f"grant: {' and '.join(map(str, zone.grants))}"
+    if zone.quota and zone.quota.limit is not None:
+        yield _left(zone.quota, zone.quota.limit)
     if zone.single_tenant:
         yield "single tenant: only by agreement with Google"
+
+
+def _left(quota: Quota, limit: int) -> str:
+    if limit == 0:
+        return "the quota is 0"
+    short = f", {quota.needed} needed" if quota.suffices is False else ""
+    if quota.left is None:
+        return f"quota of {limit} {quota.unit}{short}"
+    return f"{quota.left} of {limit} {quota.unit} of quota left{short}"
 
 
 def _basis(price: Price) -> str:

@@ -31,12 +31,16 @@ _BUCKET = "the bucket"
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why it cannot be told. `permission` on `place` would answer it; `project` is the one whose policy is not known."""
+    """Why it cannot be told. `project` is the one whose policy is not known.
+
+    `permission` on `place` is what reading it takes, nothing where no reading would tell; `is_denied` that it is lacking.
+    """
 
     reason: str
     permission: str | None = None
     place: str | None = None
     project: str | None = None
+    is_denied: bool = False
     is_passing: bool = False
 
 
@@ -157,22 +161,24 @@ def _judge(permission: str, entries: list[_Entry], policies: Policies) -> Access
                 doubts += entry.doubts
             case Absent():  # a custom role that was deleted grants nothing [documentation of IAM]
                 continue
-            case Unknown(reason, missing, is_passing):
-                text = f"what `{entry.role}` permits could not be read: {reason}"
-                doubts += (*entry.doubts, Doubt(text, missing, f"`{entry.role}`", is_passing=is_passing))
+            case Unknown() as fact:
+                what = f"what `{entry.role}` permits"
+                doubts += (*entry.doubts, _not_read(fact, what, "iam.roles.get", f"role `{entry.role}`"))
     doubts += _unread(policies, has_project=any(doubt.project for doubt in doubts))
-    if permission == "storage.objects.get" and not policies.has_uniform_access:
+    has_lists = isinstance(policies.bucket, Known) and not policies.has_uniform_access
+    if permission == "storage.objects.get" and has_lists:
         doubts.append(Doubt("its objects may have access lists (ACLs) of their own"))
     return Perhaps(tuple(dict.fromkeys(doubts))) if doubts else NotGranted()
 
 
 def _unread(policies: Policies, *, has_project: bool) -> Iterator[Doubt]:
-    """Yield what was not read at all. The API names a bucket's project by number where members name it by id."""
+    """Yield what was not read at all. The API names a bucket's project by number where members name it by id.
+
+    Without the bucket's own policy nothing else matters: it is what has to be read first.
+    """
     if isinstance(policies.bucket, Unknown):
-        found = policies.bucket
-        text = f"its policy could not be read: {found.reason}"
-        yield Doubt(text, found.permission, _BUCKET, is_passing=found.is_passing)
-    if policies.project is None:
+        yield _not_read(policies.bucket, "its policy", "storage.buckets.getIamPolicy", _BUCKET)
+    elif policies.project is None:
         yield Doubt("the project that it belongs to is not known")
     elif not has_project:
         policy = policies.projects.get(policies.project)
@@ -249,5 +255,15 @@ def _no_policy(project: str, policy: Unknown | None) -> Doubt:
     words = f"the policy of project `{project}`"
     if policy is None:
         return Doubt(f"{words} was not read", project=project)
-    text = f"{words} could not be read: {policy.reason}"
-    return Doubt(text, policy.permission, f"project `{project}`", project, policy.is_passing)
+    return _not_read(policy, words, "resourcemanager.projects.getIamPolicy", f"project `{project}`", project=project)
+
+
+def _not_read(fact: Unknown, what: str, permission: str, place: str, *, project: str | None = None) -> Doubt:
+    return Doubt(
+        f"{what} could not be read: {fact.reason}",
+        fact.permission or permission,
+        place,
+        project,
+        is_denied=fact.permission is not None,
+        is_passing=fact.is_passing,
+    )

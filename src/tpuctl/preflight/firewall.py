@@ -7,27 +7,44 @@ Firewall]. Hierarchical and network firewall policies are not looked at: other A
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from tpuctl.model.network import FirewallRule
 
 SSH = 22
 # Tunnels of Identity-Aware Proxy come from here [documentation of IAP TCP forwarding].
 IAP_RANGE = "35.235.240.0/20"
-# Nobody comes from outside with such an address: private and reserved ones, and Google's health checks [documentation].
-_NOT_OUTSIDE = (
-    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
-    *("224.0.0.0/3", IAP_RANGE, "35.191.0.0/16", "130.211.0.0/22"),
-)
-_NOT_INSIDE = (IAP_RANGE, "35.191.0.0/16", "130.211.0.0/22")
+_PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
+# Nobody comes from outside with such an address: reserved ones, and those of Google's health checks [documentation].
+_RESERVED = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "35.191.0.0/16", "130.211.0.0/22")
 _LAST = 2**32 - 1
 _TCP = ("tcp", "6", "all")
 
 # First and last address, as numbers.
 Span = tuple[int, int]
+
+
+class Area(Enum):
+    """Where somebody comes from: anywhere outside Google Cloud, a private address, a tunnel of Identity-Aware Proxy."""
+
+    OUTSIDE = "outside"
+    INSIDE = "inside"
+    IAP = "iap"
+
+    @property
+    def spans(self) -> list[Span]:
+        """Its addresses."""
+        match self:
+            case Area.OUTSIDE:
+                return _without([(0, _LAST)], _spans((*_PRIVATE, *_RESERVED, IAP_RANGE)))
+            case Area.INSIDE:
+                return _spans(_PRIVATE)
+            case Area.IAP:
+                return _spans((IAP_RANGE,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +57,48 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """The addresses that a rule decides, those left out of which a rule before it has decided."""
+
+    rule: str
+    denies: bool
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Opening:
     """From where a port may be reached.
 
-    `allowed_by` and `denied_by` are the names of the rules that decide some address, in their order. `for_machines` are rules
-    that let in machines of the network by tag or account: those never hold for addresses outside [API field text].
+    `for_machines` are rules that let in machines of the network by tag or account: those never hold for addresses outside
+    [API field text].
     """
 
-    spans: tuple[Span, ...]
-    allowed_by: tuple[str, ...]
-    denied_by: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
     for_machines: tuple[str, ...]
 
-    def covers(self, cidr: str) -> bool:
-        """Tell whether every address of a range may reach the port."""
-        return not _without(_spans((cidr,)), self.spans)
+    def reach(self, area: Area) -> tuple[str, ...]:
+        """Return the ranges of an area that may reach the port, in as few as say it."""
+        return _ranges(_common(area.spans, self._allowed))
+
+    def covers(self, area: Area) -> bool:
+        """Tell whether every address of an area may reach the port."""
+        return not _without(area.spans, self._allowed)
+
+    def allowed_by(self, area: Area) -> tuple[str, ...]:
+        """Return the rules that let somebody of an area in."""
+        return self._deciding(area, denies=False)
+
+    def denied_by(self, area: Area) -> tuple[str, ...]:
+        """Return the rules that keep somebody of an area out."""
+        return self._deciding(area, denies=True)
 
     @property
-    def outside(self) -> tuple[str, ...]:
-        """The ranges from which somebody outside Google Cloud may come, the smallest number that says it."""
-        return _ranges(_without(self.spans, _spans(_NOT_OUTSIDE)))
+    def _allowed(self) -> list[Span]:
+        return _merged(span for verdict in self.verdicts if not verdict.denies for span in verdict.spans)
 
-    @property
-    def is_everywhere(self) -> bool:
-        """Tell whether every address outside Google Cloud may reach the port."""
-        return not _without(_without([(0, _LAST)], _spans(_NOT_OUTSIDE)), self.spans)
-
-    @property
-    def inside(self) -> bool:
-        """Tell whether some machine of the network, or of one that is connected with it, may reach the port."""
-        return bool(_without(self.spans, _spans(_NOT_INSIDE)))
+    def _deciding(self, area: Area, *, denies: bool) -> tuple[str, ...]:
+        spans = area.spans
+        return tuple(one.rule for one in self.verdicts if one.denies is denies and _common(spans, one.spans))
 
 
 def openings(rules: Iterable[FirewallRule], target: Target, *, port: int = SSH) -> tuple[Opening, Opening]:
@@ -108,11 +137,9 @@ def _is_for(rule: FirewallRule, target: Target) -> bool | None:
     return True
 
 
-def _opening(ordered: Sequence[FirewallRule]) -> Opening:
-    undecided: Sequence[Span] = [(0, _LAST)]
-    opened: list[Span] = []
-    allowed: list[str] = []
-    denied: list[str] = []
+def _opening(ordered: Iterable[FirewallRule]) -> Opening:
+    undecided: list[Span] = [(0, _LAST)]
+    verdicts: list[Verdict] = []
     machines: list[str] = []
     for rule in ordered:
         by_machine = bool(rule.source_tags or rule.source_accounts)
@@ -120,14 +147,10 @@ def _opening(ordered: Sequence[FirewallRule]) -> Opening:
             machines.append(rule.name)
         # A rule that names no source holds for every one [API field text].
         spans = _spans(rule.source_ranges if rule.source_ranges or by_machine else ("0.0.0.0/0",))
-        rest = _without(undecided, spans)
-        decided = _without(undecided, rest)
-        if not decided:
-            continue
-        (denied if rule.denies else allowed).append(rule.name)
-        opened += [] if rule.denies else decided
-        undecided = rest
-    return Opening(tuple(_merged(opened)), tuple(allowed), tuple(denied), tuple(machines))
+        if decided := _common(undecided, spans):
+            verdicts.append(Verdict(rule.name, rule.denies, tuple(decided)))
+            undecided = _without(undecided, spans)
+    return Opening(tuple(verdicts), tuple(machines))
 
 
 def _spans(ranges: Iterable[str]) -> list[Span]:
@@ -153,6 +176,11 @@ def _without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
         kept = [(first, min(last, start - 1)) for first, last in left if first < start]
         left = kept + [(max(first, end + 1), last) for first, last in left if last > end]
     return sorted(left)
+
+
+def _common(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
+    both = list(spans)
+    return _without(both, _without(both, others))
 
 
 def _ranges(spans: Iterable[Span]) -> tuple[str, ...]:

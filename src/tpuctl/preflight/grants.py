@@ -37,6 +37,23 @@ class Grant:
     count: int
     until: date | None
 
+    @classmethod
+    def parse(cls, record: Mapping[str, str]) -> Grant:
+        """Return the grant that the keys `zone`, `type`, `tier`, `count` and perhaps `until` describe.
+
+        Raises `ValueError` in words for a value that cannot be one.
+        """
+        try:
+            zone = check_zone(record["zone"])
+        except InvalidInputError as error:
+            raise ValueError(f"`zone`: {error.message}") from None
+        count = record["count"].strip()
+        if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count)):
+            raise ValueError(f"`count` is `{count}`: it must be a whole number, 1 or more")
+        return cls(
+            zone, _type(record["type"].strip()), _tier(record["tier"].strip()), int(count), _day(record.get("until"))
+        )
+
     def __str__(self) -> str:
         what = "chips of " if self.is_of_chips else ""
         end = f" until {self.until}" if self.until else ""
@@ -70,23 +87,6 @@ class Grant:
     def has_ended(self, today: date) -> bool:
         """Tell whether it is over."""
         return self.until is not None and self.until < today
-
-
-def parse(record: Mapping[str, str]) -> Grant:
-    """Return the grant that the keys `zone`, `type`, `tier`, `count` and perhaps `until` describe.
-
-    Raises `ValueError` in words for a value that cannot be one.
-    """
-    try:
-        zone = check_zone(record["zone"])
-    except InvalidInputError as error:
-        raise ValueError(f"`zone`: {error.message}") from None
-    count = record["count"].strip()
-    if not (count.isascii() and count.isdigit() and 0 < len(count) < 10 and int(count)):
-        raise ValueError(f"`count` is `{count}`: it must be a whole number, 1 or more")
-    return Grant(
-        zone, _type(record["type"].strip()), _tier(record["tier"].strip()), int(count), _day(record.get("until"))
-    )
 
 
 def pool_of(tier: Tier | None) -> Tier:

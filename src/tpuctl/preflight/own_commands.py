@@ -36,7 +36,7 @@ def again(
 
 def types_of(wanted: Wanted) -> str:
     """Show where a type is offered now."""
-    return shlex.join(["tpuctl", "types", f"--project={wanted.project}", f"--type={wanted.spec.accelerator_type}"])
+    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
 
 
 def delete(project: str, zone: str, node_id: str) -> str:

@@ -45,7 +45,7 @@ class Wishes:
     """What a user says about every node that a command makes: what it works with, and what may be spent.
 
     `dataset_size` in bytes; `billing_project` pays for requests to buckets whose requester pays; `iap` tells that ssh goes
-    through Identity-Aware Proxy; `egress_prices` are the user's own, in dollars per GiB by pair of areas.
+    through Identity-Aware Proxy, `internal_ip` that it comes from within the network; `egress_prices` are the user's own, in dollars per GiB by pair of areas.
     """
 
     purpose: Purpose = Purpose.TRAIN
@@ -54,6 +54,7 @@ class Wishes:
     dataset_size: int | None = None
     billing_project: str | None = None
     iap: bool = False
+    internal_ip: bool = False
     grants: tuple[Grant, ...] = ()
     no_billing_outside_grants: bool = False
     egress_prices: Mapping[str, str] = field(default_factory=dict)
@@ -130,7 +131,7 @@ def parse_bucket(text: str, *, reads: bool = True, writes: bool = True) -> Bucke
         raise InvalidInputError(f"`{text}` is not in Cloud Storage: a TPU reads `gs://` buckets", hint=hint)
     if not separator:
         _refuse_bare(text)
-    if text.endswith("//"):
+    if text.endswith("//") and text != "gs://":
         raise InvalidInputError(f"`{text}` names no place: it ends with several slashes", hint=_GS_HINT)
     path = BucketPath.parse(text)
     return BucketUse(path.bucket, path.prefix, reads=reads, writes=writes)
@@ -142,7 +143,7 @@ def _refuse_bare(text: str) -> NoReturn:
             f"`{text}` is a path of this machine, which the workers of a TPU do not see",
             hint="put the files into a bucket (`gcloud storage cp -r`), or bring them with `tpuctl scp` or `tpuctl sync`",
         )
-    raise InvalidInputError(f"`{text}` is not a bucket", hint=f"write `gs://{text}`" if text else _GS_HINT)
+    raise InvalidInputError(f"`{text}` is not a bucket", hint=f"did you mean `gs://{text}`?" if text else _GS_HINT)
 
 
 _GS_HINT = "write it like `gs://BUCKET` or `gs://BUCKET/PREFIX`"

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
 from tpuctl.colocation import Relation, best_locations, price, relation
+from tpuctl.preflight.coverage import cover
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
+from tpuctl.preflight.holdings import holdings
+from tpuctl.preflight.quota_names import Pool, limits
+from tpuctl.preflight.wanted import Wishes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,10 +22,11 @@ if TYPE_CHECKING:
     from tpuctl.colocation import Price
     from tpuctl.model import NodeSpec
     from tpuctl.model.bucket import Placement
+    from tpuctl.model.project import QuotaLimit
     from tpuctl.preflight.fact import Fact
-    from tpuctl.preflight.facts import BucketFacts
+    from tpuctl.preflight.facts import BucketFacts, Held
     from tpuctl.preflight.grants import Grant
-    from tpuctl.preflight.wanted import BucketUse
+    from tpuctl.preflight.wanted import BucketUse, Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +39,41 @@ class BucketFrom:
     price: Price | None
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The tightest limit that a type has in a zone, in the `unit` (cores or chips) of the number in its name.
+
+    `left` is nothing where what is held is not known; `limit` is nothing where there is none.
+    """
+
+    limit: int | None
+    left: int | None
+    needed: int
+    unit: str
+
+    @property
+    def suffices(self) -> bool | None:
+        """Tell whether one such node may be made; nothing where that is not known."""
+        if self.limit is None:
+            return True
+        if self.limit < self.needed:
+            return False
+        return None if self.left is None else self.left >= self.needed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneRank:
     """A zone that offers the type.
 
-    `grant` covers one such node there. `quota_left` is what `quota_limit` leaves, counted as the quota of the type counts;
-    nothing where that is not known. `locations` are those of buckets that would be co-located.
+    `grants` cover one such node there. `quota` is nothing where no limit is known to be the type's. `locations` are those of
+    buckets that would be co-located.
     """
 
     zone: str
     buckets: tuple[BucketFrom, ...] = ()
     single_tenant: bool = False
-    grant: Grant | None = None
-    quota_limit: int | None = None
-    quota_left: int | None = None
+    grants: tuple[Grant, ...] = ()
+    quota: Quota | None = None
     locations: tuple[str, ...] = ()
 
     @property
@@ -56,9 +82,9 @@ class ZoneRank:
         return max((seen.relation for seen in self.buckets), key=lambda each: each.rank, default=None)
 
     @property
-    def is_colocated(self) -> bool:
-        """Tell whether every bucket is where the zone is."""
-        return all(seen.relation.is_colocated for seen in self.buckets)
+    def is_apart(self) -> bool:
+        """Tell whether some bucket is known to be elsewhere."""
+        return any(not seen.relation.is_colocated and seen.relation is not Relation.UNKNOWN for seen in self.buckets)
 
     @property
     def prices(self) -> tuple[Price, ...]:
@@ -79,6 +105,7 @@ class Unplaced:
     use: BucketUse
     reason: str
     permission: str | None = None
+    is_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,44 +117,46 @@ class Ranking:
     unplaced: tuple[Unplaced, ...] = ()
     offline: str | None = None
 
-    @property
-    def is_any_colocated(self) -> bool:
-        """Tell whether some zone has all the buckets beside it."""
-        return any(zone.is_colocated for zone in self.zones)
-
 
 def rank(
     spec: NodeSpec,
     *,
+    project: str,
     today: date,
+    zones: Collection[str] = (),
     offers: Fact[Mapping[str, tuple[str, ...]]] | None = None,
     buckets: Sequence[BucketFacts] = (),
-    grants: Sequence[Grant] = (),
+    quotas: Fact[tuple[QuotaLimit, ...]] | None = None,
+    held: Fact[Held] | None = None,
+    grants: tuple[Grant, ...] = (),
     egress_prices: Mapping[str, str] | None = None,
 ) -> Ranking:
-    """Return the zones that offer the type of a spec, the best first.
+    """Return the zones that offer the type of a spec, the best first; where `zones` are named only those.
 
     All buckets co-located come before multi-regions, those before the same continent, that before all else. Among equals a
-    quota of 0 is last; then a grant wins, then a zone for everybody, then quota known to suffice, then the price, then the
-    name.
+    quota of 0 is last; then a grant wins, then a zone for everybody, then quota known to suffice before what is not known and
+    what is known to be short, then the price, then the name.
     Raises `ValueError` where `egress_prices` is wrong.
     """
     accelerator = accelerators.find(spec.accelerator_type)
     only = (
         accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ()) if accelerator else ()
     )
-    zones = [
+    wishes = Wishes(grants=grants, egress_prices=egress_prices or {})
+    offering = [zone for zone in _offering(spec, accelerator, offers) if not zones or zone in zones]
+    ranked = [
         ZoneRank(
-            zone=zone,
-            buckets=tuple(_from(zone, bucket, egress_prices) for bucket in buckets),
-            single_tenant=zone in only,
-            grant=_grant(spec, accelerator, zone, grants, today),
-            locations=best_locations(zone.rpartition("-")[0]),
+            zone=wanted.zone,
+            buckets=tuple(_from(wanted, bucket) for bucket in buckets),
+            single_tenant=wanted.zone in only,
+            grants=_grants(wanted, held, today),
+            quota=_quota(wanted, quotas, held),
+            locations=best_locations(wanted.region),
         )
-        for zone in _offering(spec, accelerator, offers)
+        for wanted in (wishes.wanted(project, zone, spec) for zone in offering)
     ]
     return Ranking(
-        spec.accelerator_type, tuple(sorted(zones, key=_order)), tuple(_unplaced(buckets)), _why_offline(offers)
+        spec.accelerator_type, tuple(sorted(ranked, key=_order)), tuple(_unplaced(buckets)), _why_offline(offers)
     )
 
 
@@ -156,38 +185,49 @@ def _why_offline(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | No
             return None
 
 
-def _from(zone: str, bucket: BucketFacts, egress_prices: Mapping[str, str] | None) -> BucketFrom:
-    placement = bucket.placement
+def _from(wanted: Wanted, bucket: BucketFacts) -> BucketFrom:
+    placement, zone = bucket.placement, wanted.zone
     if placement is None:
         return BucketFrom(bucket.use, None, Relation.UNKNOWN, None)
-    return BucketFrom(bucket.use, placement, relation(placement, zone), price(placement, zone, own=egress_prices))
+    costs = price(placement, zone, own=wanted.egress_prices)
+    return BucketFrom(bucket.use, placement, relation(placement, zone), costs)
 
 
 def _unplaced(buckets: Sequence[BucketFacts]) -> Iterator[Unplaced]:
     for bucket in buckets:
         match bucket.bucket:
             case Absent(reason=reason):
-                yield Unplaced(bucket.use, reason or "there is no such bucket")
+                yield Unplaced(bucket.use, reason or "there is no such bucket", is_absent=True)
             case Unknown(reason=reason, permission=permission) if bucket.placement is None:
                 yield Unplaced(bucket.use, reason, permission)
 
 
-def _grant(
-    spec: NodeSpec, accelerator: AcceleratorType | None, zone: str, grants: Sequence[Grant], today: date
-) -> Grant | None:
-    """Return a grant that is large enough for one node; what other nodes already take of it is not counted."""
+def _grants(wanted: Wanted, held: Fact[Held] | None, today: date) -> tuple[Grant, ...]:
+    """Return the grants that cover one such node beside what is held of them; none where that is not known."""
+    accelerator, there = wanted.accelerator, known(held)
+    if accelerator is None or there is None or wanted.zone in there.unreachable:
+        return ()
+    coverage = cover(wanted, accelerator, holdings(there, wanted), today)
+    return coverage.grants if coverage.is_enough else ()
+
+
+def _quota(wanted: Wanted, quotas: Fact[tuple[QuotaLimit, ...]] | None, held: Fact[Held] | None) -> Quota | None:
+    """Return the limit that leaves least. Limits of the zone and of its region both count."""
+    accelerator, there = wanted.accelerator, known(held)
     if accelerator is None:
         return None
-    fits = (
-        grant
-        for grant in grants
-        if grant.zone == zone
-        and grant.is_of_tier(spec.tier)
-        and grant.is_of_type(accelerator)
-        and not grant.has_ended(today)
-        and grant.chips >= accelerator.chips
-    )
-    return next(fits, None)
+    pool, needed, unit = Pool.of(accelerator, wanted.spec.tier), accelerator.size, accelerator.generation.unit
+    found = limits(known(quotas) or (), pool, wanted.zone)
+    bounded = [(limit, limit.value) for limit in found if limit.value is not None]
+    if not bounded:
+        return Quota(None, None, needed, unit) if found else None
+    least = min(value for _, value in bounded)
+    if there is None or any(limit.holds_in(zone) for limit, _ in bounded for zone in there.unreachable):
+        return Quota(least, None, needed, unit)
+    mine = [one for one in holdings(there, wanted) if one.pool == pool]
+    rest = {limit: value - sum(one.size for one in mine if limit.holds_in(one.zone)) for limit, value in bounded}
+    tightest = min(rest, key=lambda limit: rest[limit])
+    return Quota(tightest.value, max(rest[tightest], 0), needed, unit)
 
 
 _KINDS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 3, Relation.UNKNOWN: 4}
@@ -196,6 +236,8 @@ _KINDS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 
 def _order(zone: ZoneRank) -> tuple[object, ...]:
     """Return what zones are sorted by: the farthest bucket counts most, then the next."""
     kinds = sorted((_KINDS.get(seen.relation, 0) for seen in zone.buckets), reverse=True)
-    suffices = zone.quota_left is not None and zone.quota_left > 0
-    dearest = zone.span[1] if zone.span else Decimal(0)
-    return (kinds, zone.quota_limit == 0, zone.grant is None, zone.single_tenant, not suffices, dearest, zone.zone)
+    quota = zone.quota
+    is_none = quota is not None and quota.limit == 0
+    doubt = {True: 0, None: 1, False: 2}[quota.suffices if quota else None]
+    low, high = zone.span or (Decimal(0), Decimal(0))
+    return (kinds, is_none, not zone.grants, zone.single_tenant, doubt, high, low, zone.zone)

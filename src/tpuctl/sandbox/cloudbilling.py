@@ -1,4 +1,4 @@
-"""Cloud Billing: whether a project is billed, and to which account."""
+"""Cloud Billing: whether a project is billed, and to which account; there is but one."""
 
 from __future__ import annotations
 
@@ -60,3 +60,21 @@ def get_billing_info(session: Session, call: Call) -> Json:
         "billingAccountName": found["account"],
         "billingEnabled": bool(found["enabled"]),
     }
+
+
+def update_billing_info(session: Session, call: Call) -> Json:
+    """Answer projects.updateBillingInfo: an empty account's name ends the billing (API method text)."""
+    project = projects.named(session, str(call.params["name"]).partition("/")[2])
+    if not projects.is_known(session, project):
+        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+    session.log_request(call.method, f"projects/{project}")
+    account = str(call.body.get("billingAccountName") or "")
+    set_billing(session, project, enabled=bool(account), account=account)
+    return get_billing_info(session, call)
+
+
+def list_accounts(session: Session, call: Call) -> Json:
+    """Answer billingAccounts.list: the one that bills every project."""
+    del session, call
+    account = {"name": ACCOUNT, "open": True, "displayName": "Sandbox", "currencyCode": "USD"}
+    return {"billingAccounts": [account]}

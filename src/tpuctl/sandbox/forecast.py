@@ -70,7 +70,9 @@ def _broken(fault: Fault) -> str:
         case FaultKind.DROP_AFTER:
             return "takes effect, but the connection ends without an answer"
         case FaultKind.SLOW:
-            return f"is answered {format_duration(fault.duration or timedelta(seconds=30))} late"
+            late = fault.duration or timedelta(seconds=30)
+            shown = format_duration(late) if late >= timedelta(seconds=1) else f"{late.total_seconds():g}s"
+            return f"is answered {shown} late"
         case FaultKind.UNAUTHENTICATED:
             return "is refused with 401"
         case _:

@@ -70,6 +70,8 @@ def _path(call: Call, project: str) -> str:
     name = str(call.params.get(collection.removesuffix("s")) or call.body.get("name") or "")
     if collection == "projects" or not name:
         return f"projects/{project}"
+    if collection in {"zones", "regions"}:
+        return f"projects/{project}/{collection}/{name}"
     scope = next((f"{word}s/{call.params[word]}" for word in ("zone", "region") if word in call.params), "global")
     return f"projects/{project}/{scope}/{collection}/{name}"
 

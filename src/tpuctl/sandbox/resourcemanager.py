@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import catalog, iam, projects
+from tpuctl.sandbox import catalog, iam, paging, projects
 from tpuctl.sandbox.calls import ApiError
 
 if TYPE_CHECKING:
@@ -16,10 +16,35 @@ _MADE = "2026-01-01T00:00:00.000Z"
 
 def get(session: Session, call: Call) -> Json:
     """Answer projects.get."""
-    project = _project(session, call, permission="resourcemanager.projects.get")
+    return _shown(session, _project(session, call, permission="resourcemanager.projects.get"), call.version)
+
+
+def list_(session: Session, call: Call) -> Json:
+    """Answer projects.list, the caller's: those that the world lists, else `sandbox`. Filters are ignored."""
+    found = projects.listed(session) or ("sandbox",)
+    mine = [
+        _shown(session, project, call.version)
+        for project in found
+        if not iam.is_denied("resourcemanager.projects.get", projects.denied(session, project))
+    ]
+    shown, following = paging.page(call, mine)
+    answer: Json = {"projects": list(shown)} if shown else {}
+    return {**answer, "nextPageToken": following} if following else answer
+
+
+def undelete(session: Session, call: Call) -> Json:
+    """Answer projects.undelete."""
+    project = _project(session, call, permission="resourcemanager.projects.undelete")
+    session.log_request(call.method, f"projects/{project}")
+    denied = projects.denied(session, project)
+    projects.add(session, project, fields={**projects.described(session, project), "state": "ACTIVE"}, denied=denied)
+    return {} if call.version == "v1" else {"done": True, "response": _shown(session, project, call.version)}
+
+
+def _shown(session: Session, project: str, version: str) -> Json:
     about = projects.described(session, project)
     number, created = str(catalog.project_number(project)), about.get("createTime", _MADE)
-    if call.version == "v1":
+    if version == "v1":
         shown: Json = {"projectNumber": number, "projectId": project, "name": about.get("displayName", project)}
         shown |= {"lifecycleState": about.get("state", "ACTIVE"), "createTime": created}
     else:

@@ -36,7 +36,8 @@ def check_request(route: Route, query: Iterable[tuple[str, str]], body: Any = No
     integers as strings, null for absent, fields that only the service writes. Raises `ApiError` 400 INVALID_ARGUMENT.
     """
     document, method = route.document, route.method
-    reader = _Reader(document)
+    # Storage's patch has no mask: null removes (documentation of its partial updates).
+    reader = _Reader(document, keeps_null=method.http_method == "PATCH" and document.service.api == "storage")
     params = reader.read_query(route, query)
     content: Json = {}
     if not isinstance(body, dict) and body is not None:
@@ -74,12 +75,14 @@ def bad_request(*violations: Violation) -> ApiError:
 class _Reader:
     """Reads one message, collecting everything that is wrong with it.
 
-    `strict` is for what the sandbox itself writes: only the document's own spelling and JSON types.
+    `strict` is for what the sandbox itself writes: only the document's own spelling and JSON types. With `keeps_null` null is
+    kept, else it is the same as absent.
     """
 
-    def __init__(self, document: Document, *, strict: bool = False) -> None:
+    def __init__(self, document: Document, *, strict: bool = False, keeps_null: bool = False) -> None:
         self._document = document
         self._strict = strict
+        self._keeps_null = keeps_null
         self.violations: list[Violation] = []
         self.missing: list[Violation] = []
 
@@ -151,7 +154,9 @@ class _Reader:
         elif "additionalProperties" in schema:
             entry = schema["additionalProperties"]
             return {
-                key: self.read_value(entry, element, owner=type_name, name="value", path=f"{path}[{index}].value")
+                key: None
+                if element is None and self._keeps_null
+                else self.read_value(entry, element, owner=type_name, name="value", path=f"{path}[{index}].value")
                 for index, (key, element) in enumerate(value.items())
             }
         else:
@@ -167,6 +172,8 @@ class _Reader:
             name = spellings.get(given)
             if name is None:
                 self.unknown(given, path, "Cannot find field.")
+            elif member is None and self._keeps_null:
+                content[name] = None
             elif member is not None or self._strict:
                 place = f"{path}.{snake_case(name)}" if path else snake_case(name)
                 content[name] = self.read_value(properties[name], member, owner=owner, name=name, path=place)

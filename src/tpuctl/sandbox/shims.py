@@ -40,7 +40,10 @@ _SHIM = """\
 exec {program} -F {configuration} "$@"
 """
 # The APIs that the sandbox serves, as gcloud's properties call them.
-_APIS = ("TPU", "COMPUTE", "STORAGE", "CLOUDRESOURCEMANAGER", "SERVICEUSAGE", "IAM", "OSLOGIN", "CLOUDBILLING")
+_APIS = (
+    *("TPU", "COMPUTE", "STORAGE", "CLOUDRESOURCEMANAGER", "SERVICEUSAGE", "IAM", "ORGPOLICY", "OSLOGIN"),
+    "CLOUDBILLING",
+)
 
 
 class NotServedError(NotFoundError):

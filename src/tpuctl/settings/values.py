@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,8 @@ Value = str | tuple[str, ...] | Record | tuple[Record, ...]
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
+_PREFIXES = " kmgtp"
 
 
 def check_value(spec: SettingSpec, value: Value) -> None:
@@ -117,12 +121,11 @@ def as_pairs(spec: SettingSpec, value: Value) -> dict[str, str]:
 
 def as_size(value: Value) -> int:
     """Return a number of bytes: `1.2TB` counts in thousands, `500GiB` in powers of 1024; a bare number is bytes."""
-    from tpuctl.preflight.wanted import parse_size  # noqa: PLC0415  # few name one
-
-    try:
-        return parse_size(_scalar(value))
-    except (ValueError, OverflowError):
-        raise ValueError("it must be a size like 1.2TB or 500GiB") from None
+    match = _SIZE.fullmatch(_scalar(value).strip().lower())
+    if not match or (match[3] and not match[2]):
+        raise ValueError("it must be a size like 1.2TB or 500GiB")
+    number, prefix, binary = match.groups()
+    return int(Decimal(number) * (1024 if binary else 1000) ** _PREFIXES.index(prefix or " "))
 
 
 def as_records(spec: SettingSpec, value: Value) -> tuple[dict[str, str], ...]:
@@ -147,7 +150,7 @@ def as_record(spec: SettingSpec, item: str | Record) -> dict[str, str]:
         check_field(spec, key)
     lacking = [f"`{key}`" for key in spec.fields if key not in {*record, *spec.optional_fields}]
     if lacking:
-        raise ValueError(f"{' and '.join(lacking)} missing; an entry has {', '.join(spec.fields)}")
+        raise ValueError(f"it lacks {', '.join(lacking)}; an entry has {', '.join(spec.fields)}")
     return record
 
 
@@ -162,9 +165,9 @@ def check_field(spec: SettingSpec, key: str) -> None:
 
 def as_grants(spec: SettingSpec, value: Value) -> tuple[Grant, ...]:
     """Return grants."""
-    from tpuctl.preflight import grants  # noqa: PLC0415  # few have any
+    from tpuctl.preflight.grants import Grant  # noqa: PLC0415  # few have any
 
-    return tuple(grants.parse(record) for record in as_records(spec, value))
+    return tuple(Grant.parse(record) for record in as_records(spec, value))
 
 
 def as_path(spec: SettingSpec, value: Value, *, folder: Path | None, home: Path | None) -> Path:

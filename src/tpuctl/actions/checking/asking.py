@@ -21,7 +21,7 @@ T = TypeVar("T")
 # More than a typical check asks; each has a connection of its own, and services allow that many.
 _AT_ONCE = 32
 # What is refused for another reason than a missing permission.
-_NO_PERMISSION_HELPS = frozenset({"api-disabled", "billing-disabled", "project-suspended", "perimeter-violated"})
+_NO_PERMISSION_HELPS = frozenset({"api-disabled", "billing-disabled", "project-suspended", "perimeter-violated", "auth-no-quota-project"})
 
 
 class Question(Generic[T]):
@@ -48,11 +48,15 @@ class Asking:
 
     def __init__(self, clock: Clock, timeout: timedelta) -> None:
         self._clock, self._timeout = clock, timeout
-        self._ends = clock.monotonic() + timeout
+        self.begin()
         self._questions: dict[Hashable, Question[Any]] = {}
         self._waiting: deque[Question[Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Count the time from now on."""
+        self._ends = self._clock.monotonic() + self._timeout
 
     def ask(self, key: Hashable, call: Callable[[], T], *, permission: str | None = None) -> Question[T]:
         """Put a question, unless the one with this key was put before; `permission` is what its answer takes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +14,10 @@ from tpuctl.errors import CheckFailedError
 from tpuctl.events import Event, EventKind
 from tpuctl.preflight.evaluation import ALL, Report, evaluate
 from tpuctl.preflight.findings import Finding, Found, Level
+from tpuctl.preflight.lines import warning_line
 from tpuctl.preflight.rules import RULES
+from tpuctl.preflight.wanted import Wishes
+from tpuctl.preflight.zones import rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +27,8 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
-    from tpuctl.preflight.wanted import Wanted, Wishes
+    from tpuctl.preflight.wanted import Wanted
+    from tpuctl.preflight.zones import Ranking
 
 # Answers serve all nodes of one run, but not for longer than they are remembered between runs.
 _LASTS = timedelta(minutes=10)
@@ -72,9 +77,8 @@ class Gate:
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
-        key = question_key(wanted, self._accepted, self._identity)
-        remembered = self._memory.recall(key)
-        findings = _read(remembered) if remembered is not None else self._ask(wanted, key)
+        remembered = self._memory.recall(question_key(wanted, self._accepted, self._identity))
+        findings = self._ask(wanted) if remembered is None else _read(remembered)
         self._passed[name] = now
         for line in said(findings):
             tell(Event(EventKind.NOTE, now, name, line, {"check": True}))
@@ -88,21 +92,39 @@ class Gate:
         """Ask everything anew: something was changed."""
         self._gathering = None
 
+    def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> Ranking:
+        """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
+        wishes, now = self._wishes, self._now()
+        found = Gathering(self._sources(), self._real, self._timeout).everywhere(wishes.wanted(project, "", spec))
+        return rank(
+            spec,
+            project=project,
+            today=now.date(),
+            zones=zones,
+            offers=found.offers,
+            buckets=found.buckets,
+            quotas=found.quotas,
+            held=found.held,
+            grants=wishes.grants,
+            egress_prices=wishes.egress_prices,
+        )
+
     def report(self, wanted: Wanted) -> Report:
-        """Return what the rules say of what is there now. Raises `CredentialsError`."""
+        """Return what the rules say of what is there now; what is good is remembered. Raises `CredentialsError`."""
         now = self._now()
         if self._gathering is None or now - self._gathering[1] > _LASTS:
             self._gathering = Gathering(self._sources(), self._real, self._timeout), now
-        return evaluate(self._gathering[0].facts(wanted, now), RULES, accepted=self._accepted)
+        report = evaluate(self._gathering[0].facts(wanted, now), RULES, accepted=self._accepted)
+        if report.is_lasting:
+            key = question_key(wanted, self._accepted, self._identity)
+            self._memory.remember(key, [_written(finding) for finding in report.of(*_SAID)])
+        return report
 
-    def _ask(self, wanted: Wanted, key: str) -> tuple[Finding, ...]:
+    def _ask(self, wanted: Wanted) -> tuple[Finding, ...]:
         report = self.report(wanted)
         if errors := report.of(Level.ERROR):
             raise failure(errors, wanted.what)
-        findings = report.of(*_SAID)
-        if report.is_lasting:
-            self._memory.remember(key, [_written(finding) for finding in findings])
-        return findings
+        return report.of(*_SAID)
 
     def _has_passed(self, name: NodeName, now: datetime) -> bool:
         return name in self._passed and now - self._passed[name] < _LASTS
@@ -115,12 +137,10 @@ def question_key(wanted: Wanted, accepted: frozenset[str], identity: str) -> str
         for name, value in wanted.spec.to_json().items()
         if name not in {"metadata", "labels", "description", "setup", "named", "kept"}
     }
+    wishes = {entry.name: getattr(wanted, entry.name) for entry in fields(Wishes)}
     about = [
         *(__version__, identity, wanted.project, wanted.zone, str(wanted.name), wanted.replaces and wanted.replaces.id),
-        *(spec, [other.to_json()["accelerator_type"] for other in wanted.siblings], sorted(accepted)),
-        *([str(use) for use in wanted.buckets], wanted.machine, wanted.purpose, wanted.dataset_size, wanted.iap),
-        *(wanted.billing_project, [str(grant) for grant in wanted.grants], wanted.no_billing_outside_grants),
-        dict(wanted.egress_prices),
+        *(spec, [other.accelerator_type for other in wanted.siblings], sorted(accepted), wishes),
     ]
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -141,11 +161,7 @@ def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
 
 def said(findings: tuple[Finding, ...]) -> list[str]:
     """Return a line for each warning, and one for all that could not be read."""
-    lines = [
-        f"{finding.id} {finding.found.subject}: {finding.found.text}"
-        for finding in findings
-        if finding.level is Level.WARNING
-    ]
+    lines = [warning_line(finding) for finding in findings if finding.level is Level.WARNING]
     unknown = dict.fromkeys(finding.id for finding in findings if finding.level is Level.UNKNOWN)
     if unknown:
         lines.append(f"not checked, since it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
@@ -154,11 +170,17 @@ def said(findings: tuple[Finding, ...]) -> list[str]:
 
 def _written(finding: Finding) -> dict[str, Any]:
     found = finding.found
-    return {"id": finding.id, "level": str(finding.level), "subject": found.subject, "text": found.text}
+    about = {"subject": found.subject, "text": found.text, "why": found.why}
+    return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **about}
 
 
 def _read(remembered: Any) -> tuple[Finding, ...]:  # what `_written` made
     return tuple(
-        Finding(entry["id"], "", Found(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"]))
+        Finding(
+            entry["id"],
+            "",
+            Found(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry["why"]),
+            accepted=entry["accepted"],
+        )
         for entry in remembered
     )

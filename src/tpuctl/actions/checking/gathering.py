@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.bucket_questions import BucketQuestions
@@ -14,18 +14,28 @@ from tpuctl.preflight.fact import Fact, Known, known
 from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, Facts, Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.actions.checking.asking import Question
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.clock import Clock
     from tpuctl.model.bucket import Placement
+    from tpuctl.model.project import QuotaLimit
     from tpuctl.preflight.facts import BucketFacts
     from tpuctl.preflight.wanted import BucketUse, Wanted
 
 T = TypeVar("T")
 _CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
+
+
+class Everywhere(NamedTuple):
+    """What tells zones from each other."""
+
+    offers: Fact[Mapping[str, tuple[str, ...]]]
+    quotas: Fact[tuple[QuotaLimit, ...]]
+    held: Fact[Held]
+    buckets: tuple[BucketFacts, ...]
 
 
 class Gathering:
@@ -40,24 +50,30 @@ class Gathering:
 
     def facts(self, wanted: Wanted, now: datetime) -> Facts:
         """Return everything that the rules need. Raises `CredentialsError` where nobody knows who asks."""
+        self._asking.begin()
         questions = Questions(self._sources, self._asking, wanted)
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
         for put in (*_at_once(questions, wanted), *(bucket.put for bucket in buckets)):
             put()
         return self._answered(questions, wanted, buckets, now)
 
-    def buckets(self, uses: Sequence[BucketUse], *, payer: str | None) -> tuple[BucketFacts, ...]:
-        """Return what can be said of buckets where no zone is named."""
-        buckets = self._buckets(uses, None, payer)
+    def everywhere(self, wanted: Wanted) -> Everywhere:
+        """Return what tells zones from each other, for a node that has none yet. Raises `CredentialsError`."""
+        self._asking.begin()
+        questions, answer = Questions(self._sources, self._asking, wanted), self._asking.answer
+        buckets = self._buckets(wanted.buckets, None, wanted.billing_project)
+        for put in (questions.offers, questions.quotas, questions.nodes, questions.requests):
+            put()
         for bucket in buckets:
             bucket.put()
         for bucket in buckets:
             bucket.follow_up()
-        return tuple(bucket.facts() for bucket in buckets)
-
-    def answer(self, question: Callable[[Questions], Question[T]], wanted: Wanted) -> Fact[T]:
-        """Return the answer to one question."""
-        return self._asking.answer(question(Questions(self._sources, self._asking, wanted)))
+        return Everywhere(
+            offers=answer(questions.offers()),
+            quotas=answer(questions.quotas()),
+            held=self._held(questions),
+            buckets=tuple(bucket.facts() for bucket in buckets),
+        )
 
     def _answered(
         self, questions: Questions, wanted: Wanted, buckets: Sequence[BucketQuestions], now: datetime

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.preflight.facts import COMPUTE, IAP, STORAGE, TPU
+from tpuctl.preflight.interface import Interface
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,29 +151,27 @@ class Questions:
 
     def network(self) -> Question[Network]:
         """Ask for the node's network, which may be another project's."""
-        network = _Link.parse(self._wanted.spec.network or "default")
-        project = network.project or self._project
+        interface = Interface.of(self._wanted)
         return self._ask(
-            ("network", project, network.name),
-            lambda: self._compute.network(project, network.name),
+            ("network", interface.project, interface.network),
+            lambda: self._compute.network(interface.project, interface.network),
             permission="compute.networks.get",
         )
 
     def subnetwork(self) -> Question[Subnetwork]:
         """Ask for the node's subnetwork; where none is named the one that a network in auto mode has in the region."""
-        network = _Link.parse(self._wanted.spec.network or "default")
-        subnetwork = _Link.parse(self._wanted.spec.subnetwork or network.name)
-        project = subnetwork.project or network.project or self._project
-        region = subnetwork.region or self._wanted.region
+        interface = Interface.of(self._wanted)
+        project, region = interface.project, interface.region or self._wanted.region
+        name = interface.subnetwork or interface.network
         return self._ask(
-            ("subnetwork", project, region, subnetwork.name),
-            lambda: self._compute.subnetwork(project, region, subnetwork.name),
+            ("subnetwork", project, region, name),
+            lambda: self._compute.subnetwork(project, region, name),
             permission="compute.subnetworks.get",
         )
 
     def firewalls(self) -> Question[tuple[FirewallRule, ...]]:
         """Ask for the firewall rules of the project that has the network."""
-        project = _Link.parse(self._wanted.spec.network or "default").project or self._project
+        project = Interface.of(self._wanted).project
         return self._ask(
             ("firewalls", project), lambda: self._compute.firewalls(project), permission="compute.firewalls.list"
         )

@@ -1,4 +1,4 @@
-"""A file in YAML or JSON, read as text with the line of every key and item. Nothing is constructed, so nothing in it can act."""
+"""A file in YAML or JSON, read as text with the line of every key. Nothing is constructed, so nothing in it can act."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def _compose(text: str, source: str) -> _YamlNode:
     import yaml  # noqa: PLC0415  # only to read such a file
 
     if text.lstrip().startswith("{"):
-        # JSON may be indented with tabs, which YAML forbids; a line never begins within one of its strings.
-        text = re.sub(r"^[ \t]+", " ", text, flags=re.MULTILINE)
+        text = _as_yaml(text)
     try:
         return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -93,6 +92,20 @@ def _compose(text: str, source: str) -> _YamlNode:
         raise InvalidInputError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise InvalidInputError(f"{source} is nested too deeply for a job's configuration") from None
+
+
+def _as_yaml(text: str) -> str:
+    """Return JSON without what YAML does not take: tabs that indent, and characters escaped as two halves."""
+    # A line never begins within a string.
+    text = re.sub(r"^[ \t]+", " ", text, flags=re.MULTILINE)
+
+    def whole(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        return chr(0x10000 + ((int(match[1], 16) & 0x3FF) << 10) + (int(match[2], 16) & 0x3FF))
+
+    # An escaped backslash goes first: what follows it is no escape.
+    return re.sub(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", whole, text, flags=re.IGNORECASE)
 
 
 def _walk(node: _YamlNode, path: Path, document: Document) -> None:

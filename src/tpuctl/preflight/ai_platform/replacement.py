@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from tpuctl.preflight.ai_platform import offered
 if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.preflight.ai_platform.training_input import TrainingInput
+
+_ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z0-9]+")
 
 
 class Move(StrEnum):
@@ -46,7 +49,7 @@ def replacement(job: TrainingInput) -> Replacement | None:
     if asked is None:
         return None
     region = job.text("region")
-    type_, zone, move, others = _place(asked, region.value if region else None)
+    type_, zone, move, others = _place(asked, region_of(region.value) if region else None)
     version, has_framework = _image(job, type_, is_same=move is not Move.TYPE)
     return Replacement(asked, type_, zone, version, move, has_framework, others)
 
@@ -60,6 +63,12 @@ def asked_type(job: TrainingInput) -> AcceleratorType | None:
     if type_ is None or count is None or not count.value.isdecimal():
         return None
     return offer.accelerator(type_.value, int(count.value))
+
+
+def region_of(text: str) -> str:
+    """Return the region that a field names: where somebody wrote a zone, that of the zone."""
+    match = _ZONE.fullmatch(text)
+    return match[1] if match else text
 
 
 def in_region(accelerator: AcceleratorType, region: str) -> tuple[str, ...]:

@@ -54,6 +54,11 @@ class Storage:
         named = [place.path.bucket for place in self.places]
         return tuple(dict.fromkeys([*named, *(BucketPath.parse(text.value).bucket for text in self.packages)]))
 
+    @property
+    def written(self) -> frozenset[str]:
+        """The buckets that the job may write to."""
+        return frozenset(place.path.bucket for place in self.places if place.setting is not Setting.DATA)
+
 
 def storage(job: TrainingInput) -> Storage:
     """Return the places that a job names. The same place under the same setting comes once."""
@@ -70,9 +75,13 @@ def storage(job: TrainingInput) -> Storage:
     for said in job.items("packageUris"):
         try:
             BucketPath.parse(said.value)
-            packages.append(said)
         except InvalidInputError as error:
             refused.append((said, error.message))
+            continue
+        if said.value.isprintable():
+            packages.append(said)
+        else:
+            refused.append((said, f"`{said.value}` has characters that a command line must not have"))
     return Storage(tuple(places.values()), tuple(packages), tuple(refused))
 
 

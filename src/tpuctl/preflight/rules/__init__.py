@@ -12,6 +12,7 @@ CATEGORIES = {
     "TPU5": "The project",
     "TPU6": "The network",
     "TPU7": "Machines and disks beside the node",
+    "TPU8": "AI Platform Training",
 }
 RULES = (
     *buckets.RULES,

@@ -38,6 +38,7 @@ _IS_NO_EDITOR = (
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that"
 )
 _UNSEEN = "what a folder, an organisation or a managed folder grants is not seen here: where that is enough, go on with"
+_VERBS = {"read": READ, "write to": WRITE}
 # Who reads a line can take in so many reasons; JSON has the permissions that would answer all of them.
 _REASONS = 4
 
@@ -73,9 +74,9 @@ class _Judged:
         return Level.ERROR if self.lacking else Level.UNKNOWN if self.doubts else Level.OK
 
     @property
-    def verb(self) -> str:
-        """What it is about: `read`, `write`, or both."""
-        return _and(word for word, names in (("read", READ), ("write", WRITE)) if set(names) & set(self.access))
+    def verbs(self) -> tuple[str, ...]:
+        """What it is about, in words."""
+        return tuple(word for word, names in _VERBS.items() if set(names) & set(self.access))
 
     def part(self, rule_id: str, names: Collection[str]) -> _Judged:
         """Return what a rule has to say of some of the permissions."""
@@ -168,7 +169,7 @@ def _granted(judged: _Judged) -> Found:
     return Found(
         level=Level.OK,
         subject=judged.url,
-        text=f"`{judged.account}` may {judged.verb} it, by {_and(by)}",
+        text=f"`{judged.account}` may {_and(judged.verbs)} it, by {_and(by)}",
         facts={
             "account": judged.account,
             "grantedBy": [
@@ -189,16 +190,16 @@ def _refused(judged: _Judged) -> Found:
         if READ[0] in judged.access
         else "the first checkpoint is refused with 403, and the work up to it is lost"
     ]
-    if judged.account.endswith(_DEFAULT_ACCOUNT):
+    if READ[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT):
         why.append(_IS_NO_EDITOR)
     if roles := deleted_roles(judged.account, judged.policies):
         why.append(f"{_ticked(roles)} on the bucket is for a deleted account of that name, not for the one made anew")
     why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
-    grant = judged.grant
+    grant, verbs = judged.grant, " or ".join(judged.verbs)
     return Found(
         level=Level.ERROR,
         subject=judged.url,
-        text=f"`{judged.account}`, as which the node runs, may not {judged.verb} it: it lacks {_ticked(judged.lacking)}",
+        text=f"`{judged.account}`, as which the node runs, may not {verbs} it: it lacks {_ticked(judged.lacking)}",
         why="; ".join(why),
         remedies=(Remedy.by(grant, f"grant it `{grant.role}` on the bucket"),),
         facts={"account": judged.account, "missingPermissions": list(judged.lacking), "role": grant.role},
@@ -209,10 +210,10 @@ def _undecided(subject: str, entries: list[_Judged]) -> Found:
     """Return one finding for what keeps one bucket, or several of them, from being judged."""
     first = entries[0]
     whole = "it" if subject == first.url else _and(entry.url for entry in entries)
-    verb = _and(word for word in ("read", "write") if any(word in entry.verb for entry in entries))
+    verbs = _and(word for word in _VERBS if any(word in entry.verbs for entry in entries))
     reasons = [doubt.reason for doubt in first.doubts]
     rest = [f"and {len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS + 1 else reasons[_REASONS:]
-    text = f"whether `{first.account}`, as which the node runs, may {verb} {whole} cannot be told: "
+    text = f"whether `{first.account}`, as which the node runs, may {verbs} {whole} cannot be told: "
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
@@ -221,7 +222,8 @@ def _undecided(subject: str, entries: list[_Judged]) -> Found:
         facts={
             "account": first.account,
             "buckets": [entry.facts.use.bucket for entry in entries],
-            "permissions": sorted({name for entry in entries for name in entry.access}),
+            "undecidedPermissions": sorted({name for entry in entries for name in entry.access}),
+            "permission": next((doubt.permission for doubt in first.doubts if doubt.permission), None),
             "callerPermissions": _callers(first),
         },
         is_passing=any(doubt.is_passing for doubt in first.doubts),
@@ -235,11 +237,16 @@ def _settling(judged: _Judged) -> Remedy:
 
 def _answers(doubts: Iterable[Doubt]) -> Iterator[Remedy]:
     """Yield what it takes to be told the next time."""
-    for permission, place in dict.fromkeys((doubt.permission, doubt.place) for doubt in doubts):
-        if permission:
-            yield Remedy(f"have yourself granted `{permission}` on {place}, and check again")
-    if any(doubt.is_passing for doubt in doubts):
-        yield Remedy("check again in a while")
+    for doubt in doubts:
+        if doubt.permission is None:
+            continue
+        needs = f"`{doubt.permission}` on {doubt.place}"
+        if doubt.is_passing:
+            yield Remedy(f"check again; reading it takes the permission {needs}")
+        elif doubt.is_denied:
+            yield Remedy(f"ask for the permission {needs}, and check again")
+        else:
+            yield Remedy(f"mend that and check again; reading it takes the permission {needs}")
 
 
 def _callers(judged: _Judged) -> list[str] | None:

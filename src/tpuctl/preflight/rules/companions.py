@@ -1,10 +1,160 @@
-"""Rules."""
+"""What stands beside the node: the virtual machine that works with it, and its data disks.
+
+What could not be read is reported once: the machine by TPU701, each disk by TPU703.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tpuctl.preflight.findings import Rule
+from tpuctl.names import region_of, short
+from tpuctl.preflight import commands
+from tpuctl.preflight.fact import Absent, Known, Unknown, known
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
+from tpuctl.preflight.rules.disks import attachable, disk_place
+from tpuctl.preflight.unread import unread
 
-RULES: tuple[Rule, ...] = ()
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model.machine import Machine
+    from tpuctl.preflight.facts import Facts
+    from tpuctl.preflight.findings import Rule
+    from tpuctl.preflight.wanted import Wanted
+
+_SCOPE = "https://www.googleapis.com/auth/"
+_PROJECT = re.compile(r"(?:.*/)?projects/([^/]+)/.*")
+# What each lets a program do with objects [API storage v1, the scopes of objects.get and objects.insert].
+_READING = frozenset(
+    {
+        *("cloud-platform", "cloud-platform.read-only"),
+        *("devstorage.read_only", "devstorage.read_write", "devstorage.full_control"),
+    }
+)
+_WRITING = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.full_control"})
+
+
+@rule("TPU701", "the machine beside the node")
+def machine_place(facts: Facts) -> Iterator[Found]:
+    """Check where the virtual machine is that was named with `--vm`.
+
+    It is an error where there is none of that name, or it is in another region than the node: what passes between them is
+    charged, and slow. In another zone of the region it is a warning. That it does not run is a note. Source: documentation of
+    Cloud TPU (machine, node and bucket together) and of network pricing.
+    """
+    wanted, project = facts.wanted, _project(facts.wanted)
+    name = short(wanted.machine or "")
+    match facts.machine:
+        case None:
+            return
+        case Unknown() as fact:
+            what, permission = f"virtual machine `{name}`", "compute.instances.list"
+            yield unread(fact, _subject(name), what, permission=permission, project=project)
+        case Absent():
+            yield Found(
+                level=Level.ERROR,
+                subject=_subject(name),
+                text=f"project `{project}` has no virtual machine `{name}`",
+                remedies=(Remedy("name one of these: `--vm`", commands.list_machines(project)),),
+                facts={"instance": name},
+            )
+        case Known(value):
+            yield _placed(value, wanted)
+            if value.status not in {"RUNNING", ""}:
+                start = commands.start_machine(project, value.zone, value.name)
+                yield Found(
+                    level=Level.NOTE,
+                    subject=_subject(value.name),
+                    text=f"virtual machine `{value.name}` is not running, but {value.status}",
+                    remedies=(Remedy("start it", start),),
+                    facts={"instance": value.name, "status": value.status},
+                )
+
+
+@rule("TPU702", "the machine's scopes")
+def machine_scopes(facts: Facts) -> Iterator[Found]:
+    """Check whether the scopes of that virtual machine let it use the buckets as the node does.
+
+    Scopes limit what a program on the machine can do whatever its account is granted. It is an error where they do not
+    let it read the buckets, or write to those that are written to, and where it has no account at all. Source: API storage v1,
+    the scopes of `objects.get` and `objects.insert`.
+    """
+    value, uses = known(facts.machine), facts.wanted.buckets
+    if value is None or not uses:
+        return
+    scopes = {scope.removeprefix(_SCOPE) for scope in value.scopes}
+    told = {"instance": value.name, "scopes": list(value.scopes)}
+    unreadable = [use.url for use in uses if use.reads and not scopes & _READING]
+    unwritable = [use.url for use in uses if use.writes and not scopes & _WRITING]
+    if value.account and not unreadable and not unwritable:
+        text = f"the scopes of virtual machine `{value.name}` suffice for its buckets"
+        yield Found(level=Level.OK, subject=_subject(value.name), text=text, facts=told)
+        return
+    what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
+    yield Found(
+        level=Level.ERROR,
+        subject=_subject(value.name),
+        text=f"virtual machine `{value.name}` has scopes that do not let it {what} buckets"
+        if value.account
+        else f"virtual machine `{value.name}` runs without a service account",
+        why=f"whatever IAM says, nothing on it can {what} {', '.join(dict.fromkeys(unreadable + unwritable))}"
+        if value.account
+        else "no program on it has credentials of its own",
+        remedies=tuple(_widen(value, facts)),
+        facts=told,
+    )
+
+
+def _placed(value: Machine, wanted: Wanted) -> Found:
+    subject, told = _subject(value.name), {"instance": value.name, "zone": value.zone}
+    if value.zone == wanted.zone:
+        text = f"virtual machine `{value.name}` is in {value.zone} too"
+        return Found(level=Level.OK, subject=subject, text=text, facts=told)
+    is_near = region_of(value.zone) == wanted.region
+    return Found(
+        level=Level.WARNING if is_near else Level.ERROR,
+        subject=subject,
+        text=f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
+        + (", another zone of that region" if is_near else ", another region"),
+        why="what passes between zones is charged, and slower than within one"
+        if is_near
+        else "what passes between regions is charged, and slow",
+        remedies=(
+            Remedy(f"use a virtual machine in {wanted.zone}, or make the node in {value.zone} if it is offered there"),
+        ),
+        facts=told,
+    )
+
+
+def _widen(value: Machine, facts: Facts) -> Iterator[Remedy]:
+    """Yield how a machine gets scopes that leave everything to IAM; it has to stand still for that [documentation]."""
+    project, found = _project(facts.wanted), known(facts.project)
+    account = None
+    if not value.account:
+        account = found.default_account if found and project == facts.wanted.project else None
+        if account is None:
+            yield Remedy(
+                f"stop it and give it an account: `gcloud compute instances set-service-account {value.name} "
+                f"--zone={value.zone} --project={project} --service-account=ACCOUNT --scopes=cloud-platform`"
+            )
+            return
+    if value.status not in {"TERMINATED", "STOPPED"}:
+        yield Remedy(
+            "stop it, as its scopes can change only then", commands.stop_machine(project, value.zone, value.name)
+        )
+    text = "leave it to IAM what it may do, and start it again"
+    yield Remedy(text, commands.set_scopes(project, value.zone, value.name, account=account))
+
+
+def _subject(name: str) -> str:
+    return f"vm {name}"
+
+
+def _project(wanted: Wanted) -> str:
+    """Return the project that has the machine: the one that its link names, else the node's."""
+    found = _PROJECT.fullmatch(wanted.machine or "")
+    return found[1] if found else wanted.project
+
+
+RULES: tuple[Rule, ...] = (machine_place, machine_scopes, disk_place, attachable)

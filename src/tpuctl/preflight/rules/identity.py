@@ -62,24 +62,24 @@ def has_scopes(facts: Facts) -> Iterator[Found]:
     if lacks:
         yield Found(
             level=Level.ERROR,
-            subject=wanted.what,
+            subject=_subject(wanted),
             text=f"its scopes do not let it {' and '.join(lacks)} objects: {_ticked(scopes)}",
             why="programs on the node are refused with 403 whatever roles its account has, and scopes cannot be changed later",
             remedies=(_widened(wanted),),
             facts=about,
         )
     elif not (needs or can_read or can_write):
-        yield Found(level=Level.NOTE, subject=wanted.what, text="its scopes let it use no bucket", facts=about)
+        yield Found(level=Level.NOTE, subject=_subject(wanted), text="its scopes let it use no bucket", facts=about)
     else:
         words = "all Cloud APIs" if not scopes else "objects to read and write" if can_write else "objects to read"
-        yield Found(level=Level.OK, subject=wanted.what, text=f"its scopes reach {words}", facts=about)
+        yield Found(level=Level.OK, subject=_subject(wanted), text=f"its scopes reach {words}", facts=about)
 
 
 @rule("TPU204", "the account that the node runs as")
 def runs_as(facts: Facts) -> Iterator[Found]:
     """Say which account programs on the node are, and check that it is one of the node's own project.
 
-    It is a note which account that is: the Compute Engine default account unless another is named. It is a warning where a
+    It says which account that is: the Compute Engine default account unless another is named. It is a warning where a
     node is to be made with an account of another project: that takes `iam.serviceAccounts.actAs` there, and is refused
     unless that project's organisation allows it (`iam.disableCrossProjectServiceAccountUsage`). Where the project could not
     be read the default account is not known, which is said of the project. Source: API field text; documentation of IAM.
@@ -96,12 +96,12 @@ def runs_as(facts: Facts) -> Iterator[Found]:
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "an account that was named for it"
         text = f"it runs as `{account}`, {named}" + (f", of project `{home}`" if is_elsewhere else "")
-        yield Found(level=Level.NOTE, subject=wanted.what, text=text, facts=about)
+        yield Found(level=Level.OK, subject=_subject(wanted), text=text, facts=about)
         return
     show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
     yield Found(
         level=Level.WARNING,
-        subject=wanted.what,
+        subject=_subject(wanted),
         text=f"it is to run as `{account}`, an account of project `{home}`",
         why=f"that is refused unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
         remedies=(
@@ -120,7 +120,7 @@ def _short_names(wanted: Wanted) -> Iterator[Found]:
         full = [_PREFIX + _SHORT_NAMES[scope] for scope in short]
         yield Found(
             level=Level.WARNING,
-            subject=wanted.what,
+            subject=_subject(wanted),
             text=f"{_ticked(short)} {'is a short name' if len(short) == 1 else 'are short names'} of a scope that the "
             "Cloud TPU API is not known to accept",
             why="`gcloud compute instances` expands it before it asks, `gcloud compute tpus` does not",
@@ -133,12 +133,15 @@ def _widened(wanted: Wanted) -> Remedy:
     """Return how the node comes to scopes that suffice: a node that is there has to be made anew."""
     if wanted.node is None or wanted.name is None:
         return Remedy(f"leave `--scopes` out, which allows all Cloud APIs, or name `{ALL_APIS}`: roles decide then")
-    words = ["tpuctl", "up", wanted.name.node_id, "--zone", wanted.zone, "--project", wanted.project]
-    words += ["--type", wanted.spec.accelerator_type, "--version", wanted.spec.runtime_version]
+    name = wanted.name.node_id
     return Remedy(
-        "make it anew with the scope of all Cloud APIs, which loses its disk: roles decide then",
-        shlex.join([*words, "--scopes", ALL_APIS, "--replace"]),
+        f"make it anew, which loses its disk: `tpuctl up {name} --replace` with all options that it was made with and "
+        f"`--scopes {ALL_APIS}`; roles decide then"
     )
+
+
+def _subject(wanted: Wanted) -> str:
+    return wanted.name.node_id if wanted.name else wanted.spec.accelerator_type
 
 
 def _home(account: str) -> str | None:

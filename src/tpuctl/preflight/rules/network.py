@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @rule("TPU601", "the network exists")
 def network(facts: Facts) -> Iterator[Found]:
-    """Look whether the node's network exists: the one that is named, else `default`.
+    """Check whether the node's network exists: the one that is named, else `default`.
 
     It is an error where it does not; many organisations have no network `default`. A network of the legacy kind is a warning:
     it has no subnetworks, cannot be made any more, and whether Cloud TPU takes it is unverified. A network of another project
@@ -59,7 +59,7 @@ def network(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU602", "a subnetwork in the region")
 def subnetwork(facts: Facts) -> Iterator[Found]:
-    """Look whether the node's network has a subnetwork in the region of the zone.
+    """Check whether the node's network has a subnetwork in the region of the zone.
 
     It is an error where the named one does not exist there, or is in another region or another network; and where none is named
     and the network is in custom mode, which does not choose one itself. A subnetwork without a network is a warning where it is
@@ -88,10 +88,10 @@ def subnetwork(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU603", "a way to Google's APIs")
 def private_access(facts: Facts) -> Iterator[Found]:
-    """Look whether workers without external addresses can reach Google's APIs and buckets.
+    """Check whether workers without external addresses can reach Google's APIs and buckets.
 
-    It is an error where the node has none, or its organisation forbids them, and its subnetwork lacks Private Google Access.
-    Cloud NAT is a way too; it is not read. Source: API field text of `enableExternalIps`.
+    It is a warning where the node has none, or its organisation forbids them, and its subnetwork lacks Private Google
+    Access: Cloud NAT would be a way too, and is not read. Source: API field text of `enableExternalIps`.
     """
     interface, found = Interface.of(facts.wanted), known(facts.subnetwork)
     policy = known(facts.org_policies.get(EXTERNAL_IPS))
@@ -104,7 +104,7 @@ def private_access(facts: Facts) -> Iterator[Found]:
         return
     command = commands.enable_private_access(interface.project, found.region or facts.wanted.region, found.name)
     yield Found(
-        level=Level.ERROR,
+        level=Level.WARNING,
         subject=_subject(found.name),
         text=f"the workers will have no external address, and subnetwork `{found.name}` has no Private Google Access",
         why="they reach neither Google's APIs nor buckets; only Cloud NAT, which is not read, would let them",
@@ -178,7 +178,9 @@ def _unnamed(
     listed = commands.list_subnetworks(interface.project, its.name)
     # The API takes the subnetwork `default` where none is named [API field text], whatever the mode of the network.
     if belongs and (its.is_auto or its.name == "default"):
-        yield Found(level=Level.OK, subject=subject, text=f"network `{its.name}` has a subnetwork in {region}", facts=where)
+        yield Found(
+            level=Level.OK, subject=subject, text=f"network `{its.name}` has a subnetwork in {region}", facts=where
+        )
     elif its.is_auto:
         yield Found(
             level=Level.WARNING,

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.preflight.facts import Facts
 
-# What `diagnosis` calls the refusal of a zone that exists and hosts no TPUs.
-NO_TPUS = "zone-not-supported"
 _SHOWN = 6
 
 
@@ -55,16 +53,14 @@ def zone_is_open(facts: Facts) -> Iterator[Found]:
         return
     is_listed = accelerator.name in (known(facts.types) or ())
     others = _near(wanted.zone, accelerators.zones_of(accelerator))
-    remedy = Remedy(
-        f"open zones for it, by the documentation: {', '.join(others)}", own_commands.again(wanted, zone=others[0])
-    )
+    text = f"open zones for it, by the documentation: {', '.join(others)}"
     yield Found(
         level=Level.NOTE if is_listed else Level.WARNING,
         subject=wanted.zone,
         text=f"{wanted.zone} is a single-tenant zone for {accelerator.generation.name}"
         + (", and its list has the type" if is_listed else ""),
         why="the documentation says that such a zone needs an agreement with Google",
-        remedies=(remedy,),
+        remedies=(Remedy(text, own_commands.again(wanted, zone=others[0])),) if others else (),
         facts={"zone": wanted.zone, "acceleratorType": accelerator.name, "isListed": is_listed},
     )
 
@@ -167,10 +163,8 @@ def _sizes(types: tuple[str, ...], like: AcceleratorType) -> list[int]:
 
 def _summary(types: tuple[str, ...]) -> str:
     """Return the generations of a list of types."""
-    generations = {}
-    for name in types:
-        accelerator = accelerators.find(name)
-        generations[accelerator.generation.name if accelerator else name] = None
+    found = [(name, accelerators.find(name)) for name in types]
+    generations = dict.fromkeys(accelerator.generation.name if accelerator else name for name, accelerator in found)
     return ", ".join(generations) or "no TPUs"
 
 

@@ -32,7 +32,7 @@ _WORDS = {
 
 @rule("TPU501", "the APIs are enabled")
 def services(facts: Facts) -> Iterator[Found]:
-    """Look whether the project has the APIs enabled that the node needs.
+    """Check whether the project has the APIs enabled that the node needs.
 
     It is an error where `tpu.googleapis.com` is not, which makes nodes, or `compute.googleapis.com`, which has their
     network, firewall, disks and default account [documentation]. It is a warning where `storage.googleapis.com` is not and
@@ -61,7 +61,7 @@ def services(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU502", "the project is billed")
 def billing(facts: Facts) -> Iterator[Found]:
-    """Look whether the project has an open billing account.
+    """Check whether the project has an open billing account.
 
     Without one it is an error: the API refuses to make nodes (BILLING_DISABLED), also under a grant that makes them free.
     Source: API field `billingEnabled` of Cloud Billing.
@@ -96,7 +96,7 @@ def billing(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU503", "the organisation allows external addresses")
 def external_addresses(facts: Facts) -> Iterator[Found]:
-    """Look whether the organisation policy `compute.vmExternalIpAccess` lets a new node have external addresses.
+    """Check whether the organisation policy `compute.vmExternalIpAccess` lets a new node have external addresses.
 
     It is an error where the policy denies them all and the node asks for them. It is a warning where only named instances
     may have them, or none of some: the names of TPU workers are not known before they exist; and where the policy has a
@@ -127,7 +127,7 @@ def external_addresses(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU504", "OS Login")
 def os_login(facts: Facts) -> Iterator[Found]:
-    """Look whether the organisation policy `compute.requireOsLogin` is in force.
+    """Check whether the organisation policy `compute.requireOsLogin` is in force.
 
     It is a note: workers then ignore keys in metadata, and tpuctl adds the key to the profile of OS Login instead. Source:
     documentation of OS Login; that the policy reaches TPU workers is unverified.
@@ -151,7 +151,7 @@ def os_login(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU505", "Secure Boot where it is required")
 def secure_boot(facts: Facts) -> Iterator[Found]:
-    """Look whether the organisation policy `compute.requireShieldedVm` is met by a node that is to be created.
+    """Check whether the organisation policy `compute.requireShieldedVm` is met by a node that is to be created.
 
     It is an error where the policy is in force and the node does not ask for Secure Boot: the API answers with
     `Constraint constraints/compute.requireShieldedVm violated` (observed by users). It is a warning where the policy has a
@@ -181,7 +181,7 @@ def secure_boot(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU506", "the project is there")
 def project(facts: Facts) -> Iterator[Found]:
-    """Look whether the project exists and is active.
+    """Check whether the project exists and is active.
 
     It is an error where it does not exist, or is to be deleted. Where it could not be read, its number is not known, and with
     it the default account of the workers and which buckets are the project's own. Source: API field text of Project

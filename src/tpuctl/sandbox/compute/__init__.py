@@ -9,6 +9,9 @@ from tpuctl.sandbox.compute.firewalls import delete as delete_firewall
 from tpuctl.sandbox.compute.firewalls import get as get_firewall
 from tpuctl.sandbox.compute.firewalls import insert as insert_firewall
 from tpuctl.sandbox.compute.firewalls import list_ as list_firewalls
+from tpuctl.sandbox.compute.machine_changes import set_service_account
+from tpuctl.sandbox.compute.machine_changes import start as start_instance
+from tpuctl.sandbox.compute.machine_changes import stop as stop_instance
 from tpuctl.sandbox.compute.machines import (
     aggregate_disks,
     aggregate_instances,
@@ -54,4 +57,7 @@ __all__ = [
     "list_zones",
     "set_common_instance_metadata",
     "set_private_ip_google_access",
+    "set_service_account",
+    "start_instance",
+    "stop_instance",
 ]

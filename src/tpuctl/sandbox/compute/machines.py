@@ -36,6 +36,8 @@ def add_disk(session: Session, project: str, zone: str, name: str, *, fields: Js
         **fields,
         "type": link(project, f"zones/{zone}/diskTypes", str(fields.get("type", "pd-balanced"))),
     }
+    if "users" in fields:
+        document["users"] = [link(project, f"zones/{zone}/instances", user) for user in fields["users"]]
     session.resources.put(DISK, project, f"{zone}/{name}", document)
     return document
 

@@ -66,12 +66,15 @@ def add(session: Session, project: str, name: str, *, fields: Json, denied: tupl
 
 
 def location_type(location: str, *, is_placed: bool) -> str:
-    """Return the kind of place that a location in upper case is; `is_placed` when the bucket names its two regions."""
+    """Return the kind of place that a location in upper case is; `is_placed` when the bucket says where in it the data is.
+
+    A region with a placement is that of a zonal bucket (unverified: gcloud 528 gives the zone with `--placement`).
+    """
     if location in _DUAL_REGIONS or (is_placed and location in _MULTI_REGIONS):
         return "dual-region"
     if location in _MULTI_REGIONS:
         return "multi-region"
-    return "zone" if re.fullmatch(r".+\d-[A-Z]", location) else "region"
+    return "zone" if is_placed or re.fullmatch(r".+\d-[A-Z]", location) else "region"
 
 
 def opened(session: Session, call: Call, permission: str) -> Bucket:

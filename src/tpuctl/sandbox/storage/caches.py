@@ -1,4 +1,4 @@
-"""Anywhere Caches: zonal read caches of buckets. They are there when they were put there."""
+"""Anywhere Caches: zonal read caches of buckets. One that is made runs at once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 KIND = "storage.anywhereCache"
+_CHOSEN = ("admissionPolicy", "ingestOnWrite", "ttl")
 _LINK = "https://www.googleapis.com/storage/v1/b"
 
 
@@ -40,6 +41,27 @@ def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
     }
     session.resources.put(KIND, bucket, zone, document)
     return document
+
+
+def insert(session: Session, call: Call) -> Json:
+    """Answer anywhereCaches.insert with an operation that has ended; operations of Cloud Storage are not kept."""
+    bucket, zone = str(call.params["bucket"]), str(call.body.get("zone") or "")
+    session.log_request(call.method, f"{bucket}/{zone}")
+    opened(session, call, "storage.anywhereCaches.create")
+    if not zone:
+        raise refusals.invalid("Required")  # unverified words
+    if session.resources.get(KIND, bucket, zone) is not None:
+        raise refusals.cache_exists()
+    made = add(session, bucket, zone, fields={key: call.body[key] for key in _CHOSEN if call.body.get(key)})
+    number = session.next_incarnation(f"storage.operation/{bucket}")
+    # An operation's metadata is a message that the discovery document does not have.
+    return {
+        "kind": "storage#operation",
+        "name": f"projects/_/buckets/{bucket}/operations/sandbox-{number}",
+        "selfLink": f"{_LINK}/{bucket}/operations/sandbox-{number}",
+        "done": True,
+        "response": {"@type": "type.googleapis.com/google.storage.control.v2.AnywhereCache", **made},
+    }
 
 
 def get(session: Session, call: Call) -> Json:

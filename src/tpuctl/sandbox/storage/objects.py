@@ -78,9 +78,9 @@ def store(session: Session, bucket: str, name: str, *, media: Media, fields: Jso
     if checksum := checksums.crc32c(media.content):
         document["crc32c"] = checksum
     if current is not None:
-        session.resources.delete_content(_key(bucket, current))
+        session.resources.delete_content(key(bucket, current))
     session.resources.put(KIND, bucket, name, document)
-    session.resources.put_content(_key(bucket, document), media.content)
+    session.resources.put_content(key(bucket, document), media.content)
     return document
 
 
@@ -106,7 +106,7 @@ def get(session: Session, call: Call) -> Json | Response:
         "x-goog-stored-content-length": document["size"],
         "x-goog-stored-content-encoding": document.get("contentEncoding", "identity"),
     }
-    return Response(200, session.resources.content(_key(bucket, document)), headers)
+    return Response(200, session.resources.content(key(bucket, document)), headers)
 
 
 def list_(session: Session, call: Call) -> Json:
@@ -146,7 +146,7 @@ def delete(session: Session, call: Call) -> Json | Response:
     if document is None:
         raise refusals.no_object(bucket, name)
     session.resources.delete(KIND, bucket, name)
-    session.resources.delete_content(_key(bucket, document))
+    session.resources.delete_content(key(bucket, document))
     return Response(204, b"")
 
 
@@ -185,5 +185,6 @@ def _check_hashes(body: Json, content: bytes) -> None:
         raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{calculated}".')
 
 
-def _key(bucket: str, document: Json) -> str:
+def key(bucket: str, document: Json) -> str:
+    """Return the name under which the bytes of an object are kept."""
     return f"{bucket}/{document['name']}#{document['generation']}"

@@ -12,6 +12,23 @@ def no_bucket() -> ApiError:
     return ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")
 
 
+def taken(*, is_own: bool) -> ApiError:
+    """Return the answer to a bucket whose name is taken (observed: substratusai/runbooks#31, users of gcloud)."""
+    if is_own:
+        message = "Your previous request to create the named bucket succeeded and you already own it."
+    else:
+        message = (
+            "The requested bucket name is not available. The bucket namespace is shared by all users of the system. Please "
+            "select a different name and try again."
+        )
+    return ApiError(409, "ALREADY_EXISTS", message)
+
+
+def locked(bucket: str) -> ApiError:
+    """Return the answer to a change of a retention policy that is locked (words unverified)."""
+    return ApiError(403, "PERMISSION_DENIED", f"Cannot change a locked Retention Policy for bucket '{bucket}'.")
+
+
 def no_object(bucket: str, name: str) -> ApiError:
     """Return the answer about an object that does not exist (words unverified)."""
     return ApiError(404, "NOT_FOUND", f"No such object: {bucket}/{name}")
@@ -20,6 +37,11 @@ def no_object(bucket: str, name: str) -> ApiError:
 def no_cache() -> ApiError:
     """Return the answer about an Anywhere Cache that does not exist (words unverified)."""
     return ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")
+
+
+def cache_exists() -> ApiError:
+    """Return the answer to a second Anywhere Cache in a zone (words unverified)."""
+    return ApiError(409, "ALREADY_EXISTS", "The bucket already has an Anywhere Cache in this zone.")
 
 
 def forbidden(permission: str) -> ApiError:

@@ -134,11 +134,14 @@ class World:
         return 1.0 if self._injected else self._rate().speed
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Close the connections of this thread and of those that have ended.
+
+        A thread that is at work keeps its own until it ends: SQLite crashes where a connection is closed under it.
+        """
+        mine = threading.current_thread()
         with self._lock:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+            for thread in [each for each in self._connections if each is mine or not each.is_alive()]:
+                self._connections.pop(thread).close()
             self._local = threading.local()
 
     def __enter__(self) -> World:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.colocation import retrieval
 from tpuctl.colocation.table import load
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
-from tpuctl.preflight.rules.buckets.uses import command, each_known, root, update
+from tpuctl.preflight.rules.buckets.uses import command, each_known, payer, root, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ def storage_class(facts: Facts) -> Iterator[Found]:
             why = "what is read becomes STANDARD again and its reads are not charged; each object costs a small fee a month"
             yield Found(level=Level.NOTE, subject=name, text=text, why=why, facts=values)
         elif class_ in _LEVELS:
-            yield _charged(about, class_, values)
+            yield _charged(facts, about, class_, values)
         elif class_ in load().classes:
             yield Found(
                 level=Level.OK, subject=name, text=f"`{name}` is {class_}: reading is not charged", facts=values
@@ -49,7 +49,7 @@ def storage_class(facts: Facts) -> Iterator[Found]:
             yield Found(level=Level.UNKNOWN, subject=name, text=text, facts=values)
 
 
-def _charged(about: BucketFacts, class_: str, values: Mapping[str, Any]) -> Found:
+def _charged(facts: Facts, about: BucketFacts, class_: str, values: Mapping[str, Any]) -> Found:
     name, price, days = root(about.use.bucket), retrieval(class_), load().classes[class_].days
     why = [f"reading it is charged each time, {price} beside the network"] if about.use.reads else []
     why += [f"each checkpoint is billed for {days} days, however soon it is deleted"] if about.use.writes else []
@@ -60,10 +60,10 @@ def _charged(about: BucketFacts, class_: str, values: Mapping[str, Any]) -> Foun
         text=f"new objects in `{name}` are {class_}",
         why="; ".join(why) or None,
         remedies=(
-            Remedy("make new objects STANDARD", update(about, "--default-storage-class=STANDARD")),
+            Remedy("make new objects STANDARD", update(facts, about, "--default-storage-class=STANDARD")),
             Remedy(
                 "rewrite the objects that are there, which is charged as one read",
-                command("storage", "objects", "update", pattern, "--storage-class=STANDARD"),
+                command("storage", "objects", "update", pattern, "--storage-class=STANDARD", *payer(facts, about)),
             ),
         ),
         facts={
@@ -97,7 +97,7 @@ def held(facts: Facts) -> Iterator[Found]:
             subject=name,
             text=f"checkpoints in `{name}` cannot be deleted or overwritten: {', and '.join(reasons)}",
             why="programs that keep the last few checkpoints, or write to the same name again, fail there",
-            remedies=tuple(_releases(about, bucket)),
+            remedies=tuple(_releases(facts, about, bucket)),
             facts={
                 "retentionPeriod": int(bucket.retention.total_seconds()) if bucket.retention else 0,
                 "isLocked": bucket.retention_is_locked,
@@ -111,15 +111,17 @@ def _policy(bucket: Bucket, period: timedelta) -> str:
     return f"a {locked}retention policy keeps them for {_in_words(period)}"
 
 
-def _releases(about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
+def _releases(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
     if bucket.retention and bucket.retention_is_locked:
         yield Remedy("write checkpoints to another bucket: a locked retention policy cannot be removed or shortened")
         return
     if bucket.retention:
-        yield Remedy("remove the retention policy, if it is yours to remove", update(about, "--clear-retention-period"))
+        yield Remedy(
+            "remove the retention policy, if it is yours to remove", update(facts, about, "--clear-retention-period")
+        )
     if bucket.default_event_based_hold:
         text = "end the hold for new objects; those that are there keep theirs"
-        yield Remedy(text, update(about, "--no-default-event-based-hold"))
+        yield Remedy(text, update(facts, about, "--no-default-event-based-hold"))
 
 
 @rule("TPU107", "what is deleted is gone")
@@ -149,7 +151,7 @@ def kept(facts: Facts) -> Iterator[Found]:
             subject=name,
             text=f"checkpoints that are deleted from `{name}` or overwritten there are billed on: {_keeping(bucket)}",
             why="a run that writes a checkpoint every few minutes and keeps the last few pays for all of them",
-            remedies=tuple(_endings(about, bucket)),
+            remedies=tuple(_endings(facts, about, bucket)),
             facts=values,
         )
 
@@ -163,12 +165,12 @@ def _keeping(bucket: Bucket) -> str:
     return ", and ".join(parts)
 
 
-def _endings(about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
+def _endings(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
     if bucket.versioning:
-        yield Remedy("keep no old versions; those that are there stay", update(about, "--no-versioning"))
+        yield Remedy("keep no old versions; those that are there stay", update(facts, about, "--no-versioning"))
     if bucket.soft_delete:
         text = "delete for good at once; nothing can be restored then, so do it only where all is temporary"
-        yield Remedy(text, update(about, "--clear-soft-delete"))
+        yield Remedy(text, update(facts, about, "--clear-soft-delete"))
 
 
 def _deletes_old_versions(raw: Mapping[str, Any]) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.colocation import Relation, best_locations, regions_within, relation, spans
-from tpuctl.preflight.fact import known
 from tpuctl.preflight.findings import Remedy
+from tpuctl.preflight.own_commands import again
 from tpuctl.preflight.rules.buckets.nearby import generation_of, nearby
-from tpuctl.preflight.rules.buckets.uses import command, root
+from tpuctl.preflight.rules.buckets.uses import command, payer, root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +53,15 @@ def _tpu_to_data(facts: Facts, about: BucketFacts, placement: Placement) -> Reme
 
 
 def _check(facts: Facts, about: BucketFacts, accelerator_type: str, zone: str) -> str:
-    options = (f"--project={facts.wanted.project}", f"--type={accelerator_type}", f"--zone={zone}")
-    return shlex.join(["tpuctl", "check", *options, f"--bucket={about.use.url}"])
+    # Nothing is made by it, whatever the node is called.
+    nameless = replace(facts.wanted, name=None)
+    return again(nameless, zone=zone, accelerator_type=accelerator_type, more=(f"{_flag(about)}={about.use.url}",))
+
+
+def _flag(about: BucketFacts) -> str:
+    if about.use.reads and about.use.writes:
+        return "--bucket"
+    return "--data-bucket" if about.use.reads else "--checkpoint-bucket"
 
 
 def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement) -> Iterator[Remedy]:
@@ -70,13 +77,8 @@ def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement) -> Iter
         target = f"{root(name)}/{about.use.prefix}".rstrip("/")
         yield Remedy(
             "and copy the data there, which is billed once like reading it once",
-            command("storage", "rsync", "--recursive", about.use.url, target, *_payer(facts, about)),
+            command("storage", "rsync", "--recursive", about.use.url, target, *payer(facts, about)),
         )
-
-
-def _payer(facts: Facts, about: BucketFacts) -> tuple[str, ...]:
-    bucket, payer = known(about.bucket), facts.wanted.billing_project
-    return (f"--billing-project={payer}",) if bucket and bucket.requester_pays and payer else ()
 
 
 def _cache(facts: Facts, about: BucketFacts) -> Remedy:
@@ -85,7 +87,7 @@ def _cache(facts: Facts, about: BucketFacts) -> Remedy:
     return Remedy(
         f"or, for data that is read many times, put an Anywhere Cache (Rapid Cache) of the bucket into {zone}; it has prices "
         "of its own",
-        command("storage", "buckets", "anywhere-caches", "create", root(about.use.bucket), zone, *_payer(facts, about)),
+        command("storage", "buckets", "anywhere-caches", "create", root(about.use.bucket), zone, *payer(facts, about)),
     )
 
 

@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING
 
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
-from tpuctl.preflight.rules.buckets.uses import each_bucket, each_known, root, update
+from tpuctl.preflight.rules.buckets.uses import REQUESTER_PAYS, each_bucket, each_known, root, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.model.bucket import Bucket
     from tpuctl.preflight.facts import BucketFacts, Facts
-
-# What `diagnosis` calls the refusal of a request that names nobody who pays.
-_REQUESTER_PAYS = "storage-requester-pays"
 
 
 @rule("TPU103", "the bucket belongs to the TPU's project")
@@ -64,7 +61,7 @@ def requester_pays(facts: Facts) -> Iterator[Found]:
             case Known():
                 name = root(about.use.bucket)
                 yield Found(level=Level.OK, subject=name, text=f"the owner of `{name}` pays for requests")
-            case Unknown(error_id=error_id) if error_id == _REQUESTER_PAYS:
+            case Unknown(error_id=error_id) if error_id == REQUESTER_PAYS:
                 yield _unpaid(facts, about, None)
             case Absent() | Unknown():
                 pass
@@ -86,12 +83,12 @@ def _unpaid(facts: Facts, about: BucketFacts, bucket: Bucket | None) -> Found:
     name, project = root(about.use.bucket), known(facts.project)
     remedies = [
         Remedy(
-            f"name the project that pays, such as `{facts.wanted.project}`, as the billing project, here and in the "
-            "programs that use the bucket"
+            f"name the project that pays, such as `--billing-project={facts.wanted.project}`, here and in the programs that "
+            "use the bucket"
         )
     ]
     if bucket and project and bucket.project_number == project.number:
-        remedies.append(Remedy("or let the bucket's own project pay", update(about, "--no-requester-pays")))
+        remedies.append(Remedy("or let the bucket's own project pay", update(facts, about, "--no-requester-pays")))
     return Found(
         level=Level.ERROR,
         subject=name,

@@ -27,9 +27,9 @@ _LEVELS = {
     Relation.UNKNOWN: Level.UNKNOWN,
 }
 _DISTANCES = {
-    Relation.MULTI_REGION: "the data is somewhere in the multi-region: reads are slower, at a speed that varies",
-    Relation.SAME_AREA: "every read leaves its region: it is slower",
-    Relation.OTHER_AREA: "every read crosses between continents: it is far slower",
+    Relation.MULTI_REGION: "the data is somewhere in the multi-region: {each}s are slower, at a speed that varies",
+    Relation.SAME_AREA: "every {each} crosses between regions: it is slower",
+    Relation.OTHER_AREA: "every {each} crosses between continents: it is far slower",
 }
 
 
@@ -104,11 +104,12 @@ def _untold(facts: Facts, placement: Placement, name: str, values: dict[str, Any
 
 
 def _why(how: Relation, costs: Price | None, about: BucketFacts, facts: Facts) -> str:
+    text = _DISTANCES[how].format(each="read" if about.use.reads else "write")
     if costs is None:
-        return _DISTANCES[how]
+        return text
     if costs.is_free:
-        return f"{_DISTANCES[how]}; it is free by the price in your settings"
-    text = f"{_DISTANCES[how]}, and billed: {costs}"
+        return f"{text}; it is free by the price in your settings"
+    text += f", and billed: {costs}" if about.use.reads else f", and reading it back is billed: {costs}"
     if size := _epoch(facts, about):
         text += f"; reading all {size_in_words(size)} once, an epoch, costs {costs.of(size)}"
     return text
@@ -130,12 +131,8 @@ def _is_cached(facts: Facts, about: BucketFacts) -> bool:
 
 def _caches_unread(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
     name, zone = root(about.use.bucket), facts.wanted.zone
-    permission = fact.permission or "storage.anywhereCaches.list"
-    if fact.is_passing:
-        remedy = Remedy("run the check again")
-    else:
-        remedy = Remedy(f"ask the bucket's owner for `{permission}`, which the role `roles/storage.admin` has")
-    return unread(fact, name, f"whether an Anywhere Cache in {zone} serves `{name}`", remedy)
+    what = f"whether an Anywhere Cache in {zone} serves `{name}`"
+    return unread(facts, fact, name, what, permission="storage.anywhereCaches.list", role="roles/storage.admin")
 
 
 def _values(facts: Facts, about: BucketFacts, placement: Placement, costs: Price | None) -> dict[str, Any]:

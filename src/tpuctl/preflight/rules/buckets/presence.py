@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
-from tpuctl.preflight.rules.buckets.uses import command, each_bucket, root, size_in_words, unread
+from tpuctl.preflight.rules.buckets.uses import command, each_bucket, payer, root, size_in_words, unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,25 +47,12 @@ def readable(facts: Facts) -> Iterator[Found]:
 
 def _unreadable(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
     name = root(about.use.bucket)
-    permission = fact.permission or "storage.buckets.get"
+    role = "roles/storage.legacyBucketReader"
+    found = unread(facts, fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
     where = "" if about.placement else "where it is, "
-    if fact.error_id == "storage-requester-pays":
-        remedy = Remedy(f"name the project that pays, such as `{facts.wanted.project}`, as the billing project")
-    elif fact.is_passing:
-        remedy = Remedy("run the check again")
-    else:
-        remedy = Remedy(
-            f"ask the bucket's owner for `{permission}`, which the role `roles/storage.legacyBucketReader` has, "
-            "for whoever runs the check"
-        )
-    found = unread(fact, name, f"`{name}`", remedy)
-    return Found(
-        level=found.level,
-        subject=name,
-        text=found.text,
+    return replace(
+        found,
         why=f"so it stays open {where}whose it is, who pays, its storage class, and what it keeps or forbids to delete",
-        remedies=found.remedies,
-        facts={"permission": permission},
         is_passing=fact.is_passing or (isinstance(about.layout, Unknown) and about.layout.is_passing),
     )
 
@@ -74,7 +62,8 @@ def empty(facts: Facts) -> Iterator[Found]:
     """Check that something is below the prefix that will be read, or in the bucket where no prefix is named.
 
     A mistyped prefix lists nothing and raises nothing: training starts on no data, or fails after the TPU was paid for. A
-    warning, as the data may still be on its way (API storage v1, objects.list).
+    warning, as the data may still be on its way; a note for a bucket that is written too, where no prefix was named: it may
+    be for checkpoints only (API storage v1, objects.list).
     """
     for about in facts.buckets:
         use = about.use
@@ -82,18 +71,15 @@ def empty(facts: Facts) -> Iterator[Found]:
             continue
         match about.contents:
             case Known(contents):
-                yield _of_contents(about, contents)
+                yield _of_contents(facts, about, contents)
             case Unknown() as fact:
-                permission = fact.permission or "storage.objects.list"
-                again = "run the check again"
-                asked = f"ask the bucket's owner for `{permission}`, which the role `roles/storage.objectViewer` has"
-                remedy = Remedy(again if fact.is_passing else asked)
-                yield unread(fact, use.url, f"what is in `{use.url}`", remedy)
+                what, role = f"what is in `{use.url}`", "roles/storage.objectViewer"
+                yield unread(facts, fact, use.url, what, permission="storage.objects.list", role=role)
             case Absent() | None:
                 pass
 
 
-def _of_contents(about: BucketFacts, contents: Contents) -> Found:
+def _of_contents(facts: Facts, about: BucketFacts, contents: Contents) -> Found:
     use = about.use
     values = {"objects": contents.objects, "size": contents.size, "isComplete": contents.is_complete}
     if contents.objects:
@@ -102,12 +88,17 @@ def _of_contents(about: BucketFacts, contents: Contents) -> Found:
         text = f"`{use.url}` has {more}{objects}, {size_in_words(contents.size)}"
         return Found(level=Level.OK, subject=use.url, text=text, facts=values)
     there = f"nothing is below `{use.url}/`" if use.prefix else f"`{use.url}` is empty"
+    if not contents.is_complete:
+        # A page may hold nothing but markers of folders, or nothing at all, and be followed by others.
+        return Found(level=Level.NOTE, subject=use.url, text=f"the first page of `{use.url}` lists no data", facts=values)
     checkpoints = "; that is fine where only checkpoints will go there" if use.writes else ""
     return Found(
-        level=Level.WARNING,
+        level=Level.NOTE if use.writes and not use.prefix else Level.WARNING,
         subject=use.url,
         text=there,
         why=f"a program that reads it finds no data{checkpoints}",
-        remedies=(Remedy("look at what the bucket has", command("storage", "ls", root(use.bucket))),),
+        remedies=(
+            Remedy("look at what the bucket has", command("storage", "ls", root(use.bucket), *payer(facts, about))),
+        ),
         facts=values,
     )

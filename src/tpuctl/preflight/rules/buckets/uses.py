@@ -6,8 +6,8 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.preflight.fact import Known
-from tpuctl.preflight.findings import Found, Level
+from tpuctl.preflight.fact import Known, known
+from tpuctl.preflight.findings import Found, Level, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from tpuctl.model.bucket import Bucket
     from tpuctl.preflight.fact import Unknown
     from tpuctl.preflight.facts import BucketFacts, Facts
-    from tpuctl.preflight.findings import Remedy
 
+# What `diagnosis` calls the refusal of a request that names nobody who pays.
+REQUESTER_PAYS = "storage-requester-pays"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -44,14 +45,23 @@ def each_known(facts: Facts) -> Iterator[tuple[BucketFacts, Bucket]]:
             yield about, about.bucket.value
 
 
-def unread(fact: Unknown, subject: str, what: str, *remedies: Remedy) -> Found:
-    """Return the finding that something could not be read; `what` is it."""
+def unread(facts: Facts, fact: Unknown, subject: str, what: str, *, permission: str, role: str) -> Found:
+    """Return the finding that `what` could not be read. `role` has the `permission` that reading it takes."""
+    needed = fact.permission or permission
+    if fact.error_id == REQUESTER_PAYS:
+        advice = f"name the project that pays, such as `--billing-project={facts.wanted.project}`"
+    elif fact.is_passing:
+        advice = f"check again; reading it takes the permission `{needed}`"
+    else:
+        advice = (
+            f"ask the bucket's owner for the permission `{needed}`, which the role `{role}` has, for whoever checks"
+        )
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
         text=f"{what} could not be read: {fact.reason}",
-        remedies=remedies,
-        facts={"permission": fact.permission},
+        remedies=(Remedy(advice),),
+        facts={"permission": needed},
         is_passing=fact.is_passing,
     )
 
@@ -61,9 +71,15 @@ def root(bucket: str) -> str:
     return f"gs://{bucket}"
 
 
-def update(about: BucketFacts, *flags: str) -> str:
+def payer(facts: Facts, about: BucketFacts) -> tuple[str, ...]:
+    """Return the flag that names who pays, where a bucket's requester does."""
+    bucket, project = known(about.bucket), facts.wanted.billing_project
+    return (f"--billing-project={project}",) if bucket and bucket.requester_pays and project else ()
+
+
+def update(facts: Facts, about: BucketFacts, *flags: str) -> str:
     """Return the command that changes a bucket's settings."""
-    return command("storage", "buckets", "update", root(about.use.bucket), *flags)
+    return command("storage", "buckets", "update", root(about.use.bucket), *flags, *payer(facts, about))
 
 
 def command(*words: str) -> str:

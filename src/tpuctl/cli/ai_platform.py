@@ -1,0 +1,86 @@
+"""What `tpuctl check --ai-platform FILE` does: read a job of AI Platform Training, say what to do now, write its successor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.output.findings import SCHEMA_VERSION, finding_to_json, page, summary
+from tpuctl.output.terminal import Format
+from tpuctl.preflight.ai_platform import from_ai_platform
+from tpuctl.preflight.findings import Level
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+    from tpuctl.preflight.ai_platform import Translation
+
+_TARGET = "tpuctl.yaml"
+_SUFFIXES = (".yaml", ".yml")
+_STDIN = "-"
+
+
+def translate(app: App, name: str, *, write: str | None = None, yes: bool = False, strict: bool = False) -> int:
+    """Show what a job comes to, and write its `tpuctl.yaml`: to `write`, else to stdout. Return the exit code.
+
+    Findings go to stderr, since stdout has the file; with `write` stdout has the command that replaces the job. What is there
+    already is overwritten only where `yes` says so or the user does. No call is made. Raises `InvalidInputError` for a file
+    that cannot be read or holds no job with a TPU, `NotConfirmedError` for a no.
+    """
+    target = write or _TARGET
+    if not target.endswith(_SUFFIXES):
+        raise InvalidInputError(
+            f"`--write {target}`: `tpuctl run --up` knows a file by its ending", hint=f"write to `{target}.yaml`"
+        )
+    translation = from_ai_platform(_read(app, name), name if name != _STDIN else "stdin", target=target)
+    if write is not None and translation.file is not None:
+        _write(app, app.invocation.folder / Path(write).expanduser(), translation.file, yes=yes)
+    _show(app, translation, is_written=write is not None)
+    return ExitCode.CHECK_FAILED if translation.report.fails(strict=strict) else ExitCode.OK
+
+
+def _show(app: App, translation: Translation, *, is_written: bool) -> None:
+    terminal, report = app.terminal, translation.report
+    if app.format in {Format.JSON, Format.YAML}:
+        counts = {str(level): len(report.of(level)) for level in Level}
+        findings = [finding_to_json(finding) for finding in report.findings]
+        body = {"schemaVersion": SCHEMA_VERSION, **translation.to_json(), "summary": counts, "findings": findings}
+        terminal.data(body, app.format)
+        return
+    if app.format is Format.NAME:
+        terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
+        return
+    width = terminal.streams.width
+    terminal.note("\n".join(page(report, width=width, colored=False, verbose=app.is_verbose)))
+    terminal.note(summary(report))
+    if translation.file is None:
+        terminal.warn("no tpuctl.yaml is made: the errors say why")
+    elif is_written and translation.command:
+        terminal.write(translation.command)
+    else:
+        terminal.write(translation.file.removesuffix("\n"))
+
+
+def _read(app: App, name: str) -> str:
+    if name == _STDIN:
+        return app.invocation.streams.stdin.read()
+    try:
+        return (app.invocation.folder / Path(name).expanduser()).read_text("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"`--ai-platform {name}`: it is not UTF-8 text") from None
+    except OSError as error:
+        raise InvalidInputError(f"`--ai-platform {name}` cannot be read: {error.strerror or error}") from error
+
+
+def _write(app: App, path: Path, text: str, *, yes: bool) -> None:
+    """Write the file. What is there and says the same is left alone."""
+    try:
+        if not path.exists():
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        elif path.read_text("utf-8", errors="replace") != text:
+            if not app.terminal.confirm(f"overwrite {path}?", yes=yes):
+                raise NotConfirmedError(f"{path} is left as it was", hint="name another file with `--write`")
+            path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InvalidInputError(f"cannot write {path}: {error.strerror or error}") from error

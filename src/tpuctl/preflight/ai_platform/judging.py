@@ -1,0 +1,71 @@
+"""What a rule about a job of AI Platform Training is, and what it looks at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl.preflight.findings import Found, Level, Remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tpuctl.preflight.ai_platform.document import Text
+    from tpuctl.preflight.ai_platform.replacement import Replacement
+    from tpuctl.preflight.ai_platform.storage import Storage
+    from tpuctl.preflight.ai_platform.training_input import TrainingInput
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job, and what is to come of it: a file, `target`, and the command that replaces the submission."""
+
+    job: TrainingInput
+    replacement: Replacement | None
+    storage: Storage
+    target: str
+    command: str | None
+
+    def found(
+        self,
+        level: Level,
+        said: Text | str | None,
+        text: str,
+        *,
+        why: str | None = None,
+        remedies: Iterable[Remedy] = (),
+    ) -> Found:
+        """Return a finding about a field: the field itself, or the path of one that is absent; else about the whole job."""
+        path = tuple(said.split(".")) if isinstance(said, str) else ()
+        source = self.job.document.source
+        subject = self.job.place(*path) if said is None or isinstance(said, str) else f"{source} line {said.line}"
+        facts: dict[str, object] = {"file": source, "line": int(subject.rpartition(" ")[2])}
+        if said is not None:
+            facts["key"] = said if isinstance(said, str) else said.key
+            facts["value"] = None if isinstance(said, str) else said.value or None
+        return Found(level=level, subject=subject, text=text, why=why, remedies=tuple(remedies), facts=facts)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRule:
+    """One rule: a question about a job. `text` says, for the reference, what is checked and why."""
+
+    id: str
+    title: str
+    text: str
+    judge: Callable[[Case], Iterable[Found]]
+
+
+def job_rule(id_: str, title: str) -> Callable[[Callable[[Case], Iterable[Found]]], JobRule]:
+    """Make a rule of a function; its docstring is the reference's text."""
+
+    def made(judge: Callable[[Case], Iterable[Found]]) -> JobRule:
+        return JobRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
+
+    return made
+
+
+def listing(words: Iterable[object], *, last: str = "or") -> str:
+    """Return `8`, `32 or 128`, `32, 128 or 256`."""
+    texts = [str(word) for word in words]
+    return f" {last} ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

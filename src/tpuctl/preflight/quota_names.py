@@ -1,0 +1,112 @@
+"""The quotas of the Cloud TPU API: which one a node counts against, and which limit is which by its name.
+
+Names that were observed: metrics such as `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
+`TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612). They are matched by their words, since the rest is not documented.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpuctl import accelerators
+from tpuctl.model.states import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tpuctl.accelerators import AcceleratorType
+    from tpuctl.model.project import QuotaLimit
+
+_WORD = re.compile(r"tpu(?=v\d)|v\d[a-z]?(?![a-z])|[a-z]+", re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
+_GENERATION = re.compile(r"v(\d)([a-z]?)")
+# Generations whose slices of several workers have a quota of their own; v4 has one quota only, called that of pods.
+_OF_SLICES = frozenset({"v2", "v3"})
+_SCOPES = ("zone", "region")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What one quota counts. `kind` is `pod` for slices of v2 and v3, `serving` for small types of v5e, else empty.
+
+    Spot and preemptible nodes share one. Reserved ones are taken to count as on-demand (unverified).
+    """
+
+    generation: str
+    is_preemptible: bool
+    kind: str = ""
+
+    @classmethod
+    def of(cls, accelerator: AcceleratorType, tier: Tier | None) -> Pool:
+        """Return the quota that a node counts against."""
+        generation = accelerator.generation
+        is_pod = generation.name in _OF_SLICES and accelerator.is_slice
+        kind = "pod" if is_pod else "serving" if accelerator.size in generation.serving else ""
+        return cls(generation.name, tier in {Tier.SPOT, Tier.PREEMPTIBLE}, kind)
+
+    @classmethod
+    def named(cls, text: str) -> Pool | None:
+        """Return what a metric's or a limit's name counts, or nothing where it names no generation."""
+        words = _words(text)
+        generation = next(filter(None, (_generation(word, words) for word in words)), None)
+        if generation is None:
+            return None
+        kind = "pod" if "pod" in words and generation in _OF_SLICES else "serving" if "serving" in words else ""
+        return cls(generation, not words.isdisjoint({"preemptible", "spot"}), kind)
+
+    def __str__(self) -> str:
+        tier = "preemptible" if self.is_preemptible else "on-demand"
+        return " ".join(filter(None, (tier, self.generation, {"pod": "slices", "serving": "serving"}.get(self.kind))))
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit that holds in a place, which is a zone, a region or, empty, the whole project."""
+
+    metric: str
+    name: str
+    place: str
+    value: int | None
+
+    def holds_in(self, zone: str) -> bool:
+        """Tell whether what is in a zone counts."""
+        return self.place in {"", zone, zone.rpartition("-")[0]}
+
+
+def limits(quotas: Iterable[QuotaLimit], pool: Pool, zone: str) -> tuple[Limit, ...]:
+    """Return the limits that a pool has for a zone: of the zone and of its region, both count [observed: skypilot source]."""
+    return tuple(dict.fromkeys(_limits(tuple(quotas), pool, zone)))
+
+
+def _limits(quotas: tuple[QuotaLimit, ...], pool: Pool, zone: str) -> Iterator[Limit]:
+    places = {"zone": zone, "region": zone.rpartition("-")[0], "": ""}
+    of_pool = [quota for quota in quotas if pool in {Pool.named(quota.metric), Pool.named(quota.name)}]
+    for metric, name, scope in dict.fromkeys((quota.metric, quota.name, _scope(quota)) for quota in of_pool):
+        same = [quota for quota in of_pool if (quota.metric, quota.name, _scope(quota)) == (metric, name, scope)]
+        # A limit of the place itself counts; else the one that names no place, which is for all the others.
+        own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
+        for quota in own or [quota for quota in same if not quota.places]:
+            yield Limit(metric, name, places[scope], quota.value)
+
+
+def _scope(quota: QuotaLimit) -> str:
+    """Return what a limit is for each of: a zone, a region, or nothing but the project."""
+    text = f"{quota.unit} {quota.name}".lower()
+    return next((scope for scope in _SCOPES if f"{{{scope}}}" in text or f"per{scope}" in text), "")
+
+
+def _words(text: str) -> frozenset[str]:
+    last = re.split(r"per ?project", text.rpartition("/")[2], flags=re.IGNORECASE)[0]
+    apart = re.sub(r"lite ?-?pod", " litepod ", _CAMEL.sub(" ", last), flags=re.IGNORECASE)
+    return frozenset(word.lower() for word in _WORD.findall(apart))
+
+
+def _generation(word: str, words: frozenset[str]) -> str | None:
+    found = _GENERATION.fullmatch(word)
+    if found is None:
+        return None
+    letter = found[2].removesuffix("s") or ("e" if "litepod" in words else "")
+    name = f"v{found[1]}{letter}"
+    return name if name in accelerators.load().generations else None

@@ -1,0 +1,97 @@
+"""Rules about external addresses, of which every worker takes one unless it is made without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.preflight import own_commands
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
+from tpuctl.preflight.unread import unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.preflight.facts import Facts
+    from tpuctl.preflight.wanted import Wanted
+
+METRIC = "IN_USE_ADDRESSES"
+# What a region has unless more was asked for [observed: users' logs].
+MANY = 8
+
+
+@rule("TPU403", "external addresses")
+def addresses_are_enough(facts: Facts) -> Iterator[Found]:
+    """Check that the region's quota of external addresses (IN_USE_ADDRESSES) has one left for each worker.
+
+    An error where it has not: a slice is not made in part. Silent for nodes without external addresses. That workers count
+    against this quota was observed by users; it is not documented.
+    """
+    wanted, needed = facts.wanted, _workers(facts.wanted)
+    if not wanted.creates or not needed or facts.region_quotas is None:
+        return
+    match facts.region_quotas:
+        case Known(quotas) if METRIC in quotas:
+            limit = round(quotas[METRIC].limit)
+            used = max(round(quotas[METRIC].usage) - _freed(wanted), 0)
+            values = {"metric": METRIC, "region": wanted.region, "limit": limit, "held": used, "needed": needed}
+            if used + needed <= limit:
+                text = f"{used + needed} of {limit} external addresses in {wanted.region}"
+                yield Found(level=Level.OK, subject=wanted.region, text=text, facts=values)
+                return
+            left = max(limit - used, 0)
+            page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
+            yield Found(
+                level=Level.ERROR,
+                subject=wanted.region,
+                text=f"{_count(needed)} needed in {wanted.region}, and {left} of {limit} are left",
+                why="every worker takes one, and a slice is not made in part",
+                remedies=(_without(wanted), Remedy(f"ask for more of {METRIC} in {wanted.region}: {page}")),
+                facts=values,
+            )
+        case Known() | Absent():
+            text = f"{wanted.region} shows no quota of external addresses"
+            values = {"metric": METRIC, "region": wanted.region, "needed": needed}
+            yield Found(level=Level.NOTE, subject=wanted.region, text=text, facts=values)
+        case Unknown() as unknown:
+            what = f"how many external addresses {wanted.region} has left"
+            yield unread(unknown, wanted.region, what, permission="compute.regions.get", project=wanted.project)
+
+
+@rule("TPU404", "many external addresses")
+def many_addresses(facts: Facts) -> Iterator[Found]:
+    """Tell of eight or more workers that would take an external address each: a note.
+
+    Eight is what a region has unless more was asked for [observed: users' logs]; and whatever has an address can be reached.
+    """
+    wanted, needed = facts.wanted, _workers(facts.wanted)
+    if wanted.creates and needed >= MANY:
+        yield Found(
+            level=Level.NOTE,
+            subject=wanted.what.strip("`"),
+            text=f"{_count(needed)} taken, one by each worker",
+            why=f"a region has {MANY} unless more was asked for, and what has an address can be reached from outside",
+            remedies=(_without(wanted),),
+            facts={"needed": needed},
+        )
+
+
+def _without(wanted: Wanted) -> Remedy:
+    return Remedy(
+        f"make it without: buckets are then reached by Private Google Access in {wanted.region}, all else by Cloud NAT",
+        own_commands.again(wanted, more=("--internal-ips",)),
+    )
+
+
+def _workers(wanted: Wanted) -> int:
+    """Return how many external addresses are needed."""
+    return sum(spec.workers for spec in (wanted.spec, *wanted.siblings) if not spec.internal_ips)
+
+
+def _freed(wanted: Wanted) -> int:
+    """Return how many external addresses the node gives back that goes first."""
+    return sum(1 for endpoint in wanted.replaces.endpoints if endpoint.external) if wanted.replaces else 0
+
+
+def _count(number: int) -> str:
+    return f"{number} external address{'' if number == 1 else 'es'} {'is' if number == 1 else 'are'}"

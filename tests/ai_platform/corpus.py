@@ -1,0 +1,33 @@
+"""The corpus of jobs that the tests of AI Platform Training share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from tpuctl import configfile
+from tpuctl.settings import resolve
+
+if TYPE_CHECKING:
+    from tpuctl.preflight.ai_platform import Translation
+    from tpuctl.settings import Settings
+
+JOBS = yaml.safe_load(Path(__file__).with_name("jobs.yaml").read_text("utf-8"))
+
+
+def config_of(name: str) -> str:
+    """Return the configuration of one job."""
+    (config,) = (job["config"] for job in JOBS if job["name"] == name)
+    return str(config)
+
+
+MNIST = config_of("the guide: BASIC_TPU with runtime 2.11")
+
+
+def settings_of(translation: Translation, folder: Path) -> Settings:
+    """Read the file that was made as every command does."""
+    path = folder / configfile.PROJECT_FILE_NAME
+    path.write_text(translation.file or "", "utf-8")
+    return resolve({}, {}, configfile.load(path), None, {})

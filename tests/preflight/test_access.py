@@ -1,0 +1,295 @@
+"""Who may use the objects of a bucket, from the policies of the bucket and of projects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tpuctl.model.iam import IamPolicy
+from tpuctl.preflight.access import Access, Granted, NotGranted, Perhaps, Policies, deleted_roles, resolve
+from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ACCOUNT = "1-compute@developer.gserviceaccount.com"
+MEMBER = f"serviceAccount:{ACCOUNT}"
+GET = "storage.objects.get"
+VIEWER, USER = "roles/storage.objectViewer", "roles/storage.objectUser"
+CUSTOM = "projects/p/roles/reader"
+DENIED = Unknown("you may not", "resourcemanager.projects.getIamPolicy")
+DEFAULT = {
+    "roles/storage.legacyBucketOwner": ["projectEditor:p", "projectOwner:p"],
+    "roles/storage.legacyBucketReader": ["projectViewer:p"],
+    "roles/storage.legacyObjectOwner": ["projectEditor:p", "projectOwner:p"],
+    "roles/storage.legacyObjectReader": ["projectViewer:p"],
+}
+
+
+def policy(bindings: Mapping[str, list[str]], condition: str | None = None) -> Known[IamPolicy]:
+    extra: dict[str, Any] = {"condition": {"expression": condition}} if condition else {}
+    return Known(
+        IamPolicy.from_api({"bindings": [{"role": role, "members": each, **extra} for role, each in bindings.items()]})
+    )
+
+
+def access(
+    bucket: Fact[IamPolicy],
+    project: Fact[IamPolicy] | None = None,
+    *,
+    roles: Mapping[str, Fact[frozenset[str]]] | None = None,
+    account: str = ACCOUNT,
+    **about: Any,
+) -> dict[str, Access]:
+    """What is resolved where the bucket belongs to project p, number 1, whose policy is empty unless it is given."""
+    found = project or policy({})
+    given: dict[str, Any] = {"project": "1", "projects": {"p": found, "1": found}, "roles": roles or {}} | about
+    return resolve(account, Policies(bucket=bucket, **given))
+
+
+def told(found: Mapping[str, Access]) -> str:
+    """Which permissions are granted, by which role, and why others are in doubt."""
+    lines: dict[str, list[str]] = {}
+    for name, access in found.items():
+        match access:
+            case Granted(role, member, place):
+                words = f"{role} {member} {place}".replace(ACCOUNT, "A")
+            case Perhaps(doubts):
+                words = "perhaps: " + "; ".join(doubt.reason for doubt in doubts)
+            case NotGranted():
+                continue
+        lines.setdefault(words, []).append(name.rpartition(".")[2])
+    return " | ".join(f"{','.join(verbs)} {words}" for words, verbs in lines.items())
+
+
+_SURE = {
+    "nothing": (policy({}), None, ""),
+    "viewer": (policy({VIEWER: [MEMBER]}), None, f"get,list {VIEWER} serviceAccount:A the bucket"),
+    "user": (policy({USER: [MEMBER]}), None, f"create,delete,get,list {USER} serviceAccount:A the bucket"),
+    "another account": (policy({USER: ["serviceAccount:2-compute@developer.gserviceaccount.com"]}), None, ""),
+    "another kind of member": (
+        policy({USER: ["user:someone@example.com", "principal://iam.googleapis.com/x"]}),
+        None,
+        "",
+    ),
+    "letters of either case": (
+        policy({VIEWER: [MEMBER.replace("compute", "Compute")]}),
+        None,
+        f"get,list {VIEWER} {MEMBER.replace('compute', 'Compute')} the bucket",
+    ),
+    "everybody": (policy({VIEWER: ["allUsers"]}), None, f"get,list {VIEWER} allUsers the bucket"),
+    "everybody with an account": (
+        policy({VIEWER: ["allAuthenticatedUsers"]}),
+        None,
+        f"get,list {VIEWER} allAuthenticatedUsers the bucket",
+    ),
+    "a deleted account": (policy({USER: [f"deleted:{MEMBER}?uid=7"]}), None, ""),
+    "identities of another provider": (
+        policy({USER: ["principalSet://iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/w/*"]}),
+        None,
+        "",
+    ),
+    "reader of the bucket lists only": (
+        policy({"roles/storage.legacyBucketReader": [MEMBER]}),
+        None,
+        "list roles/storage.legacyBucketReader serviceAccount:A the bucket",
+    ),
+    "creator": (
+        policy({"roles/storage.objectCreator": [MEMBER]}),
+        None,
+        "create roles/storage.objectCreator serviceAccount:A the bucket",
+    ),
+    "on the project": (
+        policy({}),
+        policy({"roles/storage.admin": [MEMBER]}),
+        "create,delete,get,list roles/storage.admin serviceAccount:A its project",
+    ),
+    "on the bucket before the project": (
+        policy({USER: [MEMBER]}),
+        policy({"roles/storage.admin": [MEMBER]}),
+        f"create,delete,get,list {USER} serviceAccount:A the bucket",
+    ),
+    "basic roles permit nothing by themselves": (policy({}), policy({"roles/owner": [MEMBER]}), ""),
+    "storage roles that speak of buckets only": (
+        policy({}),
+        policy({f"roles/storage.{name}": [MEMBER] for name in ("editor", "viewer", "bucketViewer")}),
+        "",
+    ),
+    "editor of the project": (
+        policy(DEFAULT),
+        policy({"roles/editor": [MEMBER]}),
+        (
+            "create,delete,list roles/storage.legacyBucketOwner projectEditor:p the bucket"
+            " | get roles/storage.legacyObjectOwner projectEditor:p the bucket"
+        ),
+    ),
+    "owner of the project": (
+        policy(DEFAULT),
+        policy({"roles/owner": [MEMBER]}),
+        (
+            "create,delete,list roles/storage.legacyBucketOwner projectOwner:p the bucket"
+            " | get roles/storage.legacyObjectOwner projectOwner:p the bucket"
+        ),
+    ),
+    "viewer of the project": (
+        policy(DEFAULT),
+        policy({"roles/viewer": [MEMBER]}),
+        (
+            "get roles/storage.legacyObjectReader projectViewer:p the bucket"
+            " | list roles/storage.legacyBucketReader projectViewer:p the bucket"
+        ),
+    ),
+    "no basic role, as where an organisation grants none": (policy(DEFAULT), policy({}), ""),
+    "a bucket that nobody may read, a role on its project": (
+        Unknown("you may not", "storage.buckets.getIamPolicy"),
+        policy({USER: [MEMBER]}),
+        f"create,delete,get,list {USER} serviceAccount:A its project",
+    ),
+    "a condition, and a role without one": (
+        Known(IamPolicy((*policy({VIEWER: [MEMBER]}, "c").value.bindings, *policy({VIEWER: [MEMBER]}).value.bindings))),
+        None,
+        f"get,list {VIEWER} serviceAccount:A the bucket",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bucket", "project", "expected"), _SURE.values(), ids=_SURE)
+def test_what_is_certain(bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str) -> None:
+    found = told(access(bucket, project))
+
+    assert "|".join(sorted(found.split(" | "))) == "|".join(sorted(expected.split(" | ")))
+
+
+_IN_DOUBT = {
+    "condition": (
+        policy({VIEWER: [MEMBER]}, "resource.name.startsWith('x')"),
+        None,
+        f"get,list perhaps: `{VIEWER}` is granted only where `resource.name.startsWith('x')`",
+    ),
+    "group": (
+        policy({VIEWER: ["group:ml@example.com"]}),
+        None,
+        "get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+    ),
+    "domain": (
+        policy({VIEWER: ["domain:example.com"]}),
+        None,
+        "get,list perhaps: whether `domain:example.com` includes it cannot be read",
+    ),
+    "all accounts of a project": (
+        policy({VIEWER: ["principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount"]}),
+        None,
+        (
+            "get,list perhaps: whether `principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount` "
+            "includes it cannot be read"
+        ),
+    ),
+    "a kind of member of tomorrow": (
+        policy({VIEWER: ["fleet:x"]}),
+        None,
+        "get,list perhaps: whether `fleet:x` includes it cannot be read",
+    ),
+    "a group that edits the project": (
+        policy(DEFAULT),
+        policy({"roles/editor": ["group:ml@example.com"]}),
+        "create,delete,get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+    ),
+    "an editor under a condition": (
+        policy(DEFAULT),
+        policy({"roles/editor": [MEMBER]}, "request.time < x"),
+        "create,delete,get,list perhaps: `roles/editor` is granted only where `request.time < x`",
+    ),
+    "a role of another project's editors": (
+        policy({USER: ["projectEditor:other"]}),
+        None,
+        "create,delete,get,list perhaps: the policy of project `other` was not read",
+    ),
+    "no policy of the project": (
+        policy(DEFAULT),
+        DENIED,
+        "create,delete,get,list perhaps: the policy of project `p` could not be read: you may not",
+    ),
+    "no policy of the project, a bucket that names nobody": (
+        policy({}),
+        DENIED,
+        "create,delete,get,list perhaps: the policy of project `1` could not be read: you may not",
+    ),
+    "no policy of the bucket": (
+        Unknown("it was slow"),
+        None,
+        "create,delete,get,list perhaps: its policy could not be read: it was slow",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bucket", "project", "expected"), _IN_DOUBT.values(), ids=_IN_DOUBT)
+def test_what_cannot_be_told(bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str) -> None:
+    assert told(access(bucket, project)) == expected
+
+
+_ROLES: dict[str, tuple[Fact[frozenset[str]] | None, str]] = {
+    "known": (Known(frozenset({GET, "storage.buckets.get"})), f"get {CUSTOM} serviceAccount:A the bucket"),
+    "known, of nothing here": (Known(frozenset({"tpu.nodes.get"})), ""),
+    "deleted": (Absent(), ""),
+    "refused": (
+        Unknown("you may not", "iam.roles.get"),
+        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: you may not",
+    ),
+    "not asked for": (
+        None,
+        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: it was not asked for",
+    ),
+}
+
+
+@pytest.mark.parametrize(("role", "expected"), _ROLES.values(), ids=_ROLES)
+def test_a_custom_role(role: Fact[frozenset[str]] | None, expected: str) -> None:
+    assert told(access(policy({CUSTOM: [MEMBER]}), roles={CUSTOM: role} if role else {})) == expected
+
+
+def test_what_the_api_says_of_a_role_goes_before_the_table() -> None:
+    roles: dict[str, Fact[frozenset[str]]] = {VIEWER: Known(frozenset({GET}))}
+
+    assert told(access(policy({VIEWER: [MEMBER]}), roles=roles)) == f"get {VIEWER} serviceAccount:A the bucket"
+    assert told(access(policy({VIEWER: [MEMBER]}), roles={VIEWER: Unknown("slow")})).startswith("get,list ")
+
+
+def test_objects_with_access_lists_of_their_own_may_be_readable() -> None:
+    reader = policy({"roles/storage.legacyBucketReader": [MEMBER]})
+
+    assert told(access(reader, has_uniform_access=False)) == (
+        "get perhaps: its objects may have access lists (ACLs) of their own"
+        " | list roles/storage.legacyBucketReader serviceAccount:A the bucket"
+    )
+
+
+def test_without_the_policy_of_the_bucket_nothing_else_matters() -> None:
+    found = resolve(ACCOUNT, Policies(bucket=Unknown("you may not"), has_uniform_access=False))
+
+    assert told(found) == "create,delete,get,list perhaps: its policy could not be read: you may not"
+
+
+def test_where_public_access_is_prevented_everybody_is_nobody() -> None:
+    everybody = policy({VIEWER: ["allUsers", "allAuthenticatedUsers"]})
+
+    assert told(access(everybody, prevents_public_access=True)) == ""
+
+
+@pytest.mark.parametrize(
+    ("project", "reason"),
+    [
+        (None, "the project that it belongs to is not known"),
+        ("7", "the policy of project `7` was not read"),
+    ],
+)
+def test_a_bucket_of_a_project_that_was_not_read(project: str | None, reason: str) -> None:
+    found = resolve(ACCOUNT, Policies(bucket=policy({}), project=project, projects={"1": policy({})}))
+
+    assert told(found) == f"create,delete,get,list perhaps: {reason}"
+
+
+def test_the_bindings_of_a_deleted_account_are_named() -> None:
+    bucket = policy({USER: [f"deleted:{MEMBER}?uid=7"], VIEWER: ["deleted:serviceAccount:other@p?uid=8"]})
+
+    assert deleted_roles(ACCOUNT, Policies(bucket=bucket)) == (USER,)

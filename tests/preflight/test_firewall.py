@@ -1,0 +1,147 @@
+"""From where firewall rules let port 22 be reached: a row for each thing that a rule can say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.cases import allow, deny
+from tpuctl.model.network import FirewallRule
+from tpuctl.preflight.firewall import Area, Opening, Target, openings
+
+TARGET = Target("default", frozenset({"tpu"}), "robot@p.iam.gserviceaccount.com")
+ALL = [Area.OUTSIDE, Area.INSIDE, Area.IAP]
+
+
+def opening(*rules: FirewallRule, target: Target = TARGET, port: int = 22) -> Opening:
+    least, most = openings(rules, target, port=port)
+    assert least == most
+    return least
+
+
+def covered(*rules: FirewallRule, **more: Any) -> list[Area]:
+    return [area for area in Area if opening(*rules, **more).covers(area)]
+
+
+@pytest.mark.parametrize(
+    ("rules", "areas"),
+    [
+        ([], []),  # what no rule names is denied
+        ([allow()], ALL),
+        ([allow(source_ranges=())], ALL),
+        ([allow(protocols={"all": ()})], ALL),
+        ([allow(protocols={"6": ()})], ALL),
+        ([allow(protocols={"tcp": ()})], ALL),
+        ([allow(protocols={"tcp": ("20-22",)})], ALL),
+        ([allow(protocols={"tcp": ("80", "22-30")})], ALL),
+        ([allow(protocols={"tcp": ("23-30",)})], []),
+        ([allow(protocols={"tcp": ("0-21",)})], []),
+        ([allow(protocols={"udp": ()})], []),
+        ([allow(is_ingress=False)], []),
+        ([allow(is_disabled=True)], []),
+        ([allow(network="other")], []),
+        ([allow("a", "10.128.0.0/9")], []),
+        ([allow("a", "10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")], [Area.INSIDE]),
+        ([allow("a", "35.235.240.0/20")], [Area.IAP]),
+        ([allow("a", "35.235.240.0/21", "35.235.248.0/21")], [Area.IAP]),
+        ([allow("a", "35.235.240.0/21")], []),
+        ([allow("a", "2001:db8::/32")], []),  # workers have IPv4 addresses
+        ([allow("a", "2001:db8::/32", "0.0.0.0/0")], ALL),
+        ([allow("a", "0.0.0.0/1"), allow("b", "128.0.0.0/1")], ALL),
+        # Tags and accounts of the target.
+        ([allow(target_tags=("tpu",))], ALL),
+        ([allow(target_tags=("web", "tpu"))], ALL),
+        ([allow(target_tags=("web",))], []),
+        ([allow(target_accounts=("robot@p.iam.gserviceaccount.com",))], ALL),
+        ([allow(target_accounts=("other@p.iam.gserviceaccount.com",))], []),
+        # Sources by tag or account never hold for addresses outside.
+        ([allow(source_ranges=(), source_tags=("bastion",))], []),
+        ([allow(source_ranges=(), source_accounts=("bastion@p.iam.gserviceaccount.com",))], []),
+        ([allow("a", "35.235.240.0/20", source_tags=("bastion",))], [Area.IAP]),
+        # Order: the lower number first, and what denies first at the same.
+        ([allow(priority=999), deny()], ALL),
+        ([allow(), deny()], []),
+        ([allow(), deny(priority=1001)], ALL),
+        ([allow(priority=1001), deny()], []),
+        ([deny("d", "35.235.240.0/20"), allow()], [Area.OUTSIDE, Area.INSIDE]),
+        ([deny("d", "35.235.240.0/28"), allow()], [Area.OUTSIDE, Area.INSIDE]),
+        ([deny("d", "10.0.0.0/32"), allow()], [Area.OUTSIDE, Area.IAP]),
+        ([deny("d", "198.51.100.7/32"), allow()], [Area.INSIDE, Area.IAP]),
+        ([deny(protocols={"tcp": ("80",)}), allow()], ALL),
+        ([deny(target_tags=("web",)), allow()], ALL),
+        ([deny(target_tags=("tpu",)), allow()], []),
+        ([deny(source_ranges=(), source_tags=("web",)), allow()], ALL),
+        ([deny(is_disabled=True), allow()], ALL),
+    ],
+)
+def test_what_is_open(rules: list[FirewallRule], areas: list[Area]) -> None:
+    assert covered(*rules) == areas
+    assert covered(*reversed(rules)) == areas
+
+
+@pytest.mark.parametrize(
+    ("rules", "outside"),
+    [
+        ([], ()),
+        ([allow("a", "198.51.100.0/24")], ("198.51.100.0/24",)),
+        ([allow("a", "198.51.100.0/25"), allow("b", "198.51.100.128/25")], ("198.51.100.0/24",)),
+        ([allow("a", "198.51.100.0/24"), deny("d", "198.51.100.128/25")], ("198.51.100.0/25",)),
+        ([allow("a", "10.0.0.0/8", "35.235.240.0/20", "35.191.0.0/16", "130.211.0.0/22")], ()),
+    ],
+)
+def test_which_ranges_outside_may_come_in(rules: list[FirewallRule], outside: tuple[str, ...]) -> None:
+    assert opening(*rules).reach(Area.OUTSIDE) == outside
+
+
+def test_each_rule_counts_for_what_no_other_has_decided_before() -> None:
+    rules = (
+        allow("world"),
+        allow("again", priority=2000),
+        deny("tunnels", "35.235.240.0/20", priority=10),
+        allow("own", "10.0.0.0/8", priority=20),
+        allow("bastion", source_ranges=(), source_tags=("bastion",), priority=30),
+    )  # fmt: skip
+
+    seen = opening(*rules)
+
+    # `bastion` names no range, so that it opens nothing to an address.
+    assert {area: (seen.allowed_by(area), seen.denied_by(area)) for area in Area} == {
+        Area.OUTSIDE: (("world",), ()),
+        Area.INSIDE: (("own", "world"), ()),
+        Area.IAP: ((), ("tunnels",)),
+    }
+    assert seen.for_machines == ("bastion",)
+
+
+@pytest.mark.parametrize(
+    ("rules", "least", "most"),
+    [
+        ([allow(target_accounts=("a@x",))], [], ALL),
+        ([deny(target_accounts=("a@x",)), allow()], [], ALL),
+        ([deny(target_accounts=("a@x",))], [], []),
+        ([allow(target_accounts=("a@x",)), allow("b")], ALL, ALL),
+    ],
+)
+def test_rules_for_accounts_leave_it_open_while_the_workers_account_is_not_known(
+    rules: list[FirewallRule], least: list[Area], most: list[Area]
+) -> None:
+    both = openings(rules, Target("default", frozenset(), None))
+
+    assert [[area for area in Area if one.covers(area)] for one in both] == [least, most]
+
+
+def test_another_port_is_another_question() -> None:
+    assert covered(allow(), port=8080) == []
+    assert covered(allow(protocols={"tcp": ("8000-9000",)}), port=8080) == ALL
+
+
+def test_a_protocol_may_come_several_times_in_one_rule() -> None:
+    def ports(*parts: dict[str, Any]) -> Any:
+        return FirewallRule.from_api({"name": "a", "allowed": list(parts)}).protocols
+
+    assert ports({"IPProtocol": "tcp", "ports": ["22"]}, {"IPProtocol": "TCP", "ports": ["80"]}) == {
+        "tcp": ("22", "80")
+    }
+    assert ports({"IPProtocol": "tcp"}, {"IPProtocol": "tcp", "ports": ["80"]}) == {"tcp": ()}
+    assert ports({"IPProtocol": "tcp", "ports": ["80"]}, {"IPProtocol": "tcp"}) == {"tcp": ()}

@@ -1,0 +1,281 @@
+"""What is said of the roles of the node's account on the buckets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.preflight.access_cases import ACCOUNT, MEMBER, NAMED, bucket, facts, policy
+from tpuctl.model.project import Project
+from tpuctl.preflight.access import roles_to_read
+from tpuctl.preflight.evaluation import evaluate
+from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
+from tpuctl.preflight.facts import BucketFacts, Facts
+from tpuctl.preflight.findings import Found, GrantBucketRole, Level, Remedy
+from tpuctl.preflight.rules.access import RULES
+from tpuctl.preflight.wanted import BucketUse, Purpose
+
+VIEWER, USER, CUSTOM = "roles/storage.objectViewer", "roles/storage.objectUser", "projects/p/roles/reader"
+GET, LIST, CREATE, DELETE = (f"storage.objects.{verb}" for verb in ("get", "list", "create", "delete"))
+EDITORS = {
+    "roles/storage.legacyBucketOwner": ["projectEditor:p"],
+    "roles/storage.legacyObjectOwner": ["projectEditor:p"],
+}
+UNREADABLE = Unknown("you may not", "storage.buckets.getIamPolicy")
+
+
+def said(given: Facts) -> dict[str, Found]:
+    """What is found, by rule, but for who the node runs as and what its scopes are where all is well with them."""
+    found = [(finding.id, finding.found) for finding in evaluate(given, RULES).findings]
+    return {
+        id_: one
+        for id_, one in found
+        if (id_, one.level) not in {("TPU203", Level.OK), ("TPU203", Level.NOTE), ("TPU204", Level.OK)}
+    }
+
+
+def levels(given: Facts) -> str:
+    """Each finding's rule, level, subject and verb."""
+    return "; ".join(f"{id_} {found.level} {found.subject}" for id_, found in said(given).items())
+
+
+_LEVELS = {
+    "a role that does both": (bucket("b", policy({USER: [MEMBER]})), "TPU201 ok gs://b; TPU202 ok gs://b"),
+    "a role that reads": (bucket("b", policy({VIEWER: [MEMBER]})), "TPU202 error gs://b; TPU201 ok gs://b"),
+    "a role that writes": (
+        bucket("b", policy({"roles/storage.legacyBucketWriter": [MEMBER]})),
+        "TPU201 error gs://b; TPU202 ok gs://b",
+    ),
+    "no role": (bucket("b", policy({})), "TPU201 error gs://b"),
+    "perhaps a role": (bucket("b", policy({USER: ["group:g@example.com"]})), "TPU201 unknown gs://b"),
+    "reads, writes perhaps": (
+        bucket("b", policy({VIEWER: [MEMBER], USER: ["group:g@example.com"]})),
+        "TPU202 unknown gs://b; TPU201 ok gs://b",
+    ),
+    "reads perhaps, does not write": (
+        bucket("b", policy({VIEWER: ["group:g@example.com"]})),
+        "TPU202 error gs://b; TPU201 unknown gs://b",
+    ),
+    "only read": (bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", writes=False)), "TPU201 ok gs://b"),
+    "only written": (bucket("b", policy({}), use=BucketUse("b", reads=False)), "TPU202 error gs://b"),
+    "neither": (bucket("b", policy({}), use=BucketUse("b", reads=False, writes=False)), ""),
+    "policy unreadable": (bucket("b", UNREADABLE), "TPU201 unknown gs://b"),
+    "policy unreadable, only written": (
+        bucket("b", UNREADABLE, use=BucketUse("b", reads=False)),
+        "TPU202 unknown gs://b",
+    ),
+    "policy not asked for": (bucket("b", None), ""),
+    "no such bucket": (bucket("b", Absent(), bucket=Absent()), ""),
+    "a bucket of another project": (bucket("b", policy({}), project="2"), "TPU201 unknown project 2"),
+    "a bucket of another project that names the account": (
+        bucket("b", policy({USER: [MEMBER]}), project="2"),
+        "TPU201 ok gs://b; TPU202 ok gs://b",
+    ),
+    "metadata and policy unreadable": (bucket("b", UNREADABLE, bucket=Unknown("no")), "TPU201 unknown gs://b"),
+    "metadata unreadable, policy not": (bucket("b", policy({}), bucket=Unknown("no")), "TPU201 unknown gs://b"),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), _LEVELS.values(), ids=_LEVELS)
+def test_who_may_read_and_write(given: BucketFacts, expected: str) -> None:
+    assert levels(facts(given)) == expected
+
+
+def test_who_serves_does_not_write() -> None:
+    assert levels(facts(bucket("b", policy({VIEWER: [MEMBER]})), purpose=Purpose.SERVE)) == "TPU201 ok gs://b"
+
+
+@pytest.mark.parametrize("project", [Unknown("no", "resourcemanager.projects.get"), Absent()])
+def test_an_unknown_account_is_for_the_project_to_say(project: Fact[Project]) -> None:
+    assert levels(facts(bucket("b", policy({})), project=project)) == ""
+
+
+def test_a_named_account_is_known_without_the_project() -> None:
+    given = facts(
+        bucket("b", policy({USER: [f"serviceAccount:{NAMED}"]})), project=Unknown("no"), spec={"service_account": NAMED}
+    )
+
+    assert levels(given) == "TPU201 ok gs://b; TPU202 ok gs://b"
+
+
+def test_what_is_missing_is_named_and_granted_at_once() -> None:
+    given = facts(
+        bucket("b", policy({VIEWER: [f"deleted:{MEMBER}?uid=7"]}), requester_pays=True), billing_project="payer"
+    )
+
+    grant = GrantBucketRole("b", USER, MEMBER, "payer")
+    assert said(given) == {
+        "TPU201": Found(
+            level=Level.ERROR,
+            subject="gs://b",
+            text=f"`{ACCOUNT}`, as which the node runs, may not read or write to it: "
+            f"it lacks `{CREATE}`, `{DELETE}`, `{GET}` and `{LIST}`",
+            why="the node's programs are refused with 403 when they read, and the node is paid for by then; "
+            "the default account is an editor of its project only where no organisation policy "
+            "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that; "
+            f"`{VIEWER}` on the bucket is for a deleted account of that name, not for the one made anew; "
+            "what a folder, an organisation or a managed folder grants is not seen here: "
+            "where that is enough, go on with `--skip-check TPU201`",
+            remedies=(Remedy.by(grant, f"grant it `{USER}` on the bucket"),),
+            facts={"account": ACCOUNT, "missingPermissions": [CREATE, DELETE, GET, LIST], "role": USER},
+        )
+    }
+    assert grant.command == (
+        f"gcloud storage buckets add-iam-policy-binding gs://b --member={MEMBER} --role={USER} --billing-project=payer"
+    )
+
+
+def test_who_only_reads_is_granted_no_more() -> None:
+    given = facts(
+        bucket("b", policy({}), use=BucketUse("b", writes=False)),
+        spec={"service_account": NAMED},
+        billing_project="payer",
+    )
+
+    found = said(given)["TPU201"]
+    assert (found.text, found.remedies[0].change) == (
+        f"`{NAMED}`, as which the node runs, may not read it: it lacks `{GET}` and `{LIST}`",
+        GrantBucketRole("b", VIEWER, f"serviceAccount:{NAMED}"),
+    )
+
+
+def test_what_is_granted_says_by_which_role_and_member() -> None:
+    given = facts(bucket("b", policy(EDITORS)), project_policy=policy({"roles/editor": [MEMBER]}))
+
+    reads, writes = said(given).values()
+    assert reads == Found(
+        level=Level.OK,
+        subject="gs://b",
+        text=f"`{ACCOUNT}` may read it, by `roles/storage.legacyObjectOwner` on the bucket for `projectEditor:p` "
+        "and `roles/storage.legacyBucketOwner` on the bucket for `projectEditor:p`",
+        facts={
+            "account": ACCOUNT,
+            "grantedBy": [
+                {"permission": GET, "role": "roles/storage.legacyObjectOwner", "member": "projectEditor:p"},
+                {"permission": LIST, "role": "roles/storage.legacyBucketOwner", "member": "projectEditor:p"},
+            ],
+        },
+    )
+    assert writes.text == (
+        f"`{ACCOUNT}` may write to it, by `roles/storage.legacyBucketOwner` on the bucket for `projectEditor:p`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("caller", "words", "permissions"),
+    [
+        (
+            Known(frozenset({GET, LIST})),
+            "; your own account may get and list objects there, which says nothing certain of the node's",
+            [GET, LIST],
+        ),
+        (
+            Known(frozenset[str]()),
+            "; your own account may not use its objects at all, which says nothing certain of the node's",
+            [],
+        ),
+        (Unknown("slow"), "", None),
+        (None, "", None),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_so(
+    caller: Fact[frozenset[str]] | None, words: str, permissions: list[str] | None
+) -> None:
+    grant = GrantBucketRole("b", USER, MEMBER)
+    assert said(facts(bucket("b", UNREADABLE, caller=caller))) == {
+        "TPU201": Found(
+            level=Level.UNKNOWN,
+            subject="gs://b",
+            text=f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: "
+            f"its policy could not be read: you may not{words}",
+            remedies=(
+                Remedy("ask for the permission `storage.buckets.getIamPolicy` on the bucket, and check again"),
+                Remedy(f"grant it `{USER}` on gs://b, which settles it", grant.command),
+            ),
+            facts={
+                "account": ACCOUNT,
+                "buckets": ["b"],
+                "undecidedPermissions": [CREATE, DELETE, GET, LIST],
+                "permission": "storage.buckets.getIamPolicy",
+                "callerPermissions": permissions,
+            },
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (
+            Unknown("there was no answer within 15s", is_passing=True),
+            "check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
+        ),
+        (
+            Unknown("the API is disabled"),
+            "mend that and check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
+        ),
+    ],
+)
+def test_what_may_be_answered_later_says_so(reason: Unknown, advice: str) -> None:
+    found = said(facts(bucket("b", reason)))["TPU201"]
+
+    assert (found.remedies[0].text, found.is_passing) == (advice, reason.is_passing)
+
+
+def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
+    given = facts(
+        bucket("a", policy(EDITORS)),
+        bucket("b", policy(EDITORS)),
+        bucket("c", policy({USER: [MEMBER]})),
+        project_policy=Unknown("you may not", "resourcemanager.projects.getIamPolicy"),
+    )
+
+    findings = [finding.found for finding in evaluate(given, RULES).findings if finding.level is Level.UNKNOWN]
+    commands = [GrantBucketRole(name, USER, MEMBER).command for name in ("a", "b")]
+    assert [(found.subject, found.text, [remedy.command for remedy in found.remedies]) for found in findings] == [
+        (
+            "project p",
+            (
+                f"whether `{ACCOUNT}`, as which the node runs, may read and write to gs://a and gs://b cannot be told: "
+                "the policy of project `p` could not be read: you may not"
+            ),
+            [None, *commands],
+        )
+    ]
+
+
+def test_a_bucket_is_judged_once_whatever_its_prefixes() -> None:
+    given = facts(
+        bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "data", writes=False)),
+        bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "checkpoints", reads=False)),
+    )
+
+    assert levels(given) == "TPU202 error gs://b; TPU201 ok gs://b"
+
+
+def test_many_reasons_are_not_all_told() -> None:
+    groups = [f"group:g{number}@example.com" for number in range(7)]
+
+    assert said(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
+        "whether `group:g3@example.com` includes it cannot be read; and 3 more reasons"
+    )
+
+
+_ROLES: dict[str, tuple[Facts, set[str]]] = {
+    "custom": (facts(bucket("b", policy({CUSTOM: [MEMBER], VIEWER: [MEMBER]}))), {CUSTOM}),
+    "of a project": (facts(bucket("b", policy({})), project_policy=policy({"roles/rare": [MEMBER]})), {"roles/rare"}),
+    "perhaps": (facts(bucket("b", policy({CUSTOM: ["group:g@example.com"]}))), {CUSTOM}),
+    "of another account": (facts(bucket("b", policy({CUSTOM: ["user:me@example.com"]}))), set()),
+    "all is granted without": (facts(bucket("b", policy({CUSTOM: [MEMBER], USER: [MEMBER]}))), set()),
+    "in the table": (facts(bucket("b", policy({VIEWER: [MEMBER]}))), set()),
+    "of a project that the bucket is not of": (
+        facts(bucket("b", policy({}), project="2"), project_policy=policy({"roles/rare": [MEMBER]})),
+        set(),
+    ),
+    "account unknown": (facts(bucket("b", policy({CUSTOM: [MEMBER]})), project=Unknown("no")), set()),
+    "policy unknown": (facts(bucket("b", UNREADABLE)), set()),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), _ROLES.values(), ids=_ROLES)
+def test_only_roles_that_decide_are_asked_for(given: Facts, expected: set[str]) -> None:
+    assert roles_to_read(given) == expected

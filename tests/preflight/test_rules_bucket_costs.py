@@ -1,0 +1,131 @@
+"""What reading a bucket from elsewhere costs, and what a cache changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.bucket_facts import (
+    DENIED,
+    LATE,
+    READ,
+    USE,
+    WRITE,
+    a_bucket,
+    facts_of,
+    findings_of,
+    said_by,
+)
+from tpuctl.model.bucket import AnywhereCache, Contents, Placement
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import Found, Level
+from tpuctl.preflight.wanted import BucketUse
+
+_RUNNING, _PAUSED = AnywhereCache("us-central1-a", "RUNNING"), AnywhereCache("us-central1-a", "PAUSED")
+
+
+@pytest.mark.parametrize(
+    ("use", "caches", "levels"),
+    [
+        (READ, Known((_RUNNING,)), ["note"]),
+        (READ, Known((_PAUSED,)), ["warning"]),
+        (READ, Known((AnywhereCache("us-central1-b", "running"),)), ["warning"]),
+        (READ, Known(()), ["warning"]),
+        (READ, Absent(), ["warning"]),
+        (READ, None, ["warning"]),
+        (READ, LATE, ["warning", "unknown"]),
+        (USE, Known((_RUNNING,)), ["warning"]),
+        (WRITE, Known((_RUNNING,)), ["warning"]),
+    ],
+)
+def test_a_running_cache_in_the_zone_serves_reads(use: BucketUse, caches: Any, levels: list[str]) -> None:
+    facts = facts_of(a_bucket("US", "multi-region"), use, zone="us-central1-a", caches=caches)
+
+    assert [level for level, _ in said_by("TPU101", facts)] == levels
+
+
+def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
+    denied = Unknown("the caller may not", permission="storage.anywhereCaches.list")
+
+    _, found = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4"), caches=denied))
+
+    assert found == Found(
+        level=Level.UNKNOWN,
+        subject="gs://b",
+        text="whether an Anywhere Cache in us-central2-b serves `gs://b` could not be read: the caller may not",
+        remedies=found.remedies,
+        facts={"permission": "storage.anywhereCaches.list"},
+    )
+    assert [remedy.text for remedy in found.remedies] == [
+        (
+            "ask the bucket's owner for the permission `storage.anywhereCaches.list`, which the role `roles/storage.admin` has"
+            ", for whoever checks"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("use", "dataset_size", "contents", "size"),
+    [
+        (USE, None, None, None),
+        (USE, 1500 * 10**9, None, 1500 * 10**9),
+        (USE, None, Known(Contents(10, 1500 * 10**9, is_complete=True)), 1500 * 10**9),
+        (USE, 10**12, Known(Contents(10, 1500 * 10**9, is_complete=True)), 10**12),
+        (USE, None, Known(Contents(1000, 1500 * 10**9, is_complete=False)), None),
+        (USE, None, Known(Contents(0, 0, is_complete=True)), None),
+        (USE, None, LATE, None),
+        (WRITE, 1500 * 10**9, None, None),
+    ],
+)
+def test_an_epoch_has_a_price_where_the_size_is_known(
+    use: BucketUse, dataset_size: int | None, contents: Any, size: int | None
+) -> None:
+    facts = facts_of(a_bucket("US-CENTRAL1"), use, wanted={"dataset_size": dataset_size}, contents=contents)
+
+    (found,) = findings_of("TPU101", facts)
+
+    cost = {10**12: 18.63, 1500 * 10**9: 27.94}.get(size) if size else None
+    assert (found.facts["datasetSize"], found.facts["costPerEpochLow"], found.facts["costPerEpochHigh"]) == (
+        size,
+        cost,
+        cost,
+    )
+    assert ("an epoch, costs" in (found.why or "")) == (size is not None)
+
+
+def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
+    (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), WRITE))
+
+    assert found.why == (
+        "every write crosses between regions: it is slower, and reading it back is billed: $18.63 per TB ($0.02/GiB, list "
+        "price of 2026-06)"
+    )
+    assert [remedy.command for remedy in found.remedies] == [
+        "tpuctl check --project=p --zone=us-central1-b --type=v6e-8 --checkpoint-bucket=gs://b",
+        "gcloud storage buckets create gs://b-us-central2 --project=p --location=US-CENTRAL2 --uniform-bucket-level-access",
+    ]
+
+
+def test_a_price_of_nothing_is_the_users_own() -> None:
+    (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), wanted={"egress_prices": {"us-us": "0"}}))
+
+    assert found.why == "every read crosses between regions: it is slower; it is free by the price in your settings"
+
+
+def test_an_epoch_is_told_in_words() -> None:
+    facts = facts_of(a_bucket("US-CENTRAL1"), wanted={"dataset_size": 1500 * 10**9, "egress_prices": {"us-us": "0.01"}})
+
+    (found,) = findings_of("TPU101", facts)
+
+    assert found.why == (
+        "every read crosses between regions: it is slower, and billed: $9.31 per TB ($0.01/GiB, the price in your settings); "
+        "reading all 1.5 TB once, an epoch, costs $13.97"
+    )
+    assert found.facts["priceDate"] is None
+
+
+def test_what_only_the_layout_says_of_a_place_will_do() -> None:
+    facts = facts_of(DENIED, layout=Known(Placement("EUROPE-WEST4", "region")))
+
+    assert [level for level, _ in said_by("TPU101", facts)] == ["error"]

@@ -1,0 +1,181 @@
+"""What it costs to keep and change things in a bucket, and what it forbids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.bucket_facts import (
+    READ,
+    USE,
+    WRITE,
+    a_bucket,
+    commands_of,
+    facts_of,
+    findings_of,
+    said_by,
+)
+from tpuctl.preflight.wanted import BucketUse
+
+
+@pytest.mark.parametrize(
+    ("class_", "use", "level", "why"),
+    [
+        ("STANDARD", USE, "ok", None),
+        ("RAPID", USE, "ok", None),
+        ("MULTI_REGIONAL", USE, "ok", None),
+        (
+            "NEARLINE",
+            READ,
+            "note",
+            "reading it is charged each time, $9.31 per TB ($0.01/GiB, list price of 2026-06) beside the network",
+        ),
+        (
+            "COLDLINE",
+            USE,
+            "warning",
+            (
+                "reading it is charged each time, $18.63 per TB ($0.02/GiB, list price of 2026-06) beside the network; each "
+                "checkpoint is billed for 90 days, however soon it is deleted"
+            ),
+        ),
+        ("ARCHIVE", WRITE, "warning", "each checkpoint is billed for 365 days, however soon it is deleted"),
+        ("GLACIAL", USE, "unknown", None),
+    ],
+)
+def test_what_the_storage_class_costs(class_: str, use: BucketUse, level: str, why: str | None) -> None:
+    (found,) = findings_of("TPU105", facts_of(a_bucket(storageClass=class_), use))
+
+    assert (str(found.level), found.why) == (level, why)
+
+
+def test_autoclass_charges_no_reads_and_an_unnamed_class_says_nothing() -> None:
+    autoclass = facts_of(a_bucket(storageClass="ARCHIVE", autoclass={"enabled": True}))
+
+    assert said_by("TPU105", autoclass) == [("note", "Autoclass chooses the storage class of each object in `gs://b`")]
+    assert said_by("TPU105", facts_of(a_bucket(storageClass=""))) == []
+
+
+def test_a_storage_class_can_be_changed() -> None:
+    assert commands_of("TPU105", facts_of(a_bucket(storageClass="ARCHIVE"), BucketUse("b", "data"))) == [
+        "gcloud storage buckets update gs://b --default-storage-class=STANDARD",
+        "gcloud storage objects update 'gs://b/data/**' --storage-class=STANDARD",
+    ]
+
+
+_UPDATE = "gcloud storage buckets update gs://b"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "commands"),
+    [
+        ({}, [("ok", "objects in `gs://b` can be overwritten and deleted")], []),
+        (
+            {"retentionPolicy": {"retentionPeriod": "0"}},
+            [("ok", "objects in `gs://b` can be overwritten and deleted")],
+            [],
+        ),
+        (
+            {"retentionPolicy": {"retentionPeriod": "86400"}},
+            [
+                (
+                    "error",
+                    "checkpoints in `gs://b` cannot be deleted or overwritten: a retention policy keeps them for 1 day",
+                )
+            ],
+            [f"{_UPDATE} --clear-retention-period"],
+        ),
+        (
+            {"retentionPolicy": {"retentionPeriod": "90000", "isLocked": True}},
+            [
+                (
+                    "error",
+                    (
+                        "checkpoints in `gs://b` cannot be deleted or overwritten: a locked retention policy keeps them for "
+                        "25 hours"
+                    ),
+                )
+            ],
+            [None],
+        ),
+        (
+            {"retentionPolicy": {"retentionPeriod": "61"}, "defaultEventBasedHold": True},
+            [
+                (
+                    "error",
+                    (
+                        "checkpoints in `gs://b` cannot be deleted or overwritten: a retention policy keeps them for 61 "
+                        "seconds, and new objects get an event-based hold"
+                    ),
+                )
+            ],
+            [f"{_UPDATE} --clear-retention-period", f"{_UPDATE} --no-default-event-based-hold"],
+        ),
+    ],
+)
+def test_checkpoints_that_cannot_be_deleted(
+    fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
+) -> None:
+    assert said_by("TPU106", facts_of(a_bucket(**fields))) == said
+    assert commands_of("TPU106", facts_of(a_bucket(**fields))) == commands
+    assert said_by("TPU106", facts_of(a_bucket(**fields), READ)) == []
+
+
+_BILLED = "checkpoints that are deleted from `gs://b` or overwritten there are billed on"
+_VERSIONING = {"versioning": {"enabled": True}}
+_SOFT_DELETE = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
+_LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"numNewerVersions": 1}}]}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "commands"),
+    [
+        ({}, [("ok", "what is deleted from `gs://b` is no longer billed")], []),
+        (
+            {"softDeletePolicy": {"retentionDurationSeconds": "0"}},
+            [("ok", "what is deleted from `gs://b` is no longer billed")],
+            [],
+        ),
+        (_SOFT_DELETE, [("note", f"{_BILLED}: soft delete keeps them for 7 days")], [f"{_UPDATE} --clear-soft-delete"]),
+        (
+            _VERSIONING,
+            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [f"{_UPDATE} --no-versioning"],
+        ),
+        (
+            {**_VERSIONING, **_LIFECYCLE},
+            [("note", f"{_BILLED}: versioning keeps old versions until a lifecycle rule deletes them")],
+            [f"{_UPDATE} --no-versioning"],
+        ),
+        (
+            {**_VERSIONING, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"isLive": False}}]}},
+            [("note", f"{_BILLED}: versioning keeps old versions until a lifecycle rule deletes them")],
+            [f"{_UPDATE} --no-versioning"],
+        ),
+        (
+            {**_VERSIONING, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]}},
+            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [f"{_UPDATE} --no-versioning"],
+        ),
+        (
+            {**_VERSIONING, **_SOFT_DELETE},
+            [
+                (
+                    "warning",
+                    (
+                        f"{_BILLED}: versioning keeps old versions until somebody deletes them, and soft delete keeps them for "
+                        "7 days"
+                    ),
+                )
+            ],
+            [f"{_UPDATE} --no-versioning", f"{_UPDATE} --clear-soft-delete"],
+        ),
+    ],
+)
+def test_checkpoints_that_are_billed_after_they_are_gone(
+    fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
+) -> None:
+    assert said_by("TPU107", facts_of(a_bucket(**fields))) == said
+    assert commands_of("TPU107", facts_of(a_bucket(**fields))) == commands
+    assert said_by("TPU107", facts_of(a_bucket(**fields), READ)) == []

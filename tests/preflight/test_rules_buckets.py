@@ -1,0 +1,216 @@
+"""Whether a bucket is there, whose it is, who pays for it, and whether there is something in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.bucket_facts import (
+    DENIED,
+    LATE,
+    PAYS,
+    RULES,
+    USE,
+    WRITE,
+    a_bucket,
+    commands_of,
+    facts_of,
+    findings_of,
+    said_by,
+)
+from tpuctl.model.bucket import Bucket, Contents, Placement
+from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
+from tpuctl.preflight.rules import buckets
+from tpuctl.preflight.wanted import BucketUse
+
+
+def test_the_rules_are_in_the_order_of_their_ids_and_all_are_explained() -> None:
+    assert list(RULES) == [f"TPU{number}" for number in range(101, 109)]
+    assert all(len(rule.text) > 100 for rule in RULES.values())
+
+
+@pytest.mark.parametrize("bucket", [DENIED, LATE, Absent()])
+def test_of_a_bucket_that_could_not_be_read_one_rule_speaks(bucket: Fact[Bucket]) -> None:
+    facts = facts_of(bucket, layout=LATE)
+
+    assert [rule.id for rule in buckets.RULES if list(rule.judge(facts))] == ["TPU102"]
+
+
+_ASK = (
+    "ask the bucket's owner for the permission `storage.buckets.get`, which the role `roles/storage.legacyBucketReader` has, "
+    "for whoever checks"
+)
+_OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids to delete"
+
+
+@pytest.mark.parametrize(
+    ("bucket", "layout", "said"),
+    [
+        (Known(a_bucket()), None, ("ok", "`gs://b` is there and can be looked at", None, None, False)),
+        (
+            Absent(),
+            None,
+            (
+                "error",
+                "there is no bucket `gs://b`",
+                (
+                    "every read and write will fail; names of buckets are global, so a name that is slightly wrong may also be "
+                    "somebody else's"
+                ),
+                "compare the name with the buckets of the project",
+                False,
+            ),
+        ),
+        (
+            DENIED,
+            Known(Placement("US-CENTRAL2", "region")),
+            (
+                "unknown",
+                "`gs://b` could not be read: the caller may not",
+                f"so it stays open {_OPEN}",
+                _ASK,
+                False,
+            ),
+        ),
+        (
+            LATE,
+            DENIED,
+            (
+                "unknown",
+                "`gs://b` could not be read: no answer within 15s",
+                f"so it stays open where it is, {_OPEN}",
+                "check again; reading it takes the permission `storage.buckets.get`",
+                True,
+            ),
+        ),
+        (
+            DENIED,
+            LATE,
+            (
+                "unknown",
+                "`gs://b` could not be read: the caller may not",
+                f"so it stays open where it is, {_OPEN}",
+                _ASK,
+                True,
+            ),
+        ),
+        (
+            Unknown("requester pays", error_id="storage-requester-pays"),
+            None,
+            (
+                "unknown",
+                "`gs://b` could not be read: requester pays",
+                f"so it stays open where it is, {_OPEN}",
+                "name the project that pays, such as `--billing-project=p`",
+                False,
+            ),
+        ),
+    ],
+)
+def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
+    (found,) = findings_of("TPU102", facts_of(bucket, layout=layout))
+
+    remedy = found.remedies[0].text if found.remedies else None
+    assert (str(found.level), found.text, found.why, remedy, found.is_passing) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "project", "said"),
+    [
+        ("42", None, [("ok", "`gs://b` belongs to `p`")]),
+        (
+            "7",
+            None,
+            [("warning", "`gs://b` belongs to the project with the number 7, not to `p` (42)")],
+        ),
+        ("", None, []),
+        ("7", DENIED, []),
+        ("7", Absent(), []),
+    ],
+)
+def test_whose_a_bucket_is(number: str, project: Any, said: list[tuple[str, str]]) -> None:
+    assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
+
+
+_UNPAID = ("error", "the requester pays for `gs://b`, and no billing project is named")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "payer", "said", "commands"),
+    [
+        (a_bucket(), None, [("ok", "the owner of `gs://b` pays for requests")], []),
+        (a_bucket(**PAYS), None, [_UNPAID], [None, "gcloud storage buckets update gs://b --no-requester-pays"]),
+        (a_bucket(projectNumber="7", **PAYS), None, [_UNPAID], [None]),
+        (a_bucket(**PAYS), "payer", [("note", "requests to `gs://b` are billed to `payer`")], []),
+        (Unknown("it pays", error_id="storage-requester-pays"), None, [_UNPAID], [None]),
+        (Unknown("it pays", error_id="other"), None, [], []),
+        (Absent(), None, [], []),
+    ],
+)
+def test_somebody_pays_for_requests(
+    bucket: Any, payer: str | None, said: list[tuple[str, str]], commands: list[str | None]
+) -> None:
+    facts = facts_of(bucket, wanted={"billing_project": payer})
+
+    assert said_by("TPU104", facts) == said
+    assert commands_of("TPU104", facts) == commands
+
+
+_LISTING = Unknown("the caller may not", permission="storage.objects.list")
+
+
+@pytest.mark.parametrize(
+    ("use", "contents", "said"),
+    [
+        (USE, None, []),
+        (WRITE, Known(Contents(0, 0, is_complete=True)), []),
+        (USE, Absent(), []),
+        (USE, Known(Contents(0, 0, is_complete=True)), [("note", "`gs://b` is empty")]),
+        (USE, Known(Contents(0, 0, is_complete=False)), [("note", "the first page of `gs://b` lists no data")]),
+        (BucketUse("b", writes=False), Known(Contents(0, 0, is_complete=True)), [("warning", "`gs://b` is empty")]),
+        (
+            BucketUse("b", "x"),
+            Known(Contents(0, 0, is_complete=True)),
+            [("warning", "nothing is below `gs://b/x/`")],
+        ),
+        (USE, Known(Contents(1, 512, is_complete=True)), [("ok", "`gs://b` has 1 object, 512 B")]),
+        (
+            BucketUse("b", "x"),
+            Known(Contents(1000, 3_400_000, is_complete=False)),
+            [("ok", "`gs://b/x` has at least 1000 objects, 3.4 MB")],
+        ),
+        (USE, _LISTING, [("unknown", "what is in `gs://b` could not be read: the caller may not")]),
+        (USE, LATE, [("unknown", "what is in `gs://b` could not be read: no answer within 15s")]),
+    ],
+)
+def test_there_is_something_to_read(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
+    assert said_by("TPU108", facts_of(a_bucket(), use, contents=contents)) == said
+
+
+def test_a_listing_that_was_refused_names_the_permission() -> None:
+    (refused,) = findings_of("TPU108", facts_of(a_bucket(), contents=_LISTING))
+    (late,) = findings_of("TPU108", facts_of(a_bucket(), contents=LATE))
+
+    assert (refused.facts, refused.is_passing, [remedy.text for remedy in refused.remedies]) == (
+        {"permission": "storage.objects.list"},
+        False,
+        [
+            (
+                "ask the bucket's owner for the permission `storage.objects.list`, which the role `roles/storage.objectViewer` "
+                "has, for whoever checks"
+            )
+        ],
+    )
+    assert (late.is_passing, [remedy.text for remedy in late.remedies]) == (
+        True,
+        ["check again; reading it takes the permission `storage.objects.list`"],
+    )
+
+
+def test_a_listing_that_nobody_pays_for_names_who_could() -> None:
+    unpaid = Unknown("it pays", permission="storage.objects.list", error_id="storage-requester-pays")
+
+    (found,) = findings_of("TPU108", facts_of(a_bucket(**PAYS), contents=unpaid))
+
+    assert [remedy.text for remedy in found.remedies] == ["name the project that pays, such as `--billing-project=p`"]

@@ -1,0 +1,286 @@
+"""Rules about the machine and the disks beside the node: a row for each answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.preflight.cases import LATE, REFUSED, WANTED, ZONE, commands, facts, levels, said
+from tpuctl.model import Node
+from tpuctl.model.machine import Disk, Machine
+from tpuctl.model.spec import DataDisk
+from tpuctl.names import NodeName
+from tpuctl.preflight.fact import Absent, Known
+from tpuctl.preflight.findings import Level
+from tpuctl.preflight.rules import companions, disks
+from tpuctl.preflight.wanted import BucketUse
+
+AUTH = "https://www.googleapis.com/auth/"
+ACCOUNT = "7-compute@developer.gserviceaccount.com"
+
+
+def vm(zone: str = ZONE, status: str = "RUNNING", *scopes: str, account: str | None = ACCOUNT) -> Known[Machine]:
+    return Known(Machine("vm", zone, status, account, tuple(AUTH + scope for scope in scopes)))
+
+
+@pytest.mark.parametrize(
+    ("fact", "lines"),
+    [
+        (None, []),
+        (vm(), ["ok vm vm: virtual machine `vm` is in us-central2-b too"]),
+        (
+            vm("us-central2-a"),
+            [
+                (
+                    "warning vm vm: virtual machine `vm` is in us-central2-a, the node in us-central2-b, "
+                    "another zone of that region"
+                )
+            ],
+        ),
+        (
+            vm("europe-west4-a"),
+            ["error vm vm: virtual machine `vm` is in europe-west4-a, the node in us-central2-b, another region"],
+        ),
+        (
+            vm(status="TERMINATED"),
+            [
+                "ok vm vm: virtual machine `vm` is in us-central2-b too",
+                "note vm vm: virtual machine `vm` is not running, but TERMINATED",
+            ],
+        ),
+        (Absent(), ["error vm vm: project `p` has no virtual machine `vm`"]),
+        (REFUSED, ["unknown vm vm: virtual machine `vm` could not be read: permission denied"]),
+    ],
+)
+def test_where_the_machine_is(fact: Any, lines: list[str]) -> None:
+    assert said(companions.machine_place, facts(want={"machine": "vm"}, machine=fact)) == lines
+
+
+READS, WRITES = BucketUse("data", writes=False), BucketUse("runs", "x", reads=False)
+BOTH = BucketUse("both")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "uses", "level"),
+    [
+        ([], [], []),
+        (["cloud-platform"], [BOTH], [Level.OK]),
+        (["cloud-platform.read-only"], [READS], [Level.OK]),
+        (["cloud-platform.read-only"], [WRITES], [Level.ERROR]),
+        (["devstorage.read_only"], [READS], [Level.OK]),
+        (["devstorage.read_only"], [BOTH], [Level.ERROR]),
+        (["devstorage.read_only"], [READS, WRITES], [Level.ERROR]),
+        (["devstorage.read_write"], [BOTH], [Level.OK]),
+        (["devstorage.full_control"], [BOTH], [Level.OK]),
+        (["logging.write", "devstorage.read_write"], [BOTH], [Level.OK]),
+        (["logging.write"], [READS], [Level.ERROR]),
+        ([], [WRITES], [Level.ERROR]),
+    ],
+)
+def test_the_machines_scopes(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
+    these = facts(want={"machine": "vm", "buckets": tuple(uses)}, machine=vm(ZONE, "RUNNING", *scopes))
+
+    assert levels(companions.machine_scopes, these) == level
+
+
+@pytest.mark.parametrize("fact", [None, Absent(), REFUSED, LATE])
+def test_the_scopes_of_a_machine_that_is_not_known_are_not_judged(fact: Any) -> None:
+    assert said(companions.machine_scopes, facts(want={"machine": "vm", "buckets": (BOTH,)}, machine=fact)) == []
+
+
+CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "project", "text", "advised"),
+    [
+        (
+            "vm",
+            vm(ZONE, "RUNNING", "devstorage.read_only"),
+            None,
+            "virtual machine `vm` has scopes that do not let it write to buckets",
+            [
+                "gcloud compute instances stop vm --zone=us-central2-b --project=p",
+                f"{CHANGE} --project=p --scopes=cloud-platform",
+            ],
+        ),
+        (
+            "vm",
+            vm(ZONE, "TERMINATED", "logging.write"),
+            None,
+            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            [f"{CHANGE} --project=p --scopes=cloud-platform"],
+        ),
+        (
+            "projects/other/zones/us-central2-b/instances/vm",
+            vm(ZONE, "TERMINATED", "logging.write"),
+            None,
+            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            [f"{CHANGE} --project=other --scopes=cloud-platform"],
+        ),
+        (
+            "vm",
+            vm(ZONE, "TERMINATED", account=None),
+            None,
+            "virtual machine `vm` runs without a service account",
+            [f"{CHANGE} --project=p --service-account={ACCOUNT} --scopes=cloud-platform"],
+        ),
+        # The default account is not known without the project's number: words only.
+        ("vm", vm(account=None), REFUSED, "virtual machine `vm` runs without a service account", []),
+    ],
+)
+def test_how_the_machine_gets_scopes(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
+    given = {"project": project} if project else {}
+    these = facts(want={"machine": name, "buckets": (BOTH,)}, machine=fact, **given)
+
+    assert said(companions.machine_scopes, these) == [f"error vm vm: {text}"]
+    assert commands(companions.machine_scopes, these) == advised
+
+
+PATH = f"projects/p/zones/{ZONE}/disks/data"
+
+
+def disk(
+    zone: str = ZONE, *, kind: str = "pd-balanced", status: str = "READY", users: tuple[str, ...] = ()
+) -> Known[Disk]:
+    return Known(Disk("data", zone, kind, status, users))
+
+
+def with_disk(fact: Any, source: str = PATH, mode: str = "READ_WRITE", *, kind: str = "v4-8", **want: Any) -> Any:
+    spec = {"data_disks": (DataDisk(source, mode),), "accelerator_type": kind}
+    return facts(want={"spec": spec, **want}, disks={source: fact} if fact else {})
+
+
+@pytest.mark.parametrize(
+    ("source", "fact", "lines"),
+    [
+        (PATH, None, []),
+        (PATH, disk(), ["ok disk data: disk `data` is in us-central2-b"]),
+        (PATH, Absent(), ["error disk data: project `p` has no disk `data` in us-central2-b"]),
+        (
+            PATH.replace("projects/p", "projects/q"),
+            Absent(),
+            ["error disk data: project `q` has no disk `data` in us-central2-b"],
+        ),
+        (PATH, REFUSED, ["unknown disk data: disk `data` in us-central2-b could not be read: permission denied"]),
+        (
+            "projects/p/zones/us-central2-a/disks/data",
+            REFUSED,
+            [
+                "error disk data: the node is in us-central2-b, disk `data` in us-central2-a, another zone of that region"
+            ],
+        ),
+        (
+            "projects/p/zones/europe-west4-a/disks/data",
+            disk("europe-west4-a"),
+            ["error disk data: the node is in us-central2-b, disk `data` in europe-west4-a"],
+        ),
+        (
+            "data",
+            disk("europe-west4-a"),
+            ["error disk data: the node is in us-central2-b, disk `data` in europe-west4-a"],
+        ),
+        ("data", disk(), ["warning disk data: disk `data` is named without its path"]),
+        (
+            "projects/p/regions/us-central2/disks/data",
+            Absent(),
+            [
+                (
+                    "note disk data: disk `data` is a regional one of us-central2; whether it has a replica in the node's zone "
+                    "is not read"
+                ),
+            ],
+        ),
+        (
+            "projects/p/regions/europe-west4/disks/data",
+            Absent(),
+            ["error disk data: disk `data` is a regional one of europe-west4, the node in us-central2"],
+        ),
+    ],
+)
+def test_where_disks_are(source: str, fact: Any, lines: list[str]) -> None:
+    assert said(disks.disk_place, with_disk(fact, source)) == lines
+
+
+def holder(source: str) -> Node:
+    return Node(NodeName("p", ZONE, "n"), {"dataDisks": [{"sourceDisk": source}]})
+
+
+OTHER = ("worker-0",)
+SIBLING = replace(WANTED.spec, data_disks=(DataDisk(PATH),))
+READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
+
+
+@pytest.mark.parametrize(
+    ("these", "lines"),
+    [
+        (with_disk(None), []),
+        (with_disk(Absent()), []),
+        (with_disk(REFUSED), []),
+        (with_disk(disk()), ["ok disk data: disk `data` can be attached READ_WRITE"]),
+        (with_disk(disk(), mode="READ_ONLY"), ["ok disk data: disk `data` can be attached READ_ONLY"]),
+        (with_disk(disk(status="CREATING")), ["error disk data: disk `data` is CREATING"]),
+        (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is attached to `worker-0` already"]),
+        (
+            with_disk(disk(users=OTHER), mode="READ_ONLY"),
+            ["note disk data: disk `data` is attached to `worker-0` already"],
+        ),
+        # The node that goes before has it, by whichever name of the project.
+        (
+            with_disk(disk(users=OTHER), replaces=holder(PATH.replace("projects/p", "projects/7"))),
+            ["ok disk data: disk `data` can be attached READ_WRITE"],
+        ),
+        (
+            with_disk(disk(users=OTHER), replaces=holder(PATH.replace(ZONE, "us-central2-a"))),
+            ["error disk data: disk `data` is attached to `worker-0` already"],
+        ),
+        # Slices.
+        (
+            with_disk(disk(), kind="v4-16"),
+            ["error disk data: disk `data` is to be attached READ_WRITE to a slice of 2 workers"],
+        ),
+        (
+            with_disk(disk(), mode="READ_ONLY", kind="v4-16"),
+            ["ok disk data: disk `data` can be attached READ_ONLY"],
+        ),
+        # Several nodes at once.
+        (
+            with_disk(disk(), siblings=(SIBLING,)),
+            [
+                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+            ],
+        ),
+        (
+            with_disk(disk(), mode="READ_ONLY", siblings=(SIBLING,)),
+            [
+                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+            ],
+        ),
+        (
+            with_disk(disk(), mode="READ_ONLY", siblings=(READING,)),
+            ["ok disk data: disk `data` can be attached READ_ONLY"],
+        ),
+        (with_disk(disk(), siblings=(WANTED.spec,)), ["ok disk data: disk `data` can be attached READ_WRITE"]),
+        # Kinds.
+        (
+            with_disk(disk(kind="pd-balanced"), kind="v6e-8"),
+            [
+                "note disk data: disk `data` is a `pd-balanced`; for v6e `hyperdisk-balanced` or `hyperdisk-ml` is documented"
+            ],
+        ),
+        (
+            with_disk(disk(kind="pd-ssd")),
+            ["note disk data: disk `data` is a `pd-ssd`; for v4 `pd-balanced` is documented"],
+        ),
+        (
+            with_disk(disk(kind="hyperdisk-ml"), kind="v6e-8"),
+            ["ok disk data: disk `data` can be attached READ_WRITE"],
+        ),
+        (with_disk(disk(kind="")), ["ok disk data: disk `data` can be attached READ_WRITE"]),
+        (with_disk(disk(kind="pd-ssd"), kind="v9-8"), ["ok disk data: disk `data` can be attached READ_WRITE"]),
+    ],
+)
+def test_whether_disks_can_be_attached(these: Any, lines: list[str]) -> None:
+    assert said(disks.attachable, these) == lines

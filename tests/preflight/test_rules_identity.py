@@ -1,0 +1,172 @@
+"""What is said of the account that the node runs as, and of its scopes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.preflight.access_cases import ACCOUNT, NAMED, bucket, facts
+from tpuctl.model import Node
+from tpuctl.names import NodeName
+from tpuctl.preflight.fact import Unknown
+from tpuctl.preflight.findings import Level, Remedy
+from tpuctl.preflight.rules.identity import RULES
+from tpuctl.preflight.wanted import BucketUse
+
+SCOPES, RUNS_AS = RULES
+FULL = "https://www.googleapis.com/auth/"
+_BUCKETS = {
+    "rw": (bucket("b", None),),
+    "ro": (bucket("b", None, use=BucketUse("b", writes=False)),),
+    "none": (),
+}
+_SCOPES = [
+    ((), "rw", "ok its scopes reach all Cloud APIs"),
+    ((), "none", "ok its scopes reach all Cloud APIs"),
+    (("cloud-platform",), "rw", "ok its scopes reach objects to read and write"),
+    (("devstorage.full_control",), "rw", "ok its scopes reach objects to read and write"),
+    (("devstorage.read_write",), "rw", "ok its scopes reach objects to read and write"),
+    (("devstorage.read_only",), "ro", "ok its scopes reach objects to read"),
+    (("cloud-platform.read-only",), "ro", "ok its scopes reach objects to read"),
+    (
+        ("devstorage.read_only",),
+        "rw",
+        "error its scopes do not let it write objects: `https://www.googleapis.com/auth/devstorage.read_only`",
+    ),
+    (
+        ("cloud-platform.read-only",),
+        "rw",
+        "error its scopes do not let it write objects: `https://www.googleapis.com/auth/cloud-platform.read-only`",
+    ),
+    (
+        ("devstorage.write_only",),
+        "rw",
+        "error its scopes do not let it read objects: `https://www.googleapis.com/auth/devstorage.write_only`",
+    ),
+    (
+        ("logging.write", "compute"),
+        "rw",
+        (
+            "error its scopes do not let it read and write objects: "
+            "`https://www.googleapis.com/auth/logging.write`, `https://www.googleapis.com/auth/compute`"
+        ),
+    ),
+    (("logging.write",), "none", "note its scopes let it use no bucket"),
+    (("devstorage.read_only",), "none", "ok its scopes reach objects to read"),
+    (("logging.write", "devstorage.read_write"), "rw", "ok its scopes reach objects to read and write"),
+]
+
+
+@pytest.mark.parametrize(("scopes", "use", "expected"), _SCOPES)
+def test_scopes(scopes: tuple[str, ...], use: str, expected: str) -> None:
+    given = facts(*_BUCKETS[use], spec={"scopes": tuple(FULL + scope for scope in scopes)})
+
+    (found,) = SCOPES.judge(given)
+    assert f"{found.level} {found.text}" == expected
+
+
+_SHORT = [
+    ("storage-full", "rw", "devstorage.full_control", "ok"),
+    ("storage-rw", "rw", "devstorage.read_write", "ok"),
+    ("cloud-platform", "rw", "cloud-platform", "ok"),
+    ("storage-ro", "ro", "devstorage.read_only", "ok"),
+    ("storage-ro", "rw", "devstorage.read_only", "error"),
+    ("default", "rw", "devstorage.read_only", "error"),
+    ("gke-default", "ro", "devstorage.read_only", "ok"),
+]
+
+
+@pytest.mark.parametrize(("scope", "use", "full", "level"), _SHORT)
+def test_short_names_of_scopes_are_not_sent_silently(scope: str, use: str, full: str, level: str) -> None:
+    given = facts(*_BUCKETS[use], spec={"scopes": (scope,)})
+
+    warning, verdict = SCOPES.judge(given)
+    assert (warning.level, warning.text, warning.remedies, verdict.level) == (
+        Level.WARNING,
+        f"`{scope}` is a short name of a scope that the Cloud TPU API is not known to accept",
+        (Remedy(f"write it in full: `{FULL}{full}`"),),
+        level,
+    )
+    there = replace(given, wanted=replace(given.wanted, creates=False))
+    assert [found.level for found in SCOPES.judge(there)] == [level]
+
+
+def test_scopes_of_a_node_that_is_there_take_a_new_one() -> None:
+    spec = {"scopes": (f"{FULL}devstorage.read_only",)}
+    node = Node(NodeName("p", "us-central2-b", "trainer"), {})
+
+    (new,) = SCOPES.judge(facts(*_BUCKETS["rw"], spec=spec))
+    (old,) = SCOPES.judge(facts(*_BUCKETS["rw"], spec=spec, node=node, creates=False))
+    assert [new.remedies, old.remedies] == [
+        (
+            Remedy(
+                "leave `--scopes` out, which allows all Cloud APIs, "
+                "or name `https://www.googleapis.com/auth/cloud-platform`: roles decide then"
+            ),
+        ),
+        (
+            Remedy(
+                "make it anew, which loses its disk: `tpuctl up trainer --replace` with all options that it was made "
+                "with and `--scopes https://www.googleapis.com/auth/cloud-platform`; roles decide then"
+            ),
+        ),
+    ]
+
+
+_OTHER = "x@other.iam.gserviceaccount.com"
+_ACCOUNTS = [
+    (None, True, f"ok it runs as `{ACCOUNT}`, the Compute Engine default account"),
+    (ACCOUNT, True, f"ok it runs as `{ACCOUNT}`, the Compute Engine default account"),
+    (NAMED, True, f"ok it runs as `{NAMED}`, an account that was named for it"),
+    (_OTHER, True, f"warning it is to run as `{_OTHER}`, an account of project `other`"),
+    (_OTHER, False, f"ok it runs as `{_OTHER}`, an account that was named for it, of project `other`"),
+    (
+        "2-compute@developer.gserviceaccount.com",
+        True,
+        "warning it is to run as `2-compute@developer.gserviceaccount.com`, an account of project `2`",
+    ),
+    (
+        "p@appspot.gserviceaccount.com",
+        True,
+        "ok it runs as `p@appspot.gserviceaccount.com`, an account that was named for it",
+    ),
+    (
+        "x@p.example.com.iam.gserviceaccount.com",
+        True,
+        "warning it is to run as `x@p.example.com.iam.gserviceaccount.com`, an account of project `example.com:p`",
+    ),
+    ("odd@example.com", True, "ok it runs as `odd@example.com`, an account that was named for it"),
+]
+
+
+@pytest.mark.parametrize(("account", "creates", "expected"), _ACCOUNTS)
+def test_as_whom_the_node_runs(account: str | None, creates: bool, expected: str) -> None:
+    (found,) = RUNS_AS.judge(facts(spec={"service_account": account}, creates=creates))
+
+    assert f"{found.level} {found.text}" == expected
+
+
+def test_an_account_of_another_project_needs_two_things() -> None:
+    (found,) = RUNS_AS.judge(facts(spec={"service_account": _OTHER}))
+
+    assert (found.why, found.remedies, found.facts) == (
+        "that is refused unless you may act as the account, and `iam.disableCrossProjectServiceAccountUsage` is off in `other`",
+        (
+            Remedy(
+                "see whether `other` allows it: `enforce` must not be true",
+                "gcloud org-policies describe iam.disableCrossProjectServiceAccountUsage --project=other --effective",
+            ),
+            Remedy(f"have yourself granted `roles/iam.serviceAccountUser` on `{_OTHER}`, or use an account of `p`"),
+        ),
+        {"account": _OTHER, "isDefault": False, "project": "other"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("account", "level"), [("2-compute@developer.gserviceaccount.com", Level.OK), (_OTHER, Level.WARNING)]
+)
+def test_a_number_is_no_other_project_where_the_own_is_not_known(account: str, level: Level) -> None:
+    (found,) = RUNS_AS.judge(facts(spec={"service_account": account}, project=Unknown("no")))
+
+    assert found.level is level

@@ -1,0 +1,154 @@
+"""Which image fits which accelerator, and whether the zone has it. A row for each pair and boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.offer_facts import ZONE, facts, found_by, said, spec, wanted
+from tpuctl.accelerators import parse
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.images import Match, judge
+from tpuctl.preflight.rules.images import version_fits, version_is_offered
+
+SLOW = Unknown("there was no answer within 15s", is_passing=True)
+
+
+@pytest.mark.parametrize(
+    ("image", "accelerator_type", "match", "better"),
+    [
+        ("tpu-ubuntu2204-base", "v2-8", Match.FITS, None),
+        ("tpu-ubuntu2204-base", "v3-32", Match.FITS, None),
+        ("tpu-ubuntu2204-base", "v4-8", Match.FITS, None),
+        ("tpu-ubuntu2204-base", "v5litepod-8", Match.DOUBTFUL, "v2-alpha-tpuv5-lite"),
+        ("tpu-ubuntu2204-base", "v5p-8", Match.MISFIT, "v2-alpha-tpuv5"),
+        ("tpu-ubuntu2204-base", "v6e-8", Match.MISFIT, "v2-alpha-tpuv6e"),
+        ("v2-alpha-tpuv5-lite", "v5litepod-8", Match.FITS, None),
+        ("v2-alpha-tpuv5-lite", "v5p-8", Match.MISFIT, "v2-alpha-tpuv5"),
+        ("v2-alpha-tpuv5", "v5p-8", Match.FITS, None),
+        ("v2-alpha-tpuv5", "v5litepod-16", Match.DOUBTFUL, "v2-alpha-tpuv5-lite"),
+        ("v2-alpha-tpuv6e", "v6e-8", Match.FITS, None),
+        ("v2-alpha-tpuv6e", "v4-8", Match.MISFIT, "tpu-ubuntu2204-base"),
+        ("tpu-vm-base", "v3-8", Match.FITS, None),
+        ("tpu-vm-base", "v4-8", Match.MISFIT, "tpu-ubuntu2204-base"),
+        ("tpu-vm-base", "v5litepod-4", Match.MISFIT, "v2-alpha-tpuv5-lite"),
+        ("tpu-vm-v4-base", "v4-8", Match.FITS, None),
+        ("tpu-vm-v4-base", "v2-8", Match.MISFIT, "tpu-ubuntu2204-base"),
+        ("tpu-vm-v4-pt-1.13", "v4-8", Match.FITS, None),
+        ("tpu-vm-pt-2.0", "v3-8", Match.FITS, None),
+        ("tpu-vm-pt-2.0", "v4-8", Match.DOUBTFUL, "tpu-ubuntu2204-base"),
+        ("our-own-image", "v4-8", Match.UNKNOWN, "tpu-ubuntu2204-base"),
+        ("tpu-vm-tf-2.16.1", "v3-8", Match.FITS, None),
+        ("tpu-vm-tf-2.16.1-se", "v3-8", Match.FITS, None),
+        ("tpu-vm-tf-2.16.1-pjrt", "v4-8", Match.FITS, None),
+        ("tpu-vm-tf-2.16.1-pod-pjrt", "v4-16", Match.FITS, None),
+        ("tpu-vm-tf-2.16.1", "v4-16", Match.MISFIT, "tpu-vm-tf-2.16.1-pod"),
+        ("tpu-vm-tf-2.16.1-pod", "v4-8", Match.DOUBTFUL, "tpu-vm-tf-2.16.1"),
+        ("tpu-vm-tf-2.10.0", "v4-8", Match.MISFIT, "tpu-vm-tf-2.10.0-v4"),
+        ("tpu-vm-tf-2.10.0-pod-v4", "v4-16", Match.FITS, None),
+        ("tpu-vm-tf-2.10.1", "v4-8", Match.FITS, None),
+        ("tpu-vm-tf-2.10.1-v4", "v4-8", Match.MISFIT, "tpu-vm-tf-2.10.1"),
+        ("tpu-vm-tf-2.10.0-v4", "v2-8", Match.MISFIT, "tpu-vm-tf-2.10.0"),
+        ("tpu-vm-tf-2.14.1", "v5litepod-8", Match.MISFIT, "tpu-vm-tf-2.15.0-pjrt"),
+        ("tpu-vm-tf-2.15.0-pjrt", "v5litepod-8", Match.FITS, None),
+        ("tpu-vm-tf-2.15.0-se", "v6e-8", Match.MISFIT, "tpu-vm-tf-2.15.0-pjrt"),
+        ("tpu-vm-tf-2.18.0", "v5p-16", Match.MISFIT, "tpu-vm-tf-2.18.0-pod-pjrt"),
+    ],
+)
+def test_which_image_fits_which_accelerator(
+    image: str, accelerator_type: str, match: Match, better: str | None
+) -> None:
+    verdict = judge(f"projects/p/locations/z/runtimeVersions/{image}", parse(accelerator_type))
+
+    assert (verdict.match, verdict.better) == (match, better)
+
+
+@pytest.mark.parametrize(
+    ("made", "creates", "level", "text", "command"),
+    [
+        (spec(), True, "ok", "`tpu-ubuntu2204-base` fits v4-8", None),
+        (
+            spec("v6e-8"),
+            True,
+            "error",
+            "`tpu-ubuntu2204-base` on v6e-8: it is documented for v2, v3 and v4, not for v6e",
+            f"tpuctl up trainer --project=p --zone={ZONE} --type=v6e-8 --version=v2-alpha-tpuv6e",
+        ),
+        (
+            spec("v6e-8"),
+            False,
+            "error",
+            "`tpu-ubuntu2204-base` on v6e-8: it is documented for v2, v3 and v4, not for v6e",
+            f"tpuctl up trainer --project=p --zone={ZONE} --type=v6e-8 --version=v2-alpha-tpuv6e --replace",
+        ),
+        (
+            spec("v5litepod-8"),
+            True,
+            "warning",
+            "`tpu-ubuntu2204-base` on v5litepod-8: it is documented for v2, v3 and v4, not for v5e",
+            f"tpuctl up trainer --project=p --zone={ZONE} --type=v5litepod-8 --version=v2-alpha-tpuv5-lite",
+        ),
+        (
+            spec(runtime_version="our-own"),
+            True,
+            "note",
+            "`our-own` on v4-8: tpuctl does not know this image",
+            f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-8 --version=tpu-ubuntu2204-base",
+        ),
+    ],
+)
+def test_an_image_that_does_not_fit_is_named_with_the_one_that_does(
+    made: Any, *, creates: bool, level: str, text: str, command: str | None
+) -> None:
+    (found,) = found_by(version_fits, facts(wanted(made, creates=creates)))
+
+    assert (found.level, found.text, [remedy.command for remedy in found.remedies]) == (
+        level,
+        text,
+        [command] if command else [],
+    )
+
+
+def test_nothing_is_said_of_the_image_of_a_type_that_the_table_lacks() -> None:
+    assert said(version_fits, facts(wanted(spec("v9-8")))) == []
+
+
+VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
+
+
+@pytest.mark.parametrize(
+    ("image", "versions", "creates", "expected"),
+    [
+        ("tpu-ubuntu2204-base", Known(VERSIONS), True, [("ok", f"{ZONE} offers `tpu-ubuntu2204-base`")]),
+        ("tpu-ubuntu2204-base", Known(VERSIONS), False, []),
+        ("tpu-ubuntu2204-base", None, True, []),
+        (
+            "tpu-vm-tf-2.18.1",
+            Known(VERSIONS),
+            True,
+            [("error", f"{ZONE} has no runtime version `tpu-vm-tf-2.18.1`; the nearest is `tpu-vm-tf-2.18.0`")],
+        ),
+        (
+            "zzz",
+            Known(VERSIONS),
+            True,
+            [("error", f"{ZONE} has no runtime version `zzz`; the nearest is `tpu-ubuntu2204-base`")],
+        ),
+        ("zzz", Known(()), True, [("error", f"{ZONE} has no runtime version `zzz`")]),
+        ("zzz", Absent(), True, []),
+        ("zzz", Unknown("none", error_id="zone-not-supported"), True, []),
+        (
+            "zzz",
+            SLOW,
+            True,
+            [("unknown", f"which runtime versions {ZONE} offers could not be read: there was no answer within 15s")],
+        ),
+    ],
+)
+def test_whether_the_zone_offers_the_image(
+    image: str, versions: Any, *, creates: bool, expected: list[tuple[str, str]]
+) -> None:
+    about = facts(wanted(spec(runtime_version=image), creates=creates), versions=versions)
+
+    assert [(str(found.level), found.text) for found in found_by(version_is_offered, about)] == expected

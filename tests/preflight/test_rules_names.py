@@ -1,0 +1,92 @@
+"""Whether something else has the name of the node. A row for each case."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.preflight.offer_facts import ZONE, facts, found_by, held, node, request, said, wanted
+from tpuctl.preflight.fact import Absent, Unknown
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.rules.names import name_is_free
+
+SLOW = Unknown("there was no answer within 15s", is_passing=True)
+UNREAD = "the nodes and queued resources of the project, and so what they hold of quota and grants, could not be read"
+
+OWNER = f"projects/p/locations/{ZONE}/queuedResources/q"
+ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        (facts(held=held(node(f"{ZONE}/other"))), [("ok", "trainer", "nothing else is called `trainer`")]),
+        (facts(held=None), []),
+        (facts(wanted(creates=False), held=held(node(f"{ZONE}/trainer"))), []),
+        (facts(wanted(name=None), held=held(node(f"{ZONE}/trainer"))), []),
+        (
+            facts(wanted(node=node(f"{ZONE}/trainer")), held=held(node(f"{ZONE}/trainer"))),
+            [("ok", "trainer", "nothing else is called `trainer`")],
+        ),
+        (
+            facts(
+                wanted(replaces=node(f"{ZONE}/trainer", owner=OWNER)),
+                held=held(node(f"{ZONE}/trainer", owner=OWNER), request(f"{ZONE}/q", [ONE])),
+            ),
+            [("ok", "trainer", "nothing else is called `trainer`")],
+        ),
+        (facts(held=held(node(f"{ZONE}/trainer"))), [("warning", "trainer", f"a node `trainer` is in {ZONE} (READY)")]),
+        (
+            facts(held=held(node(f"{ZONE}/trainer", state="PREEMPTED"))),
+            [("note", "trainer", f"the record of a dead node `trainer` is in {ZONE} (PREEMPTED)")],
+        ),
+        (
+            facts(held=held(node("us-west4-a/trainer", state="STOPPED"))),
+            [("warning", "trainer", "a node `trainer` is in us-west4-a (STOPPED)")],
+        ),
+        (
+            facts(held=held(node("us-west4-a/trainer", state="TERMINATED"))),
+            [("note", "trainer", "the record of a dead node `trainer` is in us-west4-a (TERMINATED)")],
+        ),
+        (
+            facts(held=held(request("us-west4-a/q", [ONE], state="ACCEPTED"))),
+            [("warning", "trainer", "the queued resource `q` in us-west4-a (ACCEPTED) will make a node `trainer`")],
+        ),
+        (
+            facts(held=held(request(f"{ZONE}/q", [ONE], state="FAILED"))),
+            [("note", "trainer", f"the queued resource `q` in {ZONE} (FAILED) asked for a node `trainer`")],
+        ),
+        # A node that is there speaks for its request.
+        (
+            facts(held=held(node(f"{ZONE}/trainer", owner=OWNER), request(f"{ZONE}/q", [ONE]))),
+            [("warning", "trainer", f"a node `trainer` is in {ZONE} (READY)")],
+        ),
+        (
+            facts(held=held(unreachable=("us-west4-a",))),
+            [("unknown", "trainer", "what is in us-west4-a could not be read: it did not answer")],
+        ),
+        (
+            facts(held=held(node("us-west1-c/trainer"), unreachable=("a-b1-a", "a-b1-b"))),
+            [
+                ("warning", "trainer", "a node `trainer` is in us-west1-c (READY)"),
+                ("unknown", "trainer", "what is in a-b1-a, a-b1-b could not be read: they did not answer"),
+            ],
+        ),
+        (facts(held=SLOW), [("unknown", "trainer", f"{UNREAD}: there was no answer within 15s")]),
+        (facts(wanted(name=None), held=Absent("no project `p`")), [("unknown", "p", f"{UNREAD}: no project `p`")]),
+    ],
+)
+def test_whether_the_name_is_free(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+    assert said(name_is_free, about) == expected
+
+
+def test_what_has_the_name_can_be_taken_down_with_the_command_that_is_shown() -> None:
+    several = {"node": {"acceleratorType": "v4-8"}, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "trainer"}}
+    about = facts(
+        wanted(name="trainer-1"),
+        held=held(node("us-west4-a/trainer-1"), request("us-west1-c/q", [several], state="WAITING_FOR_RESOURCES")),
+    )
+
+    assert [remedy.command for found in found_by(name_is_free, about) for remedy in found.remedies] == [
+        "tpuctl down us-west4-a/trainer-1 --project=p",
+        "tpuctl down us-west1-c/trainer-1 --project=p --all-nodes",
+    ]

@@ -1,0 +1,171 @@
+"""What a zone offers: types, images, and whether the name is free. A row for each case and boundary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.offer_facts import ZONE, facts, found_by, held, said, spec, wanted
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.rules.names import name_is_free
+from tpuctl.preflight.rules.offer import RULES, type_is_of_this_api, type_is_offered, zone_is_open
+
+DENIED = Unknown("the caller may not", "tpu.acceleratortypes.list")
+SLOW = Unknown("there was no answer within 15s", is_passing=True)
+WEST = ("v2-8", "v2-32", "v3-8", "v6e-8")
+
+
+def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> None:
+    assert [rule.id for rule in RULES] == ["TPU301", "TPU302", "TPU303", "TPU304", "TPU305", "TPU306"]
+    assert all(len(rule.text) > 80 for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        (facts(types=Known(("v4-8", "v4-16"))), [("ok", ZONE, f"{ZONE} offers v4-8")]),
+        (facts(types=None), []),
+        (facts(wanted(creates=False), types=Known(())), []),
+        (facts(wanted(spec("tpu7x-8")), types=Known(WEST)), []),
+        (facts(types=Known(("v4-16",))), [("error", ZONE, f"{ZONE} does not offer v4-8; it offers v4")]),
+        (
+            facts(wanted(zone="europe-west4-a"), types=Known(WEST)),
+            [("error", "europe-west4-a", "europe-west4-a does not offer v4-8; it offers v2, v3, v6e")],
+        ),
+        (
+            facts(wanted(spec("v4-32", topology="2x2x4")), types=Known(("v4-8",))),
+            [("ok", ZONE, f"{ZONE} offers v4")],
+        ),
+        (
+            facts(wanted(spec("v4-32", topology="2x2x4")), types=Known(WEST)),
+            [("error", ZONE, f"{ZONE} does not offer v4-32; it offers v2, v3, v6e")],
+        ),
+        # A large slice that no list has, and the documentation allows.
+        (
+            facts(wanted(spec("v5p-1152"), zone="us-east5-a"), types=Known(("v5p-8",))),
+            [("note", "us-east5-a", "us-east5-a offers v5p, and its list does not have v5p-1152")],
+        ),
+        (
+            facts(wanted(spec("v5p-1000"), zone="us-east5-a"), types=Known(("v5p-8",))),
+            [("error", "us-east5-a", "us-east5-a does not offer v5p-1000; it offers v5p")],
+        ),
+        (
+            facts(wanted(spec("v9-8")), types=Known(("v9-4",))),
+            [("error", ZONE, f"{ZONE} does not offer v9-8; it offers v9-4")],
+        ),
+        (facts(wanted(spec("v9-8")), types=Known(("v9-8",))), [("ok", ZONE, f"{ZONE} offers v9-8")]),
+        (facts(types=Absent("gone")), [("error", ZONE, f"{ZONE} does not offer v4-8; it offers no TPUs")]),
+        (
+            facts(types=Unknown("not supported", error_id="zone-not-supported")),
+            [("error", ZONE, f"{ZONE} does not offer v4-8; it offers no TPUs")],
+        ),
+        (facts(types=DENIED), [("unknown", ZONE, f"what {ZONE} offers could not be read: the caller may not")]),
+        (
+            facts(types=SLOW),
+            [("unknown", ZONE, f"what {ZONE} offers could not be read: there was no answer within 15s")],
+        ),
+    ],
+)
+def test_whether_the_zone_offers_the_type(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+    assert said(type_is_offered, about) == expected
+
+
+def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_first() -> None:
+    offers = {"asia-east1-c": ("v6e-8",), "europe-west4-b": ("v6e-8",), "europe-west1-b": ("v6e-8",), "us-east1-d": ()}
+    about = facts(
+        wanted(spec("v6e-8", runtime_version="v2-alpha-tpuv6e"), zone="europe-west4-a"),
+        types=Known(("v6e-1", "v6e-16", "v2-8")),
+        offers=Known(offers),
+    )
+
+    up = "tpuctl up trainer --project=p"
+    assert found_by(type_is_offered, about) == [
+        Found(
+            level=Level.ERROR,
+            subject="europe-west4-a",
+            text="europe-west4-a does not offer v6e-8; it offers v6e, v2",
+            why="the service refuses to create what the zone does not have",
+            remedies=(
+                Remedy(
+                    "v6e-8 is offered in europe-west4-b, europe-west1-b, asia-east1-c",
+                    f"{up} --zone=europe-west4-b --type=v6e-8",
+                ),
+                Remedy("sizes of v6e in europe-west4-a: v6e-1, v6e-16", f"{up} --zone=europe-west4-a --type=v6e-1"),
+            ),
+            facts={
+                "acceleratorType": "v6e-8",
+                "zone": "europe-west4-a",
+                "acceleratorTypes": ["v6e-1", "v6e-16", "v2-8"],
+                "offeredIn": ["europe-west4-b", "europe-west1-b", "asia-east1-c"],
+                "isFromTable": False,
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offers", "made", "expected"),
+    [
+        (
+            SLOW,
+            spec(),
+            Remedy(
+                "v4-8 is offered, by the documentation, which is never complete, in us-central2-b",
+                "tpuctl check --project=p --zone=us-central2-b --type=v4-8",
+            ),
+        ),
+        (
+            Known({"us-central2-b": ("v4-8",)}),
+            spec("v4-16", topology="2x2x2"),
+            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v4-16 --project=p"),
+        ),
+        (
+            None,
+            spec("v9-8"),
+            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v9-8 --project=p"),
+        ),
+    ],
+)
+def test_without_the_lists_the_documentation_is_named_as_the_source(offers: Any, made: Any, expected: Remedy) -> None:
+    about = facts(wanted(made, zone="europe-west4-a", name=None), types=Known(WEST), offers=offers)
+
+    assert [found.remedies for found in found_by(type_is_offered, about)] == [(expected,)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "types", "expected"),
+    [
+        (
+            "us-east5-c",
+            Known(("v6e-8",)),
+            [("note", "us-east5-c", "us-east5-c is a single-tenant zone for v6e, and its list has the type")],
+        ),
+        ("us-east5-c", Known(()), [("warning", "us-east5-c", "us-east5-c is a single-tenant zone for v6e")]),
+        ("us-east5-c", SLOW, [("warning", "us-east5-c", "us-east5-c is a single-tenant zone for v6e")]),
+        ("us-east5-b", Known(()), []),
+    ],
+)
+def test_single_tenant_zones(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
+    assert said(zone_is_open, facts(wanted(spec("v6e-8"), zone=zone), types=types)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "creates", "expected"),
+    [
+        ("tpu7x-8", True, [("error", "tpu7x-8", "`tpu7x-8` (Ironwood) is not served by the Cloud TPU API")]),
+        ("ironwood-8", True, [("error", "ironwood-8", "`ironwood-8` (Ironwood) is not served by the Cloud TPU API")]),
+        ("tpu7x-8", False, []),
+        ("v4-8", True, []),
+    ],
+)
+def test_types_that_this_api_does_not_rent(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
+    assert said(type_is_of_this_api, facts(wanted(spec(name), creates=creates))) == expected
+
+
+def test_only_what_may_pass_is_marked_so() -> None:
+    assert [found.is_passing for found in found_by(type_is_offered, facts(types=SLOW))] == [True]
+    assert [found.is_passing for found in found_by(type_is_offered, facts(types=DENIED))] == [False]
+    assert [found.is_passing for found in found_by(name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [True]

@@ -1,0 +1,234 @@
+"""Rules about the project: a row for each answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.cases import LATE, REFUSED, commands, facts, found, levels, said
+from tpuctl.model.project import OrgPolicy, Project
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.facts import COMPUTE, EXTERNAL_IPS, IAP, OS_LOGIN, SHIELDED_VM, STORAGE, TPU
+from tpuctl.preflight.findings import EnableService, Found, Level, Remedy
+from tpuctl.preflight.rules import project as rules
+from tpuctl.preflight.wanted import BucketUse
+
+ALL = dict.fromkeys((TPU, COMPUTE, STORAGE, IAP), True)
+TYPES = Known(("v4-8",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({}, []),
+        ({"services": Known(ALL)}, [f"ok project p: `{TPU}`, `{COMPUTE}` are enabled"]),
+        (
+            {"services": Known(ALL), "want": {"buckets": (BucketUse("b"),), "iap": True}},
+            [f"ok project p: `{TPU}`, `{COMPUTE}`, `{STORAGE}`, `{IAP}` are enabled"],
+        ),
+        (
+            {"services": Known(ALL | {TPU: False, COMPUTE: False, STORAGE: False, IAP: False})},
+            [f"error project p: `{name}` is not enabled in project `p`" for name in (TPU, COMPUTE)],
+        ),
+        (
+            {
+                "services": Known(ALL | {STORAGE: False, IAP: False}),
+                "want": {"buckets": (BucketUse("b"),), "iap": True},
+            },
+            [
+                *(f"warning project p: `{name}` is not enabled in project `p`" for name in (STORAGE, IAP)),
+                f"ok project p: `{TPU}`, `{COMPUTE}` are enabled",
+            ],
+        ),
+        # It has answered: the list is behind.
+        ({"services": Known(ALL | {TPU: False}), "types": TYPES}, [f"ok project p: `{TPU}`, `{COMPUTE}` are enabled"]),
+        ({"services": Known({TPU: True})}, [f"ok project p: `{TPU}` is enabled"]),
+        ({"services": REFUSED}, ["unknown project p: which APIs are enabled could not be read: permission denied"]),
+        (
+            {"services": REFUSED, "types": TYPES},
+            [
+                (
+                    f"unknown project p: which APIs are enabled beside `{TPU}`, which answered, could not be read: "
+                    "permission denied"
+                ),
+                f"ok project p: `{TPU}` is enabled",
+            ],
+        ),
+        (
+            {"services": Absent()},
+            ["unknown project p: which APIs are enabled could not be read: the API knows no project `p`"],
+        ),
+    ],
+)
+def test_the_apis(changes: dict[str, Any], lines: list[str]) -> None:
+    assert said(rules.services, facts(**changes)) == lines
+
+
+def test_an_api_can_be_enabled_by_the_fix() -> None:
+    change = EnableService("p", TPU)
+
+    assert found(rules.services, facts(services=Known({TPU: False}))) == [
+        Found(
+            level=Level.ERROR,
+            subject="project p",
+            text=f"`{TPU}` is not enabled in project `p`",
+            why="nodes are made through this API",
+            remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
+            facts={"service": TPU, "enabled": False},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fact", "advice", "permission", "is_passing"),
+    [
+        (REFUSED, "ask for the permission `the.permission` on project `p`", "the.permission", False),
+        (
+            LATE,
+            "check again; reading it takes the permission `serviceusage.services.list` on project `p`",
+            "serviceusage.services.list",
+            True,
+        ),
+        (
+            Unknown("the API is disabled"),
+            "mend that and check again; reading it takes the permission `serviceusage.services.list` on project `p`",
+            "serviceusage.services.list",
+            False,
+        ),
+    ],
+)
+def test_what_could_not_be_read_names_who_may_read_it(
+    fact: Unknown, advice: str, permission: str, is_passing: bool
+) -> None:
+    assert found(rules.services, facts(services=fact)) == [
+        Found(
+            level=Level.UNKNOWN,
+            subject="project p",
+            text=f"which APIs are enabled could not be read: {fact.reason}",
+            remedies=(Remedy(advice),),
+            facts={"permission": permission},
+            is_passing=is_passing,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fact", "lines"),
+    [
+        (None, []),
+        (Known(value=True), ["ok project p: billing is on"]),
+        (Known(value=False), ["error project p: billing is off in project `p`"]),
+        (REFUSED, ["unknown project p: whether it is billed could not be read: permission denied"]),
+        (Absent("no project"), ["unknown project p: whether it is billed could not be read: no project"]),
+    ],
+)
+def test_billing(fact: Any, lines: list[str]) -> None:
+    assert said(rules.billing, facts(billing=fact)) == lines
+
+
+@pytest.mark.parametrize(
+    ("fact", "lines", "advised"),
+    [
+        (Known(Project("p", "7", "ACTIVE")), ["ok project p: the project is active"], []),
+        (
+            Known(Project("p", "7", "DELETE_REQUESTED")),
+            ["error project p: project `p` is not active, but DELETE_REQUESTED"],
+            ["gcloud projects undelete p"],
+        ),
+        (
+            Known(Project("p", "7", "NEW_STATE")),
+            ["error project p: project `p` is not active, but NEW_STATE"],
+            ["gcloud projects list"],
+        ),
+        (Absent(), ["error project p: there is no project `p`"], ["gcloud projects list"]),
+        (
+            REFUSED,
+            [
+                (
+                    "unknown project p: the project, and with it its default account and whether buckets are its own, "
+                    "could not be read: permission denied"
+                ),
+            ],
+            [],
+        ),
+    ],
+)
+def test_the_project_itself(fact: Any, lines: list[str], advised: list[str]) -> None:
+    assert said(rules.project, facts(project=fact)) == lines
+    assert commands(rules.project, facts(project=fact)) == advised
+
+
+INTERNAL = {"spec": {"internal_ips": True}}
+EXISTS = {"creates": False}
+
+
+@pytest.mark.parametrize(
+    ("policy", "want", "level"),
+    [
+        (Absent(), {}, [Level.OK]),
+        (Known(OrgPolicy(EXTERNAL_IPS)), {}, [Level.OK]),
+        (Known(OrgPolicy(EXTERNAL_IPS, allows_all=True)), {}, [Level.OK]),
+        (Known(OrgPolicy(EXTERNAL_IPS, allows_all=True, allowed=("vm",))), {}, [Level.OK]),
+        (Known(OrgPolicy(EXTERNAL_IPS, denies_all=True)), {}, [Level.ERROR]),
+        (Known(OrgPolicy(EXTERNAL_IPS, denies_all=True)), INTERNAL, []),
+        (Known(OrgPolicy(EXTERNAL_IPS, denies_all=True)), EXISTS, []),
+        (Known(OrgPolicy(EXTERNAL_IPS, denies_all=True, is_conditional=True)), {}, [Level.WARNING]),
+        (Known(OrgPolicy(EXTERNAL_IPS, allowed=("projects/p/zones/z/instances/vm",))), {}, [Level.WARNING]),
+        (Known(OrgPolicy(EXTERNAL_IPS, denied=("projects/p/zones/z/instances/vm",))), {}, [Level.WARNING]),
+        (REFUSED, {}, [Level.UNKNOWN]),
+        (REFUSED, INTERNAL, [Level.UNKNOWN]),
+    ],
+)
+def test_external_addresses(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+    assert levels(rules.external_addresses, facts(want=want, org_policies={EXTERNAL_IPS: policy})) == level
+
+
+@pytest.mark.parametrize(
+    ("policy", "level"),
+    [
+        (Absent(), [Level.OK]),
+        (Known(OrgPolicy(OS_LOGIN)), [Level.OK]),
+        (Known(OrgPolicy(OS_LOGIN, enforced=True)), [Level.NOTE]),
+        (Known(OrgPolicy(OS_LOGIN, is_conditional=True)), [Level.NOTE]),
+        (REFUSED, []),  # TPU503 says so
+    ],
+)
+def test_os_login(policy: Any, level: list[Level]) -> None:
+    assert levels(rules.os_login, facts(org_policies={OS_LOGIN: policy})) == level
+
+
+SECURE = {"spec": {"shielded_secure_boot": True}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "want", "level"),
+    [
+        (Absent(), {}, [Level.OK]),
+        (Known(OrgPolicy(SHIELDED_VM)), {}, [Level.OK]),
+        (Known(OrgPolicy(SHIELDED_VM, enforced=True)), {}, [Level.ERROR]),
+        (Known(OrgPolicy(SHIELDED_VM, enforced=True)), SECURE, [Level.OK]),
+        (Known(OrgPolicy(SHIELDED_VM, enforced=True)), EXISTS, []),
+        (Known(OrgPolicy(SHIELDED_VM, enforced=True, is_conditional=True)), {}, [Level.WARNING]),
+        (Known(OrgPolicy(SHIELDED_VM, is_conditional=True)), {}, [Level.WARNING]),
+        (REFUSED, {}, []),
+    ],
+)
+def test_secure_boot(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+    assert levels(rules.secure_boot, facts(want=want, org_policies={SHIELDED_VM: policy})) == level
+
+
+def test_all_policies_that_could_not_be_read_are_one_finding() -> None:
+    policies = {EXTERNAL_IPS: REFUSED, OS_LOGIN: LATE, SHIELDED_VM: REFUSED}
+
+    assert found(rules.external_addresses, facts(org_policies=policies)) == [
+        Found(
+            level=Level.UNKNOWN,
+            subject="project p",
+            text="whether an organisation policy stands in the way (external addresses, OS Login, Secure Boot) could not be "
+            "read: there was no answer within 15s",
+            remedies=(Remedy("check again; reading it takes the permission `orgpolicy.policy.get` on project `p`"),),
+            facts={"permission": "orgpolicy.policy.get"},
+            is_passing=True,
+        )
+    ]

@@ -1,0 +1,208 @@
+"""Rules about ssh through the firewall: from outside, from inside, through Identity-Aware Proxy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.preflight.cases import REFUSED, REGION, allow, deny, facts, found, said
+from tpuctl.model.network import Subnetwork
+from tpuctl.preflight.fact import Absent, Known
+from tpuctl.preflight.findings import Found, Level, OpenFirewall, Remedy
+from tpuctl.preflight.rules import ssh
+
+HOST = "projects/host/global/networks/shared"
+HOST_SUBNET = f"projects/host/regions/{REGION}/subnetworks/tpus"
+INTERNAL = {"spec": {"internal_ips": True}}
+OWN = allow("own", "10.128.0.0/9")
+BASTION = allow("bastion", source_ranges=(), source_tags=("bastion",))
+NONE_OUTSIDE = "warning network default: no firewall rule of network `default` lets ssh (tcp:22) in from outside"
+NONE_INSIDE = "warning network default: no firewall rule of network `default` lets ssh (tcp:22) in from inside it"
+
+
+@pytest.mark.parametrize(
+    ("want", "firewalls", "lines"),
+    [
+        ({}, None, []),
+        (
+            {},
+            REFUSED,
+            [
+                (
+                    "unknown network default: the firewall rules, and with them whether ssh gets in, could not be read: "
+                    "permission denied"
+                ),
+            ],
+        ),
+        ({}, [allow("open")], ["ok network default: ssh is let in from everywhere (`open`)"]),
+        ({}, [], [NONE_OUTSIDE]),
+        ({}, [OWN, BASTION, allow("iap", "35.235.240.0/20")], [NONE_OUTSIDE]),
+        ({}, [allow("open", target_tags=("web",))], [NONE_OUTSIDE]),
+        (
+            {"spec": {"tags": ("web",)}},
+            [allow("open", target_tags=("web",))],
+            ["ok network default: ssh is let in from everywhere (`open`)"],
+        ),
+        ({}, [allow("open"), deny("shut")], [f"{NONE_OUTSIDE}; `shut` keeps it out"]),
+        (
+            {},
+            [allow("office", "198.51.100.0/24")],
+            ["note network default: ssh is let in from 198.51.100.0/24 only; whether you come from there is not known"],
+        ),
+        (
+            {},
+            [allow("office", *(f"198.51.100.{number}/32" for number in range(1, 12, 2)))],
+            [
+                (
+                    "note network default: ssh is let in from 198.51.100.1/32, 198.51.100.3/32, 198.51.100.5/32, "
+                    "198.51.100.7/32 and 2 more ranges only; whether you come from there is not known"
+                ),
+            ],
+        ),
+        # The default account of project number 7.
+        (
+            {},
+            [allow("open", target_accounts=("7-compute@developer.gserviceaccount.com",))],
+            ["ok network default: ssh is let in from everywhere (`open`)"],
+        ),
+        ({"iap": True}, [], []),
+        ({"internal_ip": True}, [OWN], ["ok network default: ssh is let in from inside the network (`own`)"]),
+        ({"internal_ip": True}, [], [NONE_INSIDE]),
+        (INTERNAL, [allow("open")], ["ok network default: ssh is let in from inside the network (`open`)"]),
+        (
+            INTERNAL,
+            [BASTION],
+            ["note network default: ssh is let in only from machines that have a tag or account of `bastion`"],
+        ),
+        (INTERNAL, [allow("office", "198.51.100.0/24")], [NONE_INSIDE]),
+        (INTERNAL, [OWN, deny("shut")], [f"{NONE_INSIDE}; `shut` keeps it out"]),
+    ],
+)
+def test_ssh_from_outside_and_from_inside(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
+    fact = Known(tuple(firewalls)) if isinstance(firewalls, list) else firewalls
+
+    assert said(ssh.ssh_in, facts(want=want, firewalls=fact)) == lines
+
+
+def test_where_it_hangs_on_an_account_that_is_not_known_nothing_is_claimed() -> None:
+    rules = (allow("open", target_accounts=("robot@p.iam.gserviceaccount.com",)),)
+
+    assert said(ssh.ssh_in, facts(project=REFUSED, firewalls=Known(rules))) == []
+    assert said(ssh.iap_in, facts(project=REFUSED, firewalls=Known(rules), want={"iap": True})) == []
+    assert said(ssh.ssh_in, facts(project=REFUSED, firewalls=Known((*rules, allow("all"))))) == [
+        "ok network default: ssh is let in from everywhere (`all`)"
+    ]
+
+
+def test_a_network_that_is_not_there_has_no_missing_rules() -> None:
+    these = facts(network=Absent(), firewalls=Known(()), want={"iap": True})
+
+    assert said(ssh.ssh_in, these) + said(ssh.iap_in, these) == []
+
+
+def test_the_ways_in_from_outside_never_open_it_to_the_world_and_are_no_change() -> None:
+    (one,) = found(ssh.ssh_in, facts(firewalls=Known(())))
+
+    assert one.remedies == (
+        Remedy(
+            "reach the workers through Identity-Aware Proxy: `--iap`, and let its range 35.235.240.0/20 in",
+            "gcloud compute firewall-rules create allow-ssh-from-iap --project=p --network=default --direction=INGRESS "
+            "--allow=tcp:22 --source-ranges=35.235.240.0/20",
+        ),
+        Remedy(
+            "or let your own address in: `gcloud compute firewall-rules create allow-ssh --project=p --network=default "
+            "--direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
+        ),
+        Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
+    )
+
+
+TUNNELS = allow("tunnels", "35.235.240.0/20")
+NO_TUNNELS = (
+    "no firewall rule of network `default` lets tunnels of Identity-Aware Proxy (35.235.240.0/20) reach port 22"
+)
+
+
+@pytest.mark.parametrize(
+    ("want", "rules", "lines"),
+    [
+        ({}, [], []),
+        ({"iap": True}, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL | {"iap": True}, [], [f"warning network default: {NO_TUNNELS}"]),
+        (INTERNAL | {"internal_ip": True}, [], []),
+        ({"iap": True}, [allow("half", "35.235.240.0/21")], [f"warning network default: {NO_TUNNELS}"]),
+        (
+            {"iap": True},
+            [TUNNELS, deny("shut", priority=10)],
+            [f"warning network default: {NO_TUNNELS}; `shut` keeps it out"],
+        ),
+        (
+            {"iap": True},
+            [TUNNELS],
+            ["ok network default: tunnels of Identity-Aware Proxy reach port 22 (`tunnels`)"],
+        ),
+    ],
+)
+def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
+    assert said(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules)))) == lines
+
+
+@pytest.mark.parametrize(
+    ("network", "rules", "remedy"),
+    [
+        (
+            "default",
+            [],
+            Remedy.by(
+                OpenFirewall("p", "default", "allow-ssh-from-iap", ("35.235.240.0/20",)),
+                "let its range 35.235.240.0/20 in",
+            ),
+        ),
+        # Names are unique in a project: one of another network, or one that is off, has it already.
+        (
+            HOST,
+            [allow("allow-ssh-from-iap")],
+            Remedy.by(
+                OpenFirewall("host", "shared", "allow-ssh-from-iap-shared", ("35.235.240.0/20",)),
+                "let its range 35.235.240.0/20 in",
+            ),
+        ),
+        (
+            "default",
+            [allow("allow-ssh-from-iap", is_disabled=True), allow("allow-ssh-from-iap-default", is_disabled=True)],
+            Remedy.by(
+                OpenFirewall("p", "default", "allow-ssh-from-iap-default-2", ("35.235.240.0/20",)),
+                "let its range 35.235.240.0/20 in",
+            ),
+        ),
+        # A rule that comes first would still keep them out.
+        (
+            "default",
+            [deny("shut", priority=900)],
+            Remedy("let its range 35.235.240.0/20 in by a rule that comes before `shut`"),
+        ),
+    ],
+)
+def test_how_tunnels_are_let_in(network: str, rules: list[Any], remedy: Remedy) -> None:
+    want = {"spec": {"network": network}, "iap": True}
+
+    assert [one.remedies for one in found(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules))))] == [(remedy,)]
+
+
+def test_the_rules_of_a_network_that_only_its_subnetwork_names_are_looked_at() -> None:
+    these = facts(
+        want={"spec": {"subnetwork": HOST_SUBNET}},
+        subnetwork=Known(Subnetwork("tpus", REGION, "shared", private_google_access=True)),
+        firewalls=Known((allow("open", network="shared"),)),
+    )
+
+    assert found(ssh.ssh_in, these) == [
+        Found(
+            level=Level.OK,
+            subject="network shared",
+            text="ssh is let in from everywhere (`open`)",
+            facts={"network": "shared", "rules": ["open"], "sourceRanges": ["0.0.0.0/0"]},
+        )
+    ]

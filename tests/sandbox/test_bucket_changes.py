@@ -1,0 +1,155 @@
+"""Buckets that are made and changed, where they lie, their caches, and policies with conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import provision
+from tpuctl.sandbox.calls import ApiError
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+B = "/storage/v1/b"
+GRANT: dict[str, Any] = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}
+ONCE: dict[str, Any] = {**GRANT, "condition": {"title": "t", "expression": "request.time < timestamp('2027-01-01')"}}
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    provision.add_bucket(world, "data", location="us-central2")
+    return Wire(world)
+
+
+def test_a_made_bucket_is_what_was_asked_for(wire: Wire) -> None:
+    body = {"name": "new", "location": "us-central2", "versioning": {"enabled": True}, "projectNumber": "1"}
+
+    made = wire("POST", f"{B}?project=sandbox", body)
+
+    assert wire("GET", f"{B}/new") == made
+    assert (made["location"], made["versioning"], made["projectNumber"]) == (
+        "US-CENTRAL2",
+        {"enabled": True},
+        provision.project_number("sandbox"),
+    )
+    own = "Your previous request to create the named bucket succeeded and you already own it."
+    assert wire("POST", f"{B}?project=sandbox", body) == (409, "conflict", own)
+    assert wire("POST", f"{B}?project=other", body)[2].startswith("The requested bucket name is not available.")
+    assert wire("POST", f"{B}?project=sandbox", {"name": "NO"})[0] == 400
+
+
+def test_a_change_keeps_what_it_does_not_name(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "kept", retentionPolicy={"retentionPeriod": "60"}, labels={"a": "1", "b": "2"})
+
+    changed = wire("PATCH", f"{B}/kept?ifMetagenerationMatch=1", {"retentionPolicy": None, "labels": {"a": None}})
+
+    assert ("retentionPolicy" in changed, changed["labels"], changed["metageneration"]) == (False, {"b": "2"}, "2")
+    assert wire("GET", f"{B}/kept") == changed
+    assert wire("PATCH", f"{B}/kept?ifMetagenerationMatch=1", {})[0] == 412
+
+
+def test_a_locked_retention_stays(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "locked", retentionPolicy={"retentionPeriod": "60", "isLocked": True})
+
+    assert wire("PATCH", f"{B}/locked", {"retentionPolicy": None})[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"location": "EUROPE-WEST4"}, "region"),
+        ({"location": "EUR4"}, "dual-region"),
+        ({"location": "EU", "customPlacementConfig": {"dataLocations": ["EUROPE-WEST1", "EUROPE-WEST4"]}}, "dual-region"),
+        ({"location": "US"}, "multi-region"),
+        ({"location": "US-CENTRAL1-A"}, "zone"),
+        ({"location": "US-CENTRAL1", "customPlacementConfig": {"dataLocations": ["US-CENTRAL1-A"]}}, "zone"),
+    ],
+)  # fmt: skip
+def test_the_layout_says_where_a_bucket_is_to_whoever_lists_objects(
+    wire: Wire, fields: dict[str, Any], kind: str
+) -> None:
+    provision.add_bucket(wire.world, "placed", denied=["storage.buckets.get"], **fields)
+
+    assert wire("GET", f"{B}/placed")[0] == 403
+    assert wire("GET", f"{B}/placed/storageLayout") == {
+        "kind": "storage#storageLayout",
+        "bucket": "placed",
+        "locationType": kind,
+        **fields,
+    }
+    provision.add_bucket(wire.world, "placed", denied=["storage.objects.list"], **fields)
+    assert wire("GET", f"{B}/placed/storageLayout")[0] == 403
+
+
+def test_the_caches_of_a_bucket_are_those_that_were_put_there(wire: Wire) -> None:
+    first = provision.add_cache(wire.world, "data", "us-central2-a")
+    second = provision.add_cache(wire.world, "data", "us-central2-b", state="PAUSED")
+
+    assert wire("GET", f"{B}/data/anywhereCaches")["items"] == [first, second]
+    assert wire("GET", f"{B}/data/anywhereCaches/us-central2-b") == second
+    assert (first["state"], first["zone"], second["state"]) == ("RUNNING", "us-central2-a", "PAUSED")
+    assert wire("GET", f"{B}/data/anywhereCaches/us-east1-b")[:2] == (404, "notFound")
+    with pytest.raises(ApiError, match="does not exist"):
+        provision.add_cache(wire.world, "none", "us-central2-a")
+
+
+def test_a_cache_is_made_once_in_a_zone(wire: Wire) -> None:
+    path = f"{B}/data/anywhereCaches"
+
+    operation = wire("POST", path, {"zone": "us-central2-b", "ttl": "172800s"})
+
+    made = wire("GET", f"{path}/us-central2-b")
+    assert (operation["done"], made["state"], made["ttl"]) == (True, "RUNNING", "172800s")
+    assert wire("POST", path, {"zone": "us-central2-b"})[0] == 409
+    assert wire("POST", path, {})[0] == 400
+
+
+def test_a_copy_has_the_bytes_and_the_metadata(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "far", location="EUROPE-WEST4", denied=["storage.objects.create"])
+    provision.add_bucket(wire.world, "near", location="US-CENTRAL2", storageClass="ARCHIVE")
+    provision.add_object(wire.world, "data", "a/b", "content", contentType="text/plain", metadata={"k": "v"})
+    path = f"{B}/data/o/a%2Fb/rewriteTo/b"
+
+    answer = wire("POST", f"{path}/near/o/c", {})
+
+    copy = answer["resource"]
+    assert (answer["done"], answer["objectSize"], copy["name"], copy["bucket"]) == (True, "7", "c", "near")
+    assert (copy["contentType"], copy["metadata"], copy["storageClass"]) == ("text/plain", {"k": "v"}, "ARCHIVE")
+    assert wire.send("GET", f"{B}/near/o/c?alt=media").body == b"content"
+    over = wire("POST", f"{B}/near/o/c/rewriteTo/b/near/o/c", {"storageClass": "STANDARD"})
+    assert over["resource"]["storageClass"] == "STANDARD"
+    assert wire("POST", f"{path}/near/o/c?ifGenerationMatch=0", {})[0] == 412
+    assert wire("POST", f"{path}/far/o/c", {})[0] == 403
+    assert wire("POST", f"{B}/data/o/none/rewriteTo/b/near/o/c", {})[:2] == (404, "notFound")
+
+
+def test_conditions_are_shown_only_to_those_who_ask_for_them(wire: Wire) -> None:
+    provision.set_iam_policy(wire.world, [GRANT, ONCE], bucket="data")
+
+    whole = wire("GET", f"{B}/data/iam?optionsRequestedPolicyVersion=3")
+    short = wire("GET", f"{B}/data/iam")
+
+    assert (whole["version"], whole["bindings"]) == (3, [GRANT, ONCE])
+    hidden = short["bindings"][1]
+    assert (short["version"], short["bindings"][0], set(hidden)) == (1, GRANT, {"role", "members"})
+    assert hidden["role"].startswith("roles/storage.objectViewer_withcond_")
+    provision.set_iam_policy(wire.world, [GRANT])
+    asked = {"options": {"requestedPolicyVersion": 3}}
+    assert wire("POST", "/v3/projects/sandbox:getIamPolicy", asked)["version"] == 1
+
+
+def test_whoever_sets_conditions_says_so(wire: Wire) -> None:
+    assert wire("PUT", f"{B}/data/iam", {"bindings": [ONCE]})[0] == 400
+    assert wire("PUT", f"{B}/data/iam", {"version": 3, "bindings": [ONCE]})["bindings"] == [ONCE]
+
+
+def test_on_a_strangers_bucket_one_may_ask_what_one_may_not_do(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "strange", project="other", denied=["*"])
+
+    asked = "iam/testPermissions?permissions=storage.objects.get"
+
+    assert wire("GET", f"{B}/strange/{asked}") == {"kind": "storage#testIamPermissionsResponse"}
+    assert wire("GET", f"{B}/strange/iam")[0] == 403

@@ -1,0 +1,110 @@
+"""Networks that are made and changed, virtual machines that are stopped, and lists that are asked for one name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import provision, seeding
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+P = "/compute/v1/projects/sandbox"
+LINK = "https://www.googleapis.com/compute/v1/projects/sandbox"
+SUBNETWORK = f"{P}/regions/us-central2/subnetworks/default"
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    return Wire(world)
+
+
+def test_a_default_network_that_is_made_anew_has_no_firewall_rules(wire: Wire) -> None:
+    seeding.plant(wire.world, seeding.read("networks: [{name: default, absent: true}]", "s.yaml"))
+    assert wire("GET", f"{P}/global/networks/default")[0] == 404
+    assert "items" not in wire("GET", f"{P}/global/firewalls")
+
+    wire("POST", f"{P}/global/networks", {"name": "default", "autoCreateSubnetworks": True})
+
+    assert wire("GET", SUBNETWORK)["network"] == f"{LINK}/global/networks/default"
+    assert "items" not in wire("GET", f"{P}/global/firewalls")
+    assert wire("POST", f"{P}/global/networks", {"name": "default"})[:2] == (409, "alreadyExists")
+
+
+def test_a_network_of_the_old_kind_has_no_subnetworks(wire: Wire) -> None:
+    provision.add_network(wire.world, "ancient", IPv4Range="10.240.0.0/16")
+
+    network = wire("GET", f"{P}/global/networks/ancient")
+
+    assert (network["IPv4Range"], {"autoCreateSubnetworks", "subnetworks"} & set(network)) == ("10.240.0.0/16", set())
+    assert wire("GET", f"{P}/regions/us-central2/subnetworks/ancient")[0] == 404
+
+
+def test_private_google_access_is_switched_on_with_an_operation_of_the_region(wire: Wire) -> None:
+    operation = wire("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True})
+
+    own = operation["selfLink"].removeprefix("https://www.googleapis.com")
+    assert (operation["region"], wire("GET", own)) == (f"{LINK}/regions/us-central2", operation)
+    assert wire("GET", f"{P}/global/operations/{operation['name']}")[0] == 404
+    assert wire("GET", SUBNETWORK)["privateIpGoogleAccess"] is True
+    assert wire("POST", f"{P}/regions/us-central2/subnetworks/no/setPrivateIpGoogleAccess", {})[0] == 404
+
+
+def test_a_machines_account_is_changed_while_it_is_stopped(wire: Wire) -> None:
+    provision.add_instance(wire.world, "vm")
+    machine = f"{P}/zones/us-central2-b/instances/vm"
+    account = {"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
+    assert wire("POST", f"{machine}/setServiceAccount", account)[:2] == (400, "resourceNotReady")
+
+    wire("POST", f"{machine}/stop")
+    assert wire("GET", machine)["status"] == "TERMINATED"
+    wire("POST", f"{machine}/setServiceAccount", account)
+    wire("POST", f"{machine}/start")
+
+    found = wire("GET", machine)
+    email = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    assert (found["status"], found["serviceAccounts"]) == ("RUNNING", [{**account, "email": email}])
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("name=vm", {"vm"}),
+        ('name = "vm"', {"vm"}),
+        ("(name=vm)", {"vm"}),
+        ("name eq vm", {"vm"}),
+        ("name eq vm.*", {"vm", "vm-2"}),
+        ("name=vm.*", set()),
+        ("name=none", set()),
+        ("status=RUNNING", {"vm", "vm-2", "other"}),
+        ("", {"vm", "vm-2", "other"}),
+    ],
+)
+def test_a_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> None:
+    for name, zone in (("vm", "us-central1-a"), ("vm-2", "us-central2-b"), ("other", "us-central2-b")):
+        provision.add_instance(wire.world, name, zone=zone)
+
+    items = wire("GET", f"{P}/aggregated/instances?filter={given}")["items"]
+
+    assert {machine["name"] for part in items.values() for machine in part.get("instances", [])} == found
+
+
+def test_a_filter_that_is_no_expression_is_refused(wire: Wire) -> None:
+    assert wire("GET", f"{P}/aggregated/instances?filter=name eq [")[:2] == (400, "invalid")
+
+
+def test_firewall_rules_may_deny_and_come_in_an_order(wire: Wire) -> None:
+    provision.add_firewall(wire.world, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
+    provision.remove_firewall(wire.world, "default-allow-ssh")
+
+    rules = {rule["name"]: rule for rule in wire("GET", f"{P}/global/firewalls")["items"]}
+
+    assert (rules["no"]["denied"], rules["no"]["priority"], rules["no"]["disabled"]) == (
+        [{"IPProtocol": "all"}],
+        10,
+        True,
+    )
+    assert "default-allow-ssh" not in rules

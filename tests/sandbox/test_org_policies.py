@@ -1,0 +1,112 @@
+"""Organisation policies in the sandbox: read, set and reset as the API does it, and what they forbid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import provision
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+POLICIES = "/v2/projects/sandbox/policies"
+NUMBER = provision.project_number("sandbox")
+NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=n"
+BODY = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+EXTERNAL = {"networkConfig": {"enableExternalIps": True}}
+SECURE = {"shieldedInstanceConfig": {"enableSecureBoot": True}}
+NOT_FOUND = (404, "NOT_FOUND", "Requested entity was not found.")
+DENY_ALL: dict[str, Any] = {"rules": [{"denyAll": True}]}
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    return Wire(world)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "spec", "effective"),
+    [
+        ("compute.requireOsLogin", None, {"enforce": False}),
+        ("compute.vmExternalIpAccess", None, {"allowAll": True}),
+        ("compute.requireOsLogin", {"rules": [{"enforce": True}]}, {"enforce": True}),
+        ("compute.requireOsLogin", {"reset": True}, {"enforce": False}),
+        ("compute.vmExternalIpAccess", DENY_ALL, {"denyAll": True}),
+        (
+            "compute.vmExternalIpAccess",
+            {"rules": [{"denyAll": True, "condition": {"expression": "resource.matchTag('1/a', 'b')"}}]},
+            {"allowAll": True},
+        ),
+        (
+            "gcp.resourceLocations",
+            {"rules": [{"values": {"allowedValues": ["in:us-locations"]}}]},
+            {"values": {"allowedValues": ["in:us-locations"]}},
+        ),
+    ],
+)
+def test_a_constraint_comes_to_what_is_set_else_to_its_default(
+    wire: Wire, constraint: str, spec: Any, effective: Any
+) -> None:
+    if spec:
+        provision.set_org_policy(wire.world, constraint, spec)
+
+    assert wire("GET", f"{POLICIES}/{constraint}:getEffectivePolicy") == {
+        "name": f"projects/{NUMBER}/policies/{constraint}",
+        "spec": {"rules": [effective]},
+    }
+
+
+def test_a_policy_is_read_made_changed_and_deleted(wire: Wire) -> None:
+    path = f"{POLICIES}/compute.vmExternalIpAccess"
+    name = "projects/sandbox/policies/compute.vmExternalIpAccess"
+    assert wire("GET", path) == NOT_FOUND
+    assert wire("GET", POLICIES) == {}
+    assert wire("GET", f"{POLICIES}/compute.noSuchThing:getEffectivePolicy") == NOT_FOUND
+
+    made = wire("POST", POLICIES, {"name": name, "spec": DENY_ALL})
+
+    assert (made["spec"]["rules"], made["etag"]) == (DENY_ALL["rules"], made["spec"]["etag"])
+    assert wire("POST", POLICIES, {"name": name, "spec": DENY_ALL})[0] == 409
+    assert wire("GET", POLICIES) == {"policies": [made]}
+    assert wire("PATCH", path, {"etag": "old", "spec": {}})[:2] == (409, "ABORTED")
+    changed = wire("PATCH", path, {"etag": made["etag"], "spec": {"rules": [{"allowAll": True}]}})
+    assert changed["etag"] != made["etag"]
+    assert wire("DELETE", path) == {}
+    assert wire("DELETE", path) == NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("constraint", "spec", "change", "refused"),
+    [
+        ("compute.vmExternalIpAccess", DENY_ALL, {}, False),
+        ("compute.vmExternalIpAccess", {"rules": [{"allowAll": True}]}, EXTERNAL, False),
+        ("compute.vmExternalIpAccess", DENY_ALL, EXTERNAL, True),
+        ("compute.vmExternalIpAccess", DENY_ALL, {"networkConfigs": [{}, {"enableExternalIps": True}]}, True),
+        ("compute.requireShieldedVm", {"rules": [{"enforce": True}]}, SECURE, False),
+        ("compute.requireShieldedVm", {"rules": [{"enforce": False}]}, {}, False),
+        ("compute.requireShieldedVm", {"rules": [{"enforce": True}]}, {}, True),
+    ],
+)
+def test_a_create_that_a_policy_forbids_is_refused(
+    wire: Wire, constraint: str, spec: Any, change: Any, refused: bool
+) -> None:
+    provision.set_org_policy(wire.world, constraint, spec)
+
+    answer = wire("POST", NODES, {**BODY, **change})
+
+    if refused:
+        assert answer[:2] == (400, "INVALID_ARGUMENT")
+        assert answer[2].startswith(f"Cloud TPU received a bad request. Constraint constraints/{constraint} violated")
+    else:
+        assert answer["done"] is False
+
+
+def test_a_queued_resource_that_a_policy_forbids_is_refused(wire: Wire) -> None:
+    provision.set_org_policy(wire.world, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
+    spec = {"parent": "projects/sandbox/locations/us-central2-b", "nodeId": "n", "node": BODY}
+    path = "/v2/projects/sandbox/locations/us-central2-b/queuedResources?queuedResourceId=q"
+
+    assert wire("POST", path, {"tpu": {"nodeSpec": [spec]}})[0] == 400

@@ -1,0 +1,209 @@
+"""What is refused where the caller lacks a permission, or the project has disabled the service: in each API's words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sandbox.wire import Wire
+
+from tpuctl.sandbox import provision
+from tpuctl.sandbox.methods import METHODS
+from tpuctl.sandbox.permissions import needed
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.world import World
+
+NUMBER = provision.project_number("sandbox")
+P = "/compute/v1/projects/sandbox"
+POLICY = "/v2/projects/sandbox/policies/compute.requireOsLogin:getEffectivePolicy"
+TPU = "projects/sandbox/locations/us-central2-b"
+LISTED = f"Permission denied to list services for consumer container [projects/{NUMBER}]"
+NO_POLICY = (
+    "Permission 'orgpolicy.policy.get' denied on resource '//cloudresourcemanager.googleapis.com/projects/sandbox' "
+    "(or it may not exist)."
+)
+
+
+@pytest.fixture
+def wire(world: World) -> Wire:
+    provision.add_instance(world, "vm", zone="us-central1-a")
+    provision.add_role(world, "reader")
+    return Wire(world)
+
+
+def _compute(permission: str, path: str) -> tuple[int, str, str]:
+    return 403, "forbidden", f"Required '{permission}' permission for '{path}'"
+
+
+def _of_rpc(message: str) -> tuple[int, str, str]:
+    return 403, "PERMISSION_DENIED", message
+
+
+@pytest.mark.parametrize(
+    ("permission", "path", "answer"),
+    [
+        (
+            "compute.networks.get",
+            f"{P}/global/networks/default",
+            _compute("compute.networks.get", "projects/sandbox/global/networks/default"),
+        ),
+        (
+            "compute.subnetworks.get",
+            f"{P}/regions/us-central2/subnetworks/default",
+            _compute("compute.subnetworks.get", "projects/sandbox/regions/us-central2/subnetworks/default"),
+        ),
+        ("compute.firewalls.list", f"{P}/global/firewalls", _compute("compute.firewalls.list", "projects/sandbox")),
+        (
+            "compute.regions.get",
+            f"{P}/regions/us-central2",
+            _compute("compute.regions.get", "projects/sandbox/regions/us-central2"),
+        ),
+        (
+            "compute.instances.list",
+            f"{P}/aggregated/instances?filter=name=vm",
+            _compute("compute.instances.list", "projects/sandbox"),
+        ),
+        (
+            "compute.disks.get",
+            f"{P}/zones/us-central2-b/disks/d",
+            _compute("compute.disks.get", "projects/sandbox/zones/us-central2-b/disks/d"),
+        ),
+        ("compute.projects.get", P, _compute("compute.projects.get", "projects/sandbox")),
+        ("tpu.nodes.list", f"/v2/{TPU}/nodes", _of_rpc(f"Permission 'tpu.nodes.list' denied on '{TPU}'")),
+        (
+            "tpu.acceleratortypes.list",
+            f"/v2/{TPU}/acceleratorTypes",
+            _of_rpc(f"Permission 'tpu.acceleratortypes.list' denied on '{TPU}'"),
+        ),
+        ("serviceusage.services.list", "/v1/projects/sandbox/services", _of_rpc(LISTED)),
+        (
+            "serviceusage.services.get",
+            "/v1/projects/sandbox/services/tpu.googleapis.com",
+            _of_rpc("Permission denied to get service [tpu.googleapis.com]"),
+        ),
+        (
+            "serviceusage.quotas.get",
+            "/v1beta1/projects/sandbox/services/tpu.googleapis.com/consumerQuotaMetrics",
+            _of_rpc(f"Permission denied to get quota information for consumer container [projects/{NUMBER}]"),
+        ),
+        ("orgpolicy.policy.get", POLICY, _of_rpc(NO_POLICY)),
+        (
+            "resourcemanager.projects.get",
+            "/v1/projects/sandbox/billingInfo",
+            _of_rpc("The caller does not have permission"),
+        ),
+        (
+            "iam.roles.get",
+            "/v1/projects/sandbox/roles/reader",
+            _of_rpc("You don't have permission to get the role at projects/sandbox/roles/reader."),
+        ),
+    ],
+)
+def test_what_is_lacking_is_said_as_the_api_says_it(wire: Wire, permission: str, path: str, answer: Any) -> None:
+    assert not (isinstance(found := wire("GET", path), tuple) and found[0] == 403)
+    provision.add_project(wire.world, "sandbox", denied=[permission])
+
+    assert wire("GET", path) == answer
+
+
+def test_a_create_names_what_it_would_make(wire: Wire) -> None:
+    provision.add_project(wire.world, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
+    rule = {"name": "ssh", "allowed": [{"IPProtocol": "tcp"}]}
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+
+    assert wire("POST", f"{P}/global/firewalls", rule)[2] == (
+        "Required 'compute.firewalls.create' permission for 'projects/sandbox/global/firewalls/ssh'"
+    )
+    assert wire("POST", f"/v2/{TPU}/nodes?nodeId=n", node)[2] == (
+        f"Permission 'tpu.nodes.create' denied on '{TPU}/nodes/n'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("api", "path"),
+    [
+        ("tpu", f"/v2/{TPU}/nodes"),
+        ("compute", P),
+        ("serviceusage", "/v1/projects/sandbox/services"),
+        ("cloudresourcemanager", "/v3/projects/sandbox"),
+        ("cloudbilling", "/v1/projects/sandbox/billingInfo"),
+        ("iam", "/v1/projects/sandbox/roles/reader"),
+        ("orgpolicy", POLICY),
+    ],
+)
+def test_every_api_says_that_its_service_is_disabled_until_it_is_enabled(wire: Wire, api: str, path: str) -> None:
+    service = f"{api}.googleapis.com"
+    assert not isinstance(wire("GET", path), tuple)
+    provision.set_services(wire.world, {service: "DISABLED"})
+
+    refused = wire("GET", path)
+
+    assert (refused[0], "before or it is disabled. Enable it by visiting" in refused[2]) == (403, True)
+    wire("POST", f"/v1/projects/sandbox/services/{service}:enable", {})
+    assert not isinstance(wire("GET", path), tuple)
+
+
+def test_services_are_read_in_a_batch(wire: Wire) -> None:
+    provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
+    path = "/v1/projects/sandbox/services:batchGet"
+    names = [f"names=projects/sandbox/services/{api}.googleapis.com" for api in ("tpu", "compute")]
+
+    found = wire("GET", f"{path}?{'&'.join(names)}")["services"]
+
+    assert [(service["config"]["name"], service["state"]) for service in found] == [
+        ("tpu.googleapis.com", "DISABLED"),
+        ("compute.googleapis.com", "ENABLED"),
+    ]
+    assert wire("GET", path)[0] == 400
+    assert wire("GET", f"{path}?{'&'.join(names * 16)}")[0] == 400
+    assert wire("GET", f"{path}?names=projects/other/services/tpu.googleapis.com")[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "permission"),
+    [
+        ("compute.instances.aggregatedList", "compute.instances.list"),
+        ("compute.firewalls.insert", "compute.firewalls.create"),
+        ("compute.globalOperations.wait", "compute.globalOperations.get"),
+        ("compute.subnetworks.setPrivateIpGoogleAccess", "compute.subnetworks.setPrivateIpGoogleAccess"),
+        ("tpu.projects.locations.runtimeVersions.list", "tpu.runtimeversions.list"),
+        ("serviceusage.services.batchEnable", "serviceusage.services.enable"),
+        ("storage.buckets.get", ""),
+        ("iam.roles.get", ""),
+    ],
+)
+def test_a_permission_is_called_after_the_method_or_listed(method: str, permission: str) -> None:
+    assert (needed(method), method in METHODS) == (permission, True)
+
+
+def test_billing_is_linked_and_ended(wire: Wire) -> None:
+    provision.set_billing(wire.world, enabled=False)
+    path = "/v1/projects/sandbox/billingInfo"
+    (account,) = wire("GET", "/v1/billingAccounts")["billingAccounts"]
+
+    linked = wire("PUT", path, {"billingAccountName": account["name"]})
+
+    assert (linked, linked["billingEnabled"]) == (wire("GET", path), True)
+    assert wire("PUT", path, {})["billingEnabled"] is False
+
+
+def test_a_projects_deletion_is_called_back(wire: Wire) -> None:
+    provision.add_project(wire.world, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
+
+    assert wire("POST", "/v1/projects/sandbox:undelete", {}) == {}
+    listed = [(entry["projectId"], entry["lifecycleState"]) for entry in wire("GET", "/v1/projects")["projects"]]
+    assert listed == [("sandbox", "ACTIVE")]
+
+
+def test_a_custom_role_is_read_by_id_and_number(wire: Wire) -> None:
+    provision.add_role(wire.world, "reader", includedPermissions=["storage.objects.get"])
+
+    role = wire("GET", f"/v1/projects/{NUMBER}/roles/reader")
+
+    assert (role["name"], role["includedPermissions"]) == ("projects/sandbox/roles/reader", ["storage.objects.get"])
+    assert wire("GET", "/v1/projects/sandbox/roles/none") == (
+        404,
+        "NOT_FOUND",
+        "The role named projects/sandbox/roles/none was not found.",
+    )
