@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put
-from tpuctl.sandbox import admin, provision, request_log
+from tpuctl.sandbox import provision, request_log
 from tpuctl.sandbox.server import serve
 
 V4 = ("check", "v4-8", "--zone", ZONE)
@@ -62,7 +62,7 @@ def test_a_bucket_on_another_continent_is_an_error(tpuctl: Console, sandbox: San
     ],
 )
 @one_face
-def test_the_place_of_a_bucket_decides(  # noqa: PLR0913, PLR0917  # fixtures, and what a row says
+def test_the_place_of_a_bucket_decides(  # noqa: PLR0917  # fixtures, and what a row says
     tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str, code: int
 ) -> None:
     provision.add_bucket(sandbox.world, "data", location=location)
@@ -78,7 +78,8 @@ def test_an_ordinary_project_is_fine(tpuctl: Console, sandbox: Sandbox) -> None:
 
     out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict")
 
-    assert (out, code) == ("", 0)
+    # The sandbox limits nothing unless it is told to.
+    assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["note", "TPU401"]], 0)
     assert err.splitlines()[-1].endswith(" ok in 0.0 s")
 
 
@@ -97,6 +98,7 @@ def test_strict_fails_by_a_warning(tpuctl: Console, sandbox: Sandbox) -> None:
 @one_face
 def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sandbox) -> None:
     """One that does not exist, one of somebody else, one that may not be looked at: three different findings."""
+    provision.add_project(sandbox.world, "sandbox")
     provision.add_project(sandbox.world, "other-project")
     provision.add_bucket(sandbox.world, "theirs", location="US-CENTRAL2", project="other-project")
     provision.add_bucket(sandbox.world, "closed", location="US-CENTRAL2", denied=["storage.*"])
@@ -161,6 +163,16 @@ def test_an_api_that_is_down_leaves_its_facts_unknown(tpuctl: Console, sandbox: 
 
     unknown = levels(out)["unknown"]
     assert (code, {"TPU601", "TPU604"} <= unknown, "TPU301" in unknown) == (0, True, False)
+
+
+@one_face
+def test_a_project_that_does_not_exist_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.add_project(sandbox.world, "another")
+
+    out, err, code = tpuctl(*V4)
+
+    assert (out, code) == ("", 4)
+    assert err.startswith("error: there is no project of that id that the caller may use")
 
 
 @one_face

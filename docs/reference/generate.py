@@ -12,8 +12,8 @@ from tpuctl.cli.tree import root
 from tpuctl.errors import ExitCode
 from tpuctl.output.findings import SCHEMA_VERSION
 from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
-from tpuctl.preflight.findings import Level
 from tpuctl.preflight import ai_platform
+from tpuctl.preflight.findings import Level
 from tpuctl.preflight.rules import CATEGORIES, RULES
 from tpuctl.settings import SETTINGS, FileKind
 

@@ -15,12 +15,12 @@ from tpuctl.model.bucket import Placement
 from tpuctl.model.project import QuotaLimit
 from tpuctl.names import NodeName
 from tpuctl.output import findings, zone_ranks
+from tpuctl.preflight import ai_platform
 from tpuctl.preflight.evaluation import evaluate
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import BucketFacts, Facts, Held
 from tpuctl.preflight.findings import EnableService, Found, Level, Remedy, Rule
 from tpuctl.preflight.grants import Grant
-from tpuctl.preflight import ai_platform
 from tpuctl.preflight.rules import CATEGORIES
 from tpuctl.preflight.rules import RULES as OF_NODES
 from tpuctl.preflight.wanted import BucketUse, Wanted

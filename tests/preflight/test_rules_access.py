@@ -120,7 +120,8 @@ def test_what_is_missing_is_named_and_granted_at_once() -> None:
         )
     }
     assert grant.command == (
-        f"gcloud storage buckets add-iam-policy-binding gs://b --member={MEMBER} --role={USER} --billing-project=payer"
+        f"gcloud storage buckets add-iam-policy-binding gs://b --member={MEMBER} --role={USER} --condition=None "
+        "--billing-project=payer"
     )
 
 

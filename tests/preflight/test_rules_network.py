@@ -201,8 +201,7 @@ CLOSED = (
     [
         (False, {"subnetwork": subnet(private=False)}, []),
         (True, {"subnetwork": subnet(private=False)}, [CLOSED]),
-        (False, {"subnetwork": subnet(private=False), "org_policies": FORBIDDEN}, [CLOSED]),
-        (False, {"subnetwork": subnet(private=False), "org_policies": {EXTERNAL_IPS: REFUSED}}, []),
+        (False, {"subnetwork": subnet(private=False), "org_policies": FORBIDDEN}, []),  # TPU503 says so
         (True, {"subnetwork": subnet()}, ["ok subnetwork default: subnetwork `default` has Private Google Access"]),
         (True, {"subnetwork": REFUSED}, []),  # TPU602 says so
         (True, {"subnetwork": Absent()}, []),

@@ -13,8 +13,6 @@ from tpuctl.cli.spec import spec_options
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.cli.app import App
     from tpuctl.preflight.evaluation import Report
@@ -64,32 +62,44 @@ def command(app: App, **options: Any) -> int:  # click's options
         from tpuctl.cli.check_zones import show_zones  # noqa: PLC0415  # see above
 
         return show_zones(app, checks, target)
-    report = _shown(app, checks, target)
-    if options["fix"] and _fix(app, report, yes=options["yes"]):
-        checks.forget()
-        report = _shown(app, checks, target)
+    report = _check(app, checks, target, options)
     return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
 
 
-def _shown(app: App, checks: Gate, wanted: Wanted) -> Report:
-    """Check, show what was found, and return it."""
+def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> Report:
+    """Check, show what was found, mend it where that was asked for, and return what there is then."""
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.findings import show_findings  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     real = app.invocation.clock or SystemClock()
     began = real.monotonic()
+
+    def show(report: Report) -> None:
+        show_findings(
+            app.terminal,
+            report,
+            app.format,
+            wanted=wanted,
+            elapsed=real.monotonic() - began,
+            verbose=options["shows_all"] or app.is_verbose,
+            can_fix=not options["fix"],
+            sandbox=app.is_sandbox,
+        )
+
     report = checks.report(wanted)
-    took: timedelta = real.monotonic() - began
-    show_findings(
-        app.terminal,
-        report,
-        app.format,
-        wanted=wanted,
-        elapsed=took,
-        verbose=app.is_verbose,
-        can_fix=True,
-        sandbox=app.is_sandbox,
-    )
+    if not options["fix"]:
+        show(report)
+        return report
+    if app.format is Format.TABLE:
+        show(report)
+    if _fix(app, report, yes=options["yes"]):
+        checks.forget()
+        began = real.monotonic()
+        report = checks.report(wanted)
+        show(report)
+    elif app.format is not Format.TABLE:
+        show(report)
     return report
 
 

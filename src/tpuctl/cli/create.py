@@ -71,6 +71,8 @@ def command(  # click's options
         check_type(app.client, name.project, name.zone, spec)
     if dry_run:
         show_plan(app, (Step(Verb.CREATE, name, "asked for"),), spec=spec, node=None)
+        with app.progress() as progress:
+            preflight.check(name, spec, replaces=None, tell=progress)
         return
     resume, undo = f"tpuctl wait {name.zone}/{name.node_id} --for ready", f"tpuctl down {name.zone}/{name.node_id}"
     going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"

@@ -25,14 +25,15 @@ from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.errors import ExitCode, NotConfirmedError
 from tpuctl.events import EventKind, to_all
-from tpuctl.model import NodeState
+from tpuctl.model import NodeSpec, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuctl.actions.checking.gate import Gate
     from tpuctl.actions.observation import Task
     from tpuctl.cli.app import App
-    from tpuctl.model import Difference, Node, NodeSpec
+    from tpuctl.model import Difference, Node
     from tpuctl.names import NodeName
     from tpuctl.output.progress import Progress
     from tpuctl.readiness import Policy
@@ -79,11 +80,11 @@ def command(
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))
     settled = [_settle(app, text, spec, options, dry_run=dry_run, no_wait=no_wait) for text in names]
+    preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
     if dry_run:
-        _show_plans(app, settled, policy)
+        _show_plans(app, settled, policy, preflight)
         return 0
     tasks = [_task(app, *found, policy=policy, options=options) for found in settled]
-    preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
     undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
         app.progress(events=options["events"]) as progress,
@@ -161,15 +162,22 @@ def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference
         raise NotConfirmedError("nothing was done")
 
 
-def _show_plans(app: App, settled: Sequence[tuple[NodeName, Node | None, NodeSpec | None]], policy: Policy) -> None:
+def _show_plans(
+    app: App, settled: Sequence[tuple[NodeName, Node | None, NodeSpec | None]], policy: Policy, preflight: Gate
+) -> None:
+    """Show what would be done, and check what would be created, as it would be then."""
     from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.plan import steps  # noqa: PLC0415  # as above
-    from tpuctl.readiness import Seen  # noqa: PLC0415  # as above
+    from tpuctl.readiness import Seen, Verb  # noqa: PLC0415  # as above
 
     for name, found, spec in settled:
         differences = spec.differences(found) if spec and found else ()
         planned = steps(policy, Seen(name=name, node=found, differences=differences), app.now())
         show_plan(app, planned, spec=spec, node=found)
+        wanted = spec or (NodeSpec.from_node(found) if found else None)
+        if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
+            with app.progress() as progress:
+                preflight.check(name, wanted, replaces=found, tell=progress)
 
 
 def _going_on(tasks: Sequence[Task], progress: Progress) -> str:

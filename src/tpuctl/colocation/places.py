@@ -45,7 +45,8 @@ def relation(placement: Placement, zone: str) -> Relation:
     if region in regions:
         if len(regions) > 1:
             return Relation.DUAL_REGION
-        return Relation.SAME_ZONE if placement.location.lower() == zone else Relation.SAME_REGION
+        is_there = placement.kind == "zone" and _zone_of(placement) == zone
+        return Relation.SAME_ZONE if is_there else Relation.SAME_REGION
     if not regions and spans(placement, region):
         return Relation.MULTI_REGION
     areas = areas_within(placement)
@@ -71,7 +72,7 @@ def regions_within(placement: Placement) -> tuple[str, ...]:
     place = placement.location.lower()
     match placement.kind:
         case "zone":
-            region = place.rpartition("-")[0]
+            region = _zone_of(placement).rpartition("-")[0]
             return (region,) if region else ()
         case "region":
             return (place,) if place else ()
@@ -79,6 +80,11 @@ def regions_within(placement: Placement) -> tuple[str, ...]:
             named = tuple(region.lower() for region in placement.data_locations)
             return named or load().dual_regions.get(placement.location, ())
     return ()
+
+
+def _zone_of(placement: Placement) -> str:
+    """Return the zone of a zonal bucket: its location, or where that is the region, what it names beside [unverified]."""
+    return next(iter(placement.data_locations), placement.location).lower()
 
 
 def spans(placement: Placement, region: str) -> bool:

@@ -47,9 +47,9 @@ class Held:
 class BucketFacts:
     """One bucket that the node will use.
 
-    `layout` is asked for where the bucket itself may not be read. `caller` are those of OBJECT_PERMISSIONS that the *caller* has,
-    asked for where `policy` cannot be read. `contents` is what is below the prefix; `caches` are asked for where the bucket
-    is not in the TPU's region.
+    `layout` is asked for where the bucket itself may not be read. `caller` are those of OBJECT_PERMISSIONS that the
+    *caller* has, asked for where `policy` cannot be read. `contents` is what is below the prefix; `caches` are asked for
+    where the bucket is not in the TPU's region.
     """
 
     use: BucketUse

@@ -54,7 +54,8 @@ class GrantBucketRole:
     def command(self) -> str:
         """The gcloud command that does the same."""
         words = ["gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{self.bucket}"]
-        words += [f"--member={self.member}", f"--role={self.role}"]
+        # Without a condition named gcloud asks for one where the policy has others, and cannot ask a script.
+        words += [f"--member={self.member}", f"--role={self.role}", "--condition=None"]
         words += [f"--billing-project={self.user_project}"] if self.user_project else []
         return shlex.join(words)
 

@@ -45,7 +45,8 @@ class Wishes:
     """What a user says about every node that a command makes: what it works with, and what may be spent.
 
     `dataset_size` in bytes; `billing_project` pays for requests to buckets whose requester pays; `iap` tells that ssh goes
-    through Identity-Aware Proxy, `internal_ip` that it comes from within the network; `egress_prices` are the user's own, in dollars per GiB by pair of areas.
+    through Identity-Aware Proxy, `internal_ip` that it comes from within the network; `egress_prices` are the
+    user's own, in dollars per GiB by pair of areas.
     """
 
     purpose: Purpose = Purpose.TRAIN

@@ -21,7 +21,9 @@ T = TypeVar("T")
 # More than a typical check asks; each has a connection of its own, and services allow that many.
 _AT_ONCE = 32
 # What is refused for another reason than a missing permission.
-_NO_PERMISSION_HELPS = frozenset({"api-disabled", "billing-disabled", "project-suspended", "perimeter-violated", "auth-no-quota-project"})
+_NO_PERMISSION_HELPS = frozenset(
+    {"api-disabled", "auth-no-quota-project", "billing-disabled", "perimeter-violated", "project-suspended"}
+)
 
 
 class Question(Generic[T]):

@@ -8,9 +8,10 @@ from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.bucket_questions import BucketQuestions
 from tpuctl.actions.checking.questions import Questions
 from tpuctl.colocation import relation
+from tpuctl.errors import AccessError
 from tpuctl.model import Tier
 from tpuctl.preflight.access import roles_to_read
-from tpuctl.preflight.fact import Fact, Known, known
+from tpuctl.preflight.fact import Fact, Known, Unknown, known
 from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, Facts, Held
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tpuctl.preflight.wanted import BucketUse, Wanted
 
 T = TypeVar("T")
+# What `diagnosis` calls a project that does not exist, or that we must not know of.
+_NO_PROJECT = "iam-project-not-found"
 _CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
 
 
@@ -68,8 +71,10 @@ class Gathering:
             bucket.put()
         for bucket in buckets:
             bucket.follow_up()
+        offers = answer(questions.offers())
+        _check_project(offers)
         return Everywhere(
-            offers=answer(questions.offers()),
+            offers=offers,
             quotas=answer(questions.quotas()),
             held=self._held(questions),
             buckets=tuple(bucket.facts() for bucket in buckets),
@@ -85,6 +90,7 @@ class Gathering:
 
         placements = [bucket.follow_up() for bucket in buckets]
         types = if_created(questions.types)
+        _check_project(types)
         offers = questions.offers() if _is_wanted_elsewhere(wanted, types, placements) else None
         facts = Facts(
             now=now,
@@ -129,6 +135,14 @@ class Gathering:
 
     def _buckets(self, uses: Sequence[BucketUse], zone: str | None, payer: str | None) -> list[BucketQuestions]:
         return [BucketQuestions(self._sources.buckets, self._asking, use, zone=zone, payer=payer) for use in uses]
+
+
+def _check_project(fact: Fact[object] | None) -> None:
+    """Raise `AccessError` where there is no such project: then nothing else that was read says anything."""
+    if isinstance(fact, Unknown) and fact.error_id == _NO_PROJECT:
+        raise AccessError(
+            fact.reason, hint="check `--project`: `gcloud projects list` shows the ids", error_id=_NO_PROJECT
+        )
 
 
 def _at_once(questions: Questions, wanted: Wanted) -> Iterator[Callable[[], object]]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from tpuctl.preflight import commands
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
-from tpuctl.preflight.facts import EXTERNAL_IPS
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.interface import Interface
 from tpuctl.preflight.rules.ssh import iap_in, ssh_in
@@ -90,13 +89,11 @@ def subnetwork(facts: Facts) -> Iterator[Found]:
 def private_access(facts: Facts) -> Iterator[Found]:
     """Check whether workers without external addresses can reach Google's APIs and buckets.
 
-    It is a warning where the node has none, or its organisation forbids them, and its subnetwork lacks Private Google
-    Access: Cloud NAT would be a way too, and is not read. Source: API field text of `enableExternalIps`.
+    It is a warning where the node has none and its subnetwork lacks Private Google Access: Cloud NAT would be a way too, and
+    is not read. Source: API field text of `enableExternalIps`.
     """
     interface, found = Interface.of(facts.wanted), known(facts.subnetwork)
-    policy = known(facts.org_policies.get(EXTERNAL_IPS))
-    is_forbidden = policy is not None and policy.denies_all and not policy.is_conditional
-    if found is None or (interface.has_external_addresses and not is_forbidden):
+    if found is None or interface.has_external_addresses:
         return
     if found.private_google_access:
         text = f"subnetwork `{found.name}` has Private Google Access"

@@ -56,7 +56,8 @@ def iap_in(facts: Facts) -> Iterator[Found]:
     """Check whether firewall rules let tunnels of Identity-Aware Proxy (35.235.240.0/20) reach tcp port 22 of the workers.
 
     Asked where ssh goes that way (`--iap`), and where workers have no external address: it is a warning where they do not.
-    Rules count as in TPU604. Hierarchical and network firewall policies are not read, and may say otherwise. Source: documentation of IAP TCP forwarding.
+    Rules count as in TPU604. Hierarchical and network firewall policies are not read, and may say otherwise. Source:
+    documentation of IAP TCP forwarding.
     """
     interface, wanted = _interface(facts), facts.wanted
     rules = known(facts.firewalls)

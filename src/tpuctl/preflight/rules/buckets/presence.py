@@ -90,7 +90,9 @@ def _of_contents(facts: Facts, about: BucketFacts, contents: Contents) -> Found:
     there = f"nothing is below `{use.url}/`" if use.prefix else f"`{use.url}` is empty"
     if not contents.is_complete:
         # A page may hold nothing but markers of folders, or nothing at all, and be followed by others.
-        return Found(level=Level.NOTE, subject=use.url, text=f"the first page of `{use.url}` lists no data", facts=values)
+        return Found(
+            level=Level.NOTE, subject=use.url, text=f"the first page of `{use.url}` lists no data", facts=values
+        )
     checkpoints = "; that is fine where only checkpoints will go there" if use.writes else ""
     return Found(
         level=Level.NOTE if use.writes and not use.prefix else Level.WARNING,
