@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,8 @@ def test_a_slow_api_is_given_up_at_the_deadline(tpuctl: Console, tmp_path: Path)
         Sandbox(world).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=8), count=0)
         server.start()
         environ = {"TPUCTL_SANDBOX": "0", "TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
-        out, _, code = tpuctl(*V4, "-o", "json", "--check-timeout", "1s", **environ)
+        elsewhere = replace(tpuctl, environ={**tpuctl.environ, **environ})
+        out, _, code = elsewhere(*V4, "-o", "json", "--check-timeout", "1s")
 
     found = {key: entry["text"] for key, entry in findings(out).items() if entry["level"] == "unknown"}
     assert code == 0

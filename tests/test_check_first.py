@@ -38,7 +38,10 @@ def test_an_error_stops_before_anything_is_created(tpuctl: Console, sandbox: San
     out, err, code = tpuctl(verb, *UP[1:], *EU)
 
     assert (out, code, sandbox.changes()) == ("", 9, [])
-    assert "error: `demo` was not created: the check found 1 error\n  TPU101 gs://data-eu: " in err
+    assert (
+        "error: `demo` was not created: the check found 1 error\n  TPU101 `gs://data-eu` is in EUROPE-WEST4, the TPU in "
+        in err
+    )
     assert "per TB" in err
     assert err.rstrip().endswith("go on all the same with `--skip-check TPU101`")
 
@@ -69,9 +72,9 @@ def test_a_warning_is_one_line_and_stops_nothing(tpuctl: Console, sandbox: Sandb
 
     lines = [line for line in err.splitlines() if "TPU1" in line]
     assert (code, sandbox.changes()) == (0, ["create"])
-    assert [line.partition("`gs://")[0] for line in lines] == [
-        "demo: TPU101 gs://data-us: ",
-        "demo: TPU108 gs://data-us: ",
+    assert [line.partition(" (")[0] for line in lines] == [
+        "demo: TPU101 `gs://data-us` is in US",
+        "demo: TPU108 `gs://data-us` is empty",
     ]
 
 

@@ -232,16 +232,20 @@ def test_json_and_yaml_hold_everything(form: Format, read: Any) -> None:
     [
         (
             Finding("TPU105", "", DEAR),
-            "TPU105 gs://data-eu: the class is COLDLINE (reads are charged); skip: `--skip-check TPU105`",
+            "TPU105 gs://data-eu: the class is COLDLINE (reads are charged)",
         ),
-        (Finding("TPU107", "", SOFT), f"TPU107 gs://ckpt: {SOFT.text}; skip: `--skip-check TPU107`"),
+        (Finding("TPU107", "", SOFT), f"TPU107 gs://ckpt: {SOFT.text}"),
         (
             Finding("TPU501", "", OFF, accepted=True),
             "TPU501 tpu.googleapis.com: the API is not enabled in `vision` (accepted)",
         ),
         (
+            Finding("TPU601", "", Found(level=Level.WARNING, subject="network lab", text="`lab` is old")),
+            "TPU601 `lab` is old",
+        ),
+        (
             Finding("TPU1", "", Found(level=Level.WARNING, subject="b", text="t\n", why="word " * 40)),
-            f"TPU1 b: t ({'word ' * 22}word…); skip: `--skip-check TPU1`",
+            f"TPU1 b: t ({'word ' * 22}word…)",
         ),
     ],
 )

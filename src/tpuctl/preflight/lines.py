@@ -12,14 +12,17 @@ _LONGEST = 120
 
 
 def warning_line(finding: Finding) -> str:
-    """Return one line: what was found, why that matters in short, and how to do without the check.
+    """Return one line: what was found, and why that matters in short. What was accepted says so."""
+    why = f" ({_short(finding.found.why)})" if finding.found.why else ""
+    end = f" {ACCEPTED}" if is_milder(finding) else ""
+    return " ".join(f"{head(finding)}{why}{end}".split())
 
-    What was accepted says so in place of the latter.
-    """
+
+def head(finding: Finding) -> str:
+    """Return the id and what was found; the subject only where the words do not name it."""
     found = finding.found
-    why = f" ({_short(found.why)})" if found.why else ""
-    end = f" {ACCEPTED}" if is_milder(finding) else f"; skip: `--skip-check {finding.id}`"
-    return " ".join(f"{finding.id} {found.subject}: {found.text}{why}{end}".split())
+    name = found.subject.rpartition(" ")[2]
+    return f"{finding.id} {found.text}" if f"`{name}`" in found.text else f"{finding.id} {found.subject}: {found.text}"
 
 
 def is_milder(finding: Finding) -> bool:

@@ -14,7 +14,7 @@ from tpuctl.errors import CheckFailedError
 from tpuctl.events import Event, EventKind
 from tpuctl.preflight.evaluation import ALL, Report, evaluate
 from tpuctl.preflight.findings import Finding, Found, Level
-from tpuctl.preflight.lines import warning_line
+from tpuctl.preflight.lines import head, warning_line
 from tpuctl.preflight.rules import RULES
 from tpuctl.preflight.wanted import Wishes
 from tpuctl.preflight.zones import rank
@@ -149,7 +149,7 @@ def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
     """Return the error that says what the check has found, and what mends it."""
     lines = [f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"]
     for finding in errors:
-        lines.append(f"  {finding.id} {finding.found.subject}: {finding.found.text}")
+        lines.append(f"  {head(finding)}")
         lines += [f"    {finding.found.why}"] if finding.found.why else []
         lines += [
             f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")
