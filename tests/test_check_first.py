@@ -133,6 +133,17 @@ def test_what_was_good_is_not_asked_again_within_ten_minutes(tpuctl: Console, sa
     assert [count > 0 for count in asked] == [True, False, True]
 
 
+@one_face
+def test_what_was_said_of_a_sandbox_ends_with_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
+    assert tpuctl(*UP, "--bucket", "gs://data")[2] == 0
+
+    sandbox.world.close()
+    tpuctl("sandbox", "reset", "--yes")
+
+    assert tpuctl(*UP, "--bucket", "gs://data")[2] == 9
+
+
 @pytest.mark.usefixtures("buckets")
 @one_face
 def test_an_error_is_asked_again_at_once(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -141,7 +141,7 @@ def test_account_gets_the_roles_that_its_buckets_need() -> None:
 
     member = "--member=serviceAccount:trainer@my-project.iam.gserviceaccount.com"
     assert [remedy.command for remedy in found.remedies] == [
-        f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {member} --role=roles/storage.{role}"
+        f"gcloud storage buckets add-iam-policy-binding gs://{bucket} {member} --role=roles/storage.{role} --condition=None"
         for bucket, role in (
             ("ckpt", "objectUser"),
             ("data", "objectViewer"),

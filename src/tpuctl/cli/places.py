@@ -27,6 +27,11 @@ def journal_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     return journal_folder(environ, sandbox=False), journal_folder(environ, sandbox=True)
 
 
+def checked_file(environ: Mapping[str, str], *, sandbox: bool) -> Path:
+    """Return the file of what was checked lately."""
+    return state_folder(environ) / ("sandbox/checked.json" if sandbox else "checked.json")
+
+
 def sandbox_world(environ: Mapping[str, str]) -> Path:
     """Return the file that holds the sandbox's world."""
     return state_folder(environ) / "sandbox" / "world.sqlite3"

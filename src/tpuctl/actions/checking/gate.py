@@ -15,9 +15,7 @@ from tpuctl.events import Event, EventKind
 from tpuctl.preflight.evaluation import ALL, Report, evaluate
 from tpuctl.preflight.findings import Finding, Found, Level
 from tpuctl.preflight.lines import head, warning_line
-from tpuctl.preflight.rules import RULES
 from tpuctl.preflight.wanted import Wishes
-from tpuctl.preflight.zones import rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.preflight.findings import Rule
     from tpuctl.preflight.wanted import Wanted
     from tpuctl.preflight.zones import Ranking
 
@@ -94,6 +93,8 @@ class Gate:
 
     def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> Ranking:
         """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
+        from tpuctl.preflight.zones import rank  # noqa: PLC0415  # not needed where there is a zone
+
         wishes, now = self._wishes, self._now()
         found = Gathering(self._sources(), self._real, self._timeout).everywhere(wishes.wanted(project, "", spec))
         return rank(
@@ -114,7 +115,8 @@ class Gate:
         now = self._now()
         if self._gathering is None or now - self._gathering[1] > _LASTS:
             self._gathering = Gathering(self._sources(), self._real, self._timeout), now
-        report = evaluate(self._gathering[0].facts(wanted, now), RULES, accepted=self._accepted)
+        facts = self._gathering[0].facts(wanted, now, meanwhile=_rules)
+        report = evaluate(facts, _rules(), accepted=self._accepted)
         if report.is_lasting:
             key = question_key(wanted, self._accepted, self._identity)
             self._memory.remember(key, [_written(finding) for finding in report.of(*_SAID)])
@@ -166,6 +168,12 @@ def said(findings: tuple[Finding, ...]) -> list[str]:
     if unknown:
         lines.append(f"not checked, since it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
     return lines
+
+
+def _rules() -> tuple[Rule, ...]:
+    from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while answers are on their way
+
+    return RULES
 
 
 def _written(finding: Finding) -> dict[str, Any]:

@@ -51,13 +51,17 @@ class Gathering:
         self._sources = sources
         self._asking = Asking(clock, timeout)
 
-    def facts(self, wanted: Wanted, now: datetime) -> Facts:
-        """Return everything that the rules need. Raises `CredentialsError` where nobody knows who asks."""
+    def facts(self, wanted: Wanted, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> Facts:
+        """Return everything that the rules need. `meanwhile` is called while the first answers are on their way.
+
+        Raises `CredentialsError` where nobody knows who asks.
+        """
         self._asking.begin()
         questions = Questions(self._sources, self._asking, wanted)
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
         for put in (*_at_once(questions, wanted), *(bucket.put for bucket in buckets)):
             put()
+        meanwhile()
         return self._answered(questions, wanted, buckets, now)
 
     def everywhere(self, wanted: Wanted) -> Everywhere:

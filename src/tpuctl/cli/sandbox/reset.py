@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command, yes_option
+from tpuctl.cli.places import checked_file
 from tpuctl.errors import NotConfirmedError
 
 if TYPE_CHECKING:
@@ -25,4 +26,6 @@ def command(app: App, *, yes: bool) -> None:
     path = app.sandbox_path
     if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):
         raise NotConfirmedError("nothing was done")
+    # What was said of the old world is not true of the next.
+    checked_file(app.invocation.environ, sandbox=True).unlink(missing_ok=True)
     app.terminal.note("the sandbox is empty" if admin.reset(path) else "there was no sandbox")
