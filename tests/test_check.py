@@ -177,6 +177,16 @@ def test_a_project_that_does_not_exist_ends_it(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
+def test_where_nothing_answers_nothing_was_checked(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("http-error", status=503, count=0)
+
+    out, err, code = tpuctl(*V4)
+
+    assert ({line.partition("\t")[0] for line in out.splitlines()}, code) == ({"unknown"}, 1)
+    assert err.splitlines()[-2] == "error: nothing could be checked: the cloud did not answer"
+
+
+@one_face
 def test_credentials_that_are_refused_end_it(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unauthenticated", count=0)
 
@@ -186,16 +196,17 @@ def test_credentials_that_are_refused_end_it(tpuctl: Console, sandbox: Sandbox) 
     assert err.startswith("error: ")
 
 
+@one_face
 def test_a_slow_api_is_given_up_at_the_deadline(tpuctl: Console, tmp_path: Path) -> None:
     """In real time: what has not come by then is unknown, all else is said."""
     from tpuctl.sandbox.world import World  # noqa: PLC0415  # a world of its own, on the real clock
 
     with World.open(tmp_path / "slow" / "world.sqlite3", speed=1) as world, serve(world) as server:
-        Sandbox(world).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=8), count=0)
+        Sandbox(world).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=2), count=0)
         server.start()
         environ = {"TPUCTL_SANDBOX": "0", "TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
         elsewhere = replace(tpuctl, environ={**tpuctl.environ, **environ})
-        out, _, code = elsewhere(*V4, "-o", "json", "--check-timeout", "1s")
+        out, _, code = elsewhere(*V4, "-o", "json", "--check-timeout", "0.7s")
 
     found = {key: entry["text"] for key, entry in findings(out).items() if entry["level"] == "unknown"}
     assert code == 0

@@ -10,7 +10,7 @@ from tpuctl.cli.check_options import check_options, gate, take_checks
 from tpuctl.cli.options import cli_command, complete_node, yes_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.spec import spec_options
-from tpuctl.errors import ExitCode
+from tpuctl.errors import ExitCode, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from tpuctl.actions.checking.gate import Gate
@@ -63,6 +63,9 @@ def command(app: App, **options: Any) -> int:  # click's options
 
         return show_zones(app, checks, target)
     report = _check(app, checks, target, options)
+    if not checks.was_heard:
+        hint = "check the network, the proxy and the endpoint"
+        raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
     return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
 
 

@@ -90,6 +90,7 @@ def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, mac
 def sources(app: App) -> Sources:
     """Return what the checks ask. Nothing is sent."""
     from tpuctl.actions.checking.sources import Sources  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.api import connections  # noqa: F401, PLC0415  # 60 ms, for which threads that begin to ask would queue
     from tpuctl.api.buckets import BucketsClient  # noqa: PLC0415  # as above
     from tpuctl.api.compute import ComputeClient  # noqa: PLC0415  # as above
     from tpuctl.api.projects import ProjectsClient  # noqa: PLC0415  # as above

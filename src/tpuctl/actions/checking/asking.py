@@ -75,6 +75,12 @@ class Asking:
         thread.start()
         return question
 
+    @property
+    def was_heard(self) -> bool:
+        """Tell whether the cloud has answered anything at all, be it that it refuses to."""
+        answered = [question for question in self._questions.values() if question.is_answered.is_set()]
+        return not all(isinstance(question.failure, ServiceUnavailableError) for question in answered)
+
     def answer(self, question: Question[T]) -> Fact[T]:
         """Return the answer, at the deadline at the latest.
 

@@ -87,6 +87,11 @@ class Gate:
         """What the user says about every node."""
         return self._wishes
 
+    @property
+    def was_heard(self) -> bool:
+        """Tell whether the cloud has answered anything at all to the last report."""
+        return self._gathering is not None and self._gathering[0].was_heard
+
     def forget(self) -> None:
         """Ask everything anew: something was changed."""
         self._gathering = None

@@ -51,6 +51,11 @@ class Gathering:
         self._sources = sources
         self._asking = Asking(clock, timeout)
 
+    @property
+    def was_heard(self) -> bool:
+        """Tell whether the cloud has answered anything at all."""
+        return self._asking.was_heard
+
     def facts(self, wanted: Wanted, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> Facts:
         """Return everything that the rules need. `meanwhile` is called while the first answers are on their way.
 
