@@ -255,11 +255,34 @@ def test_without_a_zone_the_zones_are_ranked(tpuctl: Console, sandbox: Sandbox) 
 
 
 @one_face
+def test_a_file_about_new_nodes_does_not_change_what_is_there(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "demo")
+    (tpuctl.folder / "tpuctl.yaml").write_text("type: v6e-8\n")
+
+    there, anew = (
+        json.loads(tpuctl("check", "demo", *flags, "-o", "json")[0])["target"] for flags in ((), ("--type", "v4-16"))
+    )
+
+    assert (there["acceleratorType"], there["creates"]) == ("v4-8", False)
+    assert (anew["acceleratorType"], anew["creates"]) == ("v4-16", True)
+
+
+@one_face
+def test_what_another_service_rents_is_named(tpuctl: Console) -> None:
+    out, _, code = tpuctl("check", "tpu7x-8", "--zone", "us-central1-a", "-o", "json")
+
+    found = [entry for entry in json.loads(out)["findings"] if entry["level"] in {"error", "warning"}]
+    assert ([entry["id"] for entry in found], code) == (["TPU304"], 9)
+    assert "Compute Engine" in json.dumps(found)
+
+
+@one_face
 def test_nothing_to_check_says_what_to_name(tpuctl: Console) -> None:
     _, err, code = tpuctl("check")
 
     assert (code, err.splitlines()[0]) == (2, "error: what is to be checked?")
     assert tpuctl("check", "nobody", "--zone", ZONE)[2] == 3
+    assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]
 
 
 @one_face

@@ -79,6 +79,15 @@ A `tpuctl.yaml` may come from a repository that somebody else wrote: what could 
     zone: us-central2-b
     type: v4-8
     labels: {{team: vision}}
+    data_buckets: [gs://vision-data/train]
+    checkpoint_buckets: [gs://vision-checkpoints]
+
+In your own file only: who may be billed, and for what ([grants](../check.md#grants)).
+
+    # config.yaml
+    grants:
+      - {{zone: us-central2-b, type: v4, tier: spot, count: 32, until: 2026-12-31}}
+    no_billing_outside_grants: true
 """
 
 
@@ -124,7 +133,7 @@ LEVELS = {
     Level.WARNING: "it works, but slowly, dearly or not for long; with `--strict` the check fails",
     Level.UNKNOWN: "it could not be read, and the text says why and who may read it; never taken for ok; with `--strict` the check fails",
     Level.NOTE: "worth knowing",
-    Level.OK: "looked at and found in order; shown with `-v`, in JSON always",
+    Level.OK: "looked at and found in order; shown with `--all` or `-v`, in JSON always",
 }
 
 

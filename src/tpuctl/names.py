@@ -64,7 +64,8 @@ class BucketPath:
         if not text.startswith("gs://"):
             raise InvalidInputError(f"`{text}` is not a place in Cloud Storage", hint=hint)
         if not _BUCKET.fullmatch(bucket):
-            raise InvalidInputError(f"`{text}` names no bucket: `{bucket}` cannot be one", hint=hint)
+            why = f": `{bucket}` cannot be one" if bucket else ""
+            raise InvalidInputError(f"`{text}` names no bucket{why}", hint=hint)
         prefix = rest.strip("/")
         # What the service refuses in names, and what other programs take for wildcards [documentation of object names].
         if (

@@ -103,7 +103,16 @@ class Service:
 
         The path `/` stands for each API's usual one. A set VIRTUAL_ENV or a proxy would get in the way, so little is inherited.
         """
-        apis = ("TPU", "COMPUTE", "STORAGE", "CLOUDRESOURCEMANAGER", "SERVICEUSAGE", "ORGPOLICY", "OSLOGIN")
+        apis = (
+            "TPU",
+            "COMPUTE",
+            "STORAGE",
+            "CLOUDRESOURCEMANAGER",
+            "SERVICEUSAGE",
+            "ORGPOLICY",
+            "OSLOGIN",
+            "CLOUDBILLING",
+        )
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),

@@ -34,15 +34,15 @@ WITH_ADDRESS: dict[str, Any] = {
         (facts(region_quotas=addresses(8, 7)), [("ok", "us-central2", "8 of 8 external addresses in us-central2")]),
         (
             facts(region_quotas=addresses(8, 8)),
-            [("error", "us-central2", "1 external address is needed in us-central2, and 0 of 8 are left")],
+            [("warning", "us-central2", "1 external address is needed in us-central2, and 0 of 8 are left")],
         ),
         (
             facts(wanted(spec("v4-32")), region_quotas=addresses(8, 5)),
-            [("error", "us-central2", "4 external addresses are needed in us-central2, and 3 of 8 are left")],
+            [("warning", "us-central2", "4 external addresses are needed in us-central2, and 3 of 8 are left")],
         ),
         (
             facts(wanted(siblings=(spec(),)), region_quotas=addresses(8, 7)),
-            [("error", "us-central2", "2 external addresses are needed in us-central2, and 1 of 8 are left")],
+            [("warning", "us-central2", "2 external addresses are needed in us-central2, and 1 of 8 are left")],
         ),
         (
             facts(wanted(replaces=node(f"{ZONE}/trainer", **WITH_ADDRESS)), region_quotas=addresses(8, 8)),

@@ -48,7 +48,11 @@ def test_a_running_cache_in_the_zone_serves_reads(use: BucketUse, caches: Any, l
 def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
     denied = Unknown("the caller may not", permission="storage.anywhereCaches.list")
 
-    _, found = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4"), caches=denied))
+    _, found = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), caches=denied))
+    (elsewhere,) = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4"), caches=denied))
+
+    # No cache can be in the TPU's zone where the bucket's own location is another.
+    assert elsewhere.level is Level.ERROR
 
     assert found == Found(
         level=Level.UNKNOWN,

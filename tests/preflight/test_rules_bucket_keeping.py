@@ -16,7 +16,9 @@ from tests.preflight.bucket_facts import (
     findings_of,
     said_by,
 )
-from tpuctl.preflight.wanted import BucketUse
+from tpuctl.preflight.wanted import BucketUse, Purpose
+
+SERVES = {"purpose": Purpose.SERVE}
 
 
 @pytest.mark.parametrize(
@@ -118,8 +120,18 @@ def test_checkpoints_that_cannot_be_deleted(
     fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     assert said_by("TPU106", facts_of(a_bucket(**fields))) == said
-    assert commands_of("TPU106", facts_of(a_bucket(**fields))) == commands
+    assert commands_of("TPU106", facts_of(a_bucket(**fields), WRITE)) == commands
     assert said_by("TPU106", facts_of(a_bucket(**fields), READ)) == []
+    assert said_by("TPU106", facts_of(a_bucket(**fields), wanted=SERVES)) == []
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_a_bucket_that_keeps_all_may_have_been_meant_for_reading(*, is_locked: bool) -> None:
+    kept = a_bucket(retentionPolicy={"retentionPeriod": "86400", "isLocked": is_locked})
+    advised = [found.remedies[-1].text for use in (USE, WRITE) for found in findings_of("TPU106", facts_of(kept, use))]
+
+    only_read = "or say that it is only read: `--data-bucket=gs://b` instead of `--bucket`"
+    assert [text == only_read for text in advised] == [True, False]
 
 
 _BILLED = "checkpoints that are deleted from `gs://b` or overwritten there are billed on"
@@ -179,3 +191,4 @@ def test_checkpoints_that_are_billed_after_they_are_gone(
     assert said_by("TPU107", facts_of(a_bucket(**fields))) == said
     assert commands_of("TPU107", facts_of(a_bucket(**fields))) == commands
     assert said_by("TPU107", facts_of(a_bucket(**fields), READ)) == []
+    assert said_by("TPU107", facts_of(a_bucket(**fields), wanted=SERVES)) == []

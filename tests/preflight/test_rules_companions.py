@@ -15,7 +15,7 @@ from tpuctl.names import NodeName
 from tpuctl.preflight.fact import Absent, Known
 from tpuctl.preflight.findings import Level
 from tpuctl.preflight.rules import companions, disks
-from tpuctl.preflight.wanted import BucketUse
+from tpuctl.preflight.wanted import BucketUse, Purpose
 
 AUTH = "https://www.googleapis.com/auth/"
 ACCOUNT = "7-compute@developer.gserviceaccount.com"
@@ -68,21 +68,29 @@ BOTH = BucketUse("both")
         ([], [], []),
         (["cloud-platform"], [BOTH], [Level.OK]),
         (["cloud-platform.read-only"], [READS], [Level.OK]),
-        (["cloud-platform.read-only"], [WRITES], [Level.ERROR]),
+        (["cloud-platform.read-only"], [WRITES], [Level.WARNING]),
         (["devstorage.read_only"], [READS], [Level.OK]),
-        (["devstorage.read_only"], [BOTH], [Level.ERROR]),
-        (["devstorage.read_only"], [READS, WRITES], [Level.ERROR]),
+        (["devstorage.read_only"], [BOTH], [Level.WARNING]),
+        (["devstorage.read_only"], [READS, WRITES], [Level.WARNING]),
         (["devstorage.read_write"], [BOTH], [Level.OK]),
         (["devstorage.full_control"], [BOTH], [Level.OK]),
         (["logging.write", "devstorage.read_write"], [BOTH], [Level.OK]),
-        (["logging.write"], [READS], [Level.ERROR]),
-        ([], [WRITES], [Level.ERROR]),
+        (["logging.write"], [READS], [Level.WARNING]),
+        ([], [WRITES], [Level.WARNING]),
     ],
 )
 def test_the_machines_scopes(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
     these = facts(want={"machine": "vm", "buckets": tuple(uses)}, machine=vm(ZONE, "RUNNING", *scopes))
 
     assert levels(companions.machine_scopes, these) == level
+
+
+def test_beside_a_node_that_serves_a_machine_writes_nothing() -> None:
+    want = {"machine": "vm", "buckets": (BOTH,), "purpose": Purpose.SERVE}
+
+    assert levels(companions.machine_scopes, facts(want=want, machine=vm(ZONE, "RUNNING", "devstorage.read_only"))) == [
+        Level.OK
+    ]
 
 
 @pytest.mark.parametrize("fact", [None, Absent(), REFUSED, LATE])
@@ -135,7 +143,7 @@ def test_how_the_machine_gets_scopes(name: str, fact: Any, project: Any, text: s
     given = {"project": project} if project else {}
     these = facts(want={"machine": name, "buckets": (BOTH,)}, machine=fact, **given)
 
-    assert said(companions.machine_scopes, these) == [f"error vm vm: {text}"]
+    assert said(companions.machine_scopes, these) == [f"warning vm vm: {text}"]
     assert commands(companions.machine_scopes, these) == advised
 
 
@@ -221,7 +229,10 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (with_disk(REFUSED), []),
         (with_disk(disk()), ["ok disk data: disk `data` can be attached READ_WRITE"]),
         (with_disk(disk(), mode="READ_ONLY"), ["ok disk data: disk `data` can be attached READ_ONLY"]),
-        (with_disk(disk(status="CREATING")), ["error disk data: disk `data` is CREATING"]),
+        (with_disk(disk(status="CREATING")), ["warning disk data: disk `data` is CREATING"]),
+        (with_disk(disk(status="RESTORING")), ["warning disk data: disk `data` is RESTORING"]),
+        (with_disk(disk(status="FAILED")), ["error disk data: disk `data` is FAILED"]),
+        (with_disk(disk(status="DELETING")), ["error disk data: disk `data` is DELETING"]),
         (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is attached to `worker-0` already"]),
         (
             with_disk(disk(users=OTHER), mode="READ_ONLY"),

@@ -257,8 +257,12 @@ RESERVED = spec("v4-16", Tier.RESERVED)
     [
         (spec(), reservations(), []),
         (RESERVED, None, []),
-        (RESERVED, reservations(), [("error", ZONE, f"the project has no reservation in {ZONE}")]),
-        (RESERVED, Absent(), [("error", ZONE, f"the project has no reservation in {ZONE}")]),
+        (RESERVED, reservations(), [("warning", ZONE, f"the project has no reservation in {ZONE}")]),
+        (
+            RESERVED,
+            Absent("not found"),
+            [("unknown", ZONE, f"the reservations in {ZONE} could not be read: not found")],
+        ),
         (
             RESERVED,
             SLOW,
@@ -284,7 +288,7 @@ RESERVED = spec("v4-16", Tier.RESERVED)
         (
             RESERVED,
             reservations({"state": "EXPIRED"}),
-            [("error", ZONE, f"the project has no reservation in {ZONE} but those that are over: `r0` (EXPIRED)")],
+            [("warning", ZONE, f"the project has no reservation in {ZONE} but those that are over: `r0` (EXPIRED)")],
         ),
     ],
 )

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.preflight.cases import REFUSED, REGION, commands, facts, said, wanted
+from tests.preflight.cases import REFUSED, REGION, commands, facts, levels, said, wanted
 from tpuctl.model.network import Network, Subnetwork
 from tpuctl.model.project import OrgPolicy
 from tpuctl.preflight.fact import Absent, Known
 from tpuctl.preflight.facts import EXTERNAL_IPS
+from tpuctl.preflight.findings import Level
 from tpuctl.preflight.interface import Interface
 from tpuctl.preflight.rules import network as rules
 
@@ -176,17 +177,33 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
         (
             {"network": "mine"},
             {"network": CUSTOM, "subnetwork": Absent()},
-            ["error subnetwork mine: network `mine` is in custom mode, and no subnetwork is named"],
+            ["warning subnetwork mine: network `mine` is in custom mode, and no subnetwork is named"],
         ),
         (
             {"network": "mine"},
             {"network": CUSTOM, "subnetwork": subnet("mine", "mine")},
-            ["error subnetwork mine: network `mine` is in custom mode, and no subnetwork is named"],
+            ["warning subnetwork mine: network `mine` is in custom mode, and no subnetwork is named"],
         ),
     ],
 )
 def test_the_subnetwork(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.subnetwork, facts(want={"spec": spec}, **changes)) == lines
+
+
+@pytest.mark.parametrize(
+    ("rule", "spec", "changes"),
+    [
+        (rules.network, {}, {"network": Absent()}),
+        (rules.network, {"network": "mine"}, {"network": Absent()}),
+        (rules.subnetwork, {"network": "mine", "subnetwork": "s"}, {"subnetwork": Absent()}),
+        (rules.subnetwork, {"network": "mine", "subnetwork": "s"}, {"subnetwork": subnet("s", "other")}),
+        (rules.subnetwork, {"subnetwork": "regions/us-east1/subnetworks/s"}, {}),
+    ],
+)
+def test_a_node_that_is_there_was_made_all_the_same(rule: Any, spec: dict[str, Any], changes: dict[str, Any]) -> None:
+    asked = [levels(rule, facts(want={"spec": spec, "creates": creates}, **changes)) for creates in (True, False)]
+
+    assert asked == [[Level.ERROR], [Level.WARNING]]
 
 
 FORBIDDEN = {EXTERNAL_IPS: Known(OrgPolicy(EXTERNAL_IPS, denies_all=True))}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.preflight.cases import LATE, REFUSED, commands, facts, found, levels, said
+from tpuctl.model.network import Network
 from tpuctl.model.project import OrgPolicy, Project
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import COMPUTE, EXTERNAL_IPS, IAP, OS_LOGIN, SHIELDED_VM, STORAGE, TPU
@@ -16,6 +17,8 @@ from tpuctl.preflight.wanted import BucketUse
 
 ALL = dict.fromkeys((TPU, COMPUTE, STORAGE, IAP), True)
 TYPES = Known(("v4-8",))
+NETWORK = Known(Network("default", "", True, False))
+COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_quotas": Known({})})
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,19 @@ TYPES = Known(("v4-8",))
         ),
         # It has answered: the list is behind.
         ({"services": Known(ALL | {TPU: False}), "types": TYPES}, [f"ok project p: `{TPU}`, `{COMPUTE}` are enabled"]),
+        *(
+            ({"services": Known(ALL | {COMPUTE: False}), **answer}, [f"ok project p: `{TPU}`, `{COMPUTE}` are enabled"])
+            for answer in COMPUTE_ANSWERS
+        ),
+        # A network of another project says nothing of this one.
+        (
+            {
+                "services": Known(ALL | {COMPUTE: False}),
+                "network": NETWORK,
+                "want": {"spec": {"network": "projects/host/global/networks/shared"}},
+            },
+            [f"error project p: `{COMPUTE}` is not enabled in project `p`", f"ok project p: `{TPU}` is enabled"],
+        ),
         ({"services": Known({TPU: True})}, [f"ok project p: `{TPU}` is enabled"]),
         ({"services": REFUSED}, ["unknown project p: which APIs are enabled could not be read: permission denied"]),
         (
@@ -137,8 +153,13 @@ def test_billing(fact: Any, lines: list[str]) -> None:
             ["gcloud projects undelete p"],
         ),
         (
+            Known(Project("p", "7", "DELETE_IN_PROGRESS")),
+            ["error project p: project `p` is not active, but DELETE_IN_PROGRESS"],
+            ["gcloud projects undelete p"],
+        ),
+        (
             Known(Project("p", "7", "NEW_STATE")),
-            ["error project p: project `p` is not active, but NEW_STATE"],
+            ["unknown project p: project `p` is NEW_STATE, a state that this version does not know"],
             ["gcloud projects list"],
         ),
         (Absent(), ["error project p: there is no project `p`"], ["gcloud projects list"]),

@@ -64,8 +64,14 @@ def test_a_locked_retention_stays(wire: Wire) -> None:
         ({"location": "EUR4"}, "dual-region"),
         ({"location": "EU", "customPlacementConfig": {"dataLocations": ["EUROPE-WEST1", "EUROPE-WEST4"]}}, "dual-region"),
         ({"location": "US"}, "multi-region"),
-        ({"location": "US-CENTRAL1-A"}, "zone"),
-        ({"location": "US-CENTRAL1", "customPlacementConfig": {"dataLocations": ["US-CENTRAL1-A"]}}, "zone"),
+        (
+            {
+                "location": "US-CENTRAL1",
+                "customPlacementConfig": {"dataLocations": ["US-CENTRAL1-A"]},
+                "hierarchicalNamespace": {"enabled": True},
+            },
+            "zone",
+        ),
     ],
 )  # fmt: skip
 def test_the_layout_says_where_a_bucket_is_to_whoever_lists_objects(
@@ -82,6 +88,14 @@ def test_the_layout_says_where_a_bucket_is_to_whoever_lists_objects(
     }
     provision.add_bucket(wire.world, "placed", denied=["storage.objects.list"], **fields)
     assert wire("GET", f"{B}/placed/storageLayout")[0] == 403
+
+
+def test_a_bucket_in_a_zone_is_in_the_region_and_placed_in_the_zone(wire: Wire) -> None:
+    made = provision.add_bucket(wire.world, "rapid", location="us-central1-a")
+
+    assert wire("GET", f"{B}/rapid") == made
+    assert (made["location"], made["locationType"], made["storageClass"]) == ("US-CENTRAL1", "zone", "RAPID")
+    assert wire("GET", f"{B}/rapid/storageLayout")["customPlacementConfig"] == {"dataLocations": ["US-CENTRAL1-A"]}
 
 
 def test_the_caches_of_a_bucket_are_those_that_were_put_there(wire: Wire) -> None:

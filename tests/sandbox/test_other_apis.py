@@ -182,31 +182,30 @@ def test_an_imported_key_is_in_the_profile(wire: Wire) -> None:
 
 
 def test_the_quotas_of_a_world_are_metrics(wire: Wire) -> None:
+    """One metric has a limit by zone and one by region; a number that is 0 is left out."""
     with wire.world.write() as session:
         admin.set_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
+        admin.set_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")
         admin.set_quota(session, limit=64, generation="v6e")
     path = "services/tpu.googleapis.com/consumerQuotaMetrics"
 
-    metrics = wire("GET", f"/v1beta1/projects/sandbox/{path}")["metrics"]
+    small, v6e = wire("GET", f"/v1beta1/projects/sandbox/{path}")["metrics"]
 
-    shown = [
-        (metric["displayName"], metric["metric"], metric["consumerQuotaLimits"][0]["quotaBuckets"])
-        for metric in metrics
-    ]
-    zone = {"effectiveLimit": "16", "defaultLimit": "-1", "dimensions": {"zone": "us-west4-a"}}
-    assert shown == [
-        (
-            "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI",
-            "tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible",
-            [{"effectiveLimit": "-1", "defaultLimit": "-1"}, zone],
-        ),
-        (
-            "TPUV6EPerProjectPerRegionForTPUAPI",
-            "tpu.googleapis.com/tpu-v6e",
-            [{"effectiveLimit": "64", "defaultLimit": "64"}],
-        ),
-    ]
-    assert metrics[1]["name"] == f"projects/{NUMBER}/{path}/tpu.googleapis.com%2Ftpu-v6e"
+    unlimited = {"effectiveLimit": "-1", "defaultLimit": "-1"}
+    in_zone = {"effectiveLimit": "16", "defaultLimit": "-1", "dimensions": {"zone": "us-west4-a"}}
+    in_region = {"defaultLimit": "-1", "dimensions": {"region": "us-west4"}}
+    shown = [(limit["unit"], limit["quotaBuckets"]) for limit in small["consumerQuotaLimits"]]
+    assert (small["metric"], shown) == (
+        "tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible",
+        [("1/{project}/{zone}", [unlimited, in_zone]), ("1/{project}/{region}", [unlimited, in_region])],
+    )
+    (limit,) = v6e["consumerQuotaLimits"]
+    assert (v6e["name"], limit["metric"], limit["quotaBuckets"], "us-east5" in limit["supportedLocations"]) == (
+        f"projects/{NUMBER}/{path}/tpu.googleapis.com%2Ftpu-v6e",
+        "tpu.googleapis.com/tpu-v6e",
+        [{"effectiveLimit": "64", "defaultLimit": "64"}],
+        True,
+    )
 
 
 def test_a_world_of_an_older_layout_is_brought_up_and_a_newer_one_refused(tmp_path: Path) -> None:

@@ -168,6 +168,9 @@ def test_services_are_read_in_a_batch(wire: Wire) -> None:
         ("compute.globalOperations.wait", "compute.globalOperations.get"),
         ("compute.subnetworks.setPrivateIpGoogleAccess", "compute.subnetworks.setPrivateIpGoogleAccess"),
         ("tpu.projects.locations.runtimeVersions.list", "tpu.runtimeversions.list"),
+        ("tpu.projects.locations.nodes.patch", "tpu.nodes.update"),
+        ("tpu.projects.locations.queuedResources.list", "tpu.nodes.list"),
+        ("tpu.projects.locations.operations.cancel", ""),
         ("serviceusage.services.batchEnable", "serviceusage.services.enable"),
         ("storage.buckets.get", ""),
         ("iam.roles.get", ""),
@@ -175,6 +178,13 @@ def test_services_are_read_in_a_batch(wire: Wire) -> None:
 )
 def test_a_permission_is_called_after_the_method_or_listed(method: str, permission: str) -> None:
     assert (needed(method), method in METHODS) == (permission, True)
+
+
+def test_no_permission_of_tpus_is_invented(wire: Wire) -> None:
+    """The role TPU Admin has every permission of the service that IAM knows."""
+    there_are = {*wire("GET", "/v1/roles/tpu.admin")["includedPermissions"], ""}
+
+    assert {needed(method) for method in METHODS if method.startswith("tpu.")} <= there_are
 
 
 def test_billing_is_linked_and_ended(wire: Wire) -> None:

@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # `<!-- story: NAME -->`, then an indented block: what a reader would paste into a shell.
 _STORY = re.compile(r"<!-- story: (?P<name>\S+) -->\n(?P<block>(?:    .*\n|\n)+)")
+# A command that is meant to fail, and says how.
+_FAILS = re.compile(r"^(?P<command>.*\S) +# exit code (?P<code>\d+)$", re.MULTILINE)
 
 
 def _stories() -> list[Any]:
@@ -25,9 +27,9 @@ def _stories() -> list[Any]:
 @pytest.mark.sshd
 @pytest.mark.parametrize("block", _stories())
 def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
-    """Every command ends with 0, in order, in a fresh home."""
+    """Every command ends with 0 or with the code that stands behind it, in order, in a fresh home."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    script = "set -e\n" + re.sub(r"^    ", "", block, flags=re.MULTILINE)
+    script = "set -e\n" + _FAILS.sub(_ends_with, re.sub(r"^    ", "", block, flags=re.MULTILINE))
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TPUCTL_", "CLOUDSDK_"))}
     environ |= {
         "HOME": str(tmp_path),
@@ -47,6 +49,11 @@ def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
     )
 
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
+def _ends_with(line: re.Match[str]) -> str:
+    """Return the shell line that goes on only if the command ends with its code: `! command` would always go on."""
+    return f"code=0; {line['command']} || code=$?; test $code -eq {line['code']}"
 
 
 def test_there_are_stories() -> None:

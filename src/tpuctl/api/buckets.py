@@ -25,7 +25,7 @@ _PAGE_SIZE = 1000
 # A policy that is changed all the time may have to be read and written so often.
 _GRANTS = 6
 _CHANGED_MEANWHILE = frozenset({409, 412})
-# Policies with conditions have this version; asked for less, the service leaves conditions out [API field text].
+# Policies with conditions have this version; asked for less, the service refuses to show such a one [API field text].
 _POLICY_VERSION = 3
 
 
@@ -45,7 +45,7 @@ class BucketsClient(Client):
             return self._caller.attempt(request, Bucket.from_api)
 
     def layout(self, name: str, *, user_project: str | None = None) -> Placement:
-        """Return where a bucket is; needs storage.objects.list only [documentation: getStorageLayout]."""
+        """Return where a bucket is; needs storage.objects.list only [API storage v1, method text]."""
         # The method has no parameter for who pays, so that a header says it [API storage v1].
         request = self._request(name, "/storageLayout").paid_by(user_project)
         with about(_words(name), "storage.objects.list"):

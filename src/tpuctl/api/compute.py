@@ -115,6 +115,8 @@ class ComputeClient(Client):
     ) -> None:
         """Make an ingress rule that allows tcp ports, and return once it holds; needs compute.firewalls.create.
 
+        That takes compute.networks.updatePolicy on the network as well [documentation of Compute Engine's methods].
+
         Raises `AlreadyExistsError` where the name is taken, `TimedOutError` where it takes longer than three minutes.
         """
         # One id for all sendings: the service carries a repeated request out once [API field text of requestId].

@@ -17,7 +17,7 @@ from tpuctl.api.listing import all_pages
 from tpuctl.api.pending import until_done
 from tpuctl.api.refusals import about
 from tpuctl.api.retry import SHORT_PATIENCE
-from tpuctl.errors import NotFoundError
+from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.model import Operation
 from tpuctl.model.iam import IamPolicy
 from tpuctl.model.project import OrgPolicy, Project, QuotaLimit
@@ -64,11 +64,13 @@ class ProjectsClient(Client):
             return self._caller.attempt(request, IamPolicy.from_api)
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
-        """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30."""
+        """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
+
+        That the first is what `batchGet` takes is unverified: its documentation names none.
+        """
         if not names:
             return {}
-        with about(_words(project), "serviceusage.services.list"):
-            enabled = self._enabled(project, sorted(names))
+        enabled = self._enabled(project, sorted(names))
         return {name: name in enabled for name in names}
 
     def enable(self, project: str, service: str) -> None:
@@ -89,9 +91,11 @@ class ProjectsClient(Client):
             raise operation_error(error)
 
     def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
-        """Return a service's limits; needs serviceusage.quotas.get.
+        """Return a service's limits; needs serviceusage.quotas.get [IAM's list; the method's documentation has `quota`].
 
         Places without a limit of their own are not named: the limit without places holds there [API serviceusage v1beta1].
+        gcloud 528 (`alpha services quota list`) asks the same of the same version. The API is for limits of resources and of
+        request rates alike.
         """
 
         def page(token: str | None) -> PlainRequest:
@@ -104,13 +108,16 @@ class ProjectsClient(Client):
         return tuple(limit for limits in metrics for limit in limits)
 
     def billing(self, project: str) -> bool:
-        """Tell whether the project is billed; needs resourcemanager.projects.get."""
+        """Tell whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
         with about(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
             return self._caller.attempt(request, lambda data: bool(data.get("billingEnabled")))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
-        """Return what a constraint comes to, with or without `constraints/` before it; needs orgpolicy.policy.get."""
+        """Return what a constraint comes to, with or without `constraints/` before it; needs orgpolicy.policy.get.
+
+        So the permission is called in IAM's roles; the method's documentation writes `orgpolicy.policies.get`.
+        """
         short = constraint.removeprefix("constraints/")
         path = f"v2/{_name(project)}/policies/{quote(short, safe='')}:getEffectivePolicy"
         with about(f"the organisation policy `{short}` of {_words(project)}", "orgpolicy.policy.get"):
@@ -133,9 +140,10 @@ class ProjectsClient(Client):
     def _enabled(self, project: str, names: list[str]) -> set[str]:
         if len(names) <= _NAMED_AT_ONCE:
             try:
-                return self._enabled_of(project, names)
-            except RefusedError as error:
-                if error.refusal.code not in _NO_BATCHES:
+                with about(_words(project), "serviceusage.services.get"):
+                    return self._enabled_of(project, names)
+            except TpuctlError as error:
+                if not _takes_no_batches(error):
                     raise
 
         def page(token: str | None) -> PlainRequest:
@@ -143,7 +151,8 @@ class ProjectsClient(Client):
             query["fields"] = "services(name,state),nextPageToken"
             return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
 
-        found = all_pages(self._caller, page, "services", _service).items
+        with about(_words(project), "serviceusage.services.list"):
+            found = all_pages(self._caller, page, "services", _service).items
         return {name for name, is_enabled in found if is_enabled}
 
     def _enabled_of(self, project: str, names: list[str]) -> set[str]:
@@ -162,6 +171,11 @@ def _name(project: str) -> str:
 
 def _words(project: str) -> str:
     return f"the project `{project}`"
+
+
+def _takes_no_batches(error: TpuctlError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, RefusedError) and cause.refusal.code in _NO_BATCHES
 
 
 def _service(data: Mapping[str, Any]) -> tuple[str, bool]:

@@ -158,11 +158,7 @@ def _accepted(settings: Settings) -> frozenset[str]:
     for text in given:
         if text not in known and text != ALL:
             near = nearest(text, sorted(known))
-            hint = (
-                f"did you mean `{near}`?"
-                if near
-                else "`tpuctl check -v` shows the ids of all checks; `all` is every one"
-            )
+            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` is every one"
             raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
     return frozenset(given)
 

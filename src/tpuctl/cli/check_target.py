@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import find
+from tpuctl.accelerators import find, sold_elsewhere
 from tpuctl.cli.spec import build_spec, take_spec
 from tpuctl.errors import InvalidInputError
 from tpuctl.model import NodeSpec
@@ -42,11 +42,13 @@ def use_file(app: App, options: dict[str, Any]) -> None:
 def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somewhere:
     """Return what is to be checked. Raises `InvalidInputError` where nothing says which type, `NodeNotFoundError`."""
     text, given = options["target"], take_spec(options)
-    if text and find(text):
+    if text and text.startswith("gs://"):
+        raise InvalidInputError(f"`{text}` is no node", hint=f"name what reads it: `tpuctl check v4-8 --bucket {text}`")
+    if text and (find(text) or sold_elsewhere(text)):
         given, text = {**given, "type": text}, None
-    spec = build_spec(app, given)
+    spec = _spec(app, given)
     if text:
-        return _node(app, gate, text, spec)
+        return _node(app, gate, text, spec, is_asked=bool(given))
     if spec is None:
         raise InvalidInputError("what is to be checked?", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:
@@ -57,15 +59,26 @@ def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somew
     return gate.wishes.wanted(app.project, zone, spec)
 
 
-def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None) -> Wanted:
-    """Return the node as it is; where it is not there, is dead or differs from what is asked for, as it would be made."""
+def _spec(app: App, given: dict[str, Any]) -> NodeSpec | None:
+    """Return what is asked for. Of what another service rents no image is known, and none is needed to say so."""
+    wanted = given.get("type", "")
+    if sold_elsewhere(wanted):
+        return NodeSpec(accelerator_type=wanted, runtime_version=given.get("version", ""))
+    return build_spec(app, given)
+
+
+def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: bool) -> Wanted:
+    """Return the node as it is; where it is not there, is dead or differs from what is asked for, as it would be made.
+
+    What a file says about new nodes is not asked of one that is there: `is_asked` tells that a flag did.
+    """
     from tpuctl.cli.target import where_to_create  # noqa: PLC0415  # completion and --help need not wait for it
 
     name, found = where_to_create(app, text, spec)
     if found is None:
         spec = spec or _remembered(app, name)
         return gate.wishes.wanted(name.project, name.zone, spec, name=name)
-    if found.state.is_dead or (spec is not None and spec.differences(found)):
+    if found.state.is_dead or (is_asked and spec is not None and spec.differences(found)):
         return gate.wishes.wanted(name.project, name.zone, spec or NodeSpec.from_node(found), name=name, replaces=found)
     return gate.wishes.wanted(name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False)
 

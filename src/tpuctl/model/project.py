@@ -11,16 +11,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project by both of its names, and its state (ACTIVE, DELETE_REQUESTED, …)."""
+    """A project by both of its names, and its state (ACTIVE, DELETE_REQUESTED, …).
+
+    `parent` is the folder or organisation above it, `folders/1` or `organizations/2`; empty for a project that has none
+    [API field text].
+    """
 
     id: str
     number: str
     state: str
+    parent: str = ""
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Project:
         """Read a Project [API cloudresourcemanager v3]."""
-        return cls(str(data["projectId"]), str(data["name"]).rpartition("/")[2], str(data.get("state") or ""))
+        number = str(data["name"]).rpartition("/")[2]
+        return cls(str(data["projectId"]), number, str(data.get("state") or ""), str(data.get("parent") or ""))
 
     @property
     def default_account(self) -> str:

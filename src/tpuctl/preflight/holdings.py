@@ -1,6 +1,7 @@
 """What a project holds: every node and every node that a queued resource asks for, with its type, tier and state.
 
-Records of the dead go on counting against quota until they are deleted [observed: marin#87, skypilot PR#1483].
+Records of the dead go on counting against quota until they are deleted [observed: marin#87, skypilot PR#1483]. Whether what is
+stopped, waits or is being deleted counts is not documented.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 # Flex-start nodes use preemptible quota [documentation].
 _PREEMPTIBLE_MODELS = frozenset({"SPOT", "FLEX_START"})
+_PERHAPS = frozenset(
+    {
+        *("STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", "STATE_UNSPECIFIED"),
+        *("ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDING"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ class Holding:
     def pool(self) -> Pool:
         """The quota that it counts against."""
         return Pool.of(self.accelerator, self.tier)
+
+    @property
+    def surely_counts(self) -> bool:
+        """Tell whether it is known to count against quota: what lives, and what is dead and was not deleted."""
+        return self.state not in _PERHAPS
 
     @property
     def size(self) -> int:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from tpuctl import accelerators
+from tpuctl.accelerators import load
 from tpuctl.names import short
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _TENSORFLOW = re.compile(
 
 
 class Match(StrEnum):
-    """How well an image and an accelerator go together. DOUBTFUL was seen to work and is not what is documented."""
+    """How well an image and an accelerator go together. DOUBTFUL is not what is documented, and works or may work."""
 
     FITS = "fits"
     DOUBTFUL = "doubtful"
@@ -46,10 +46,16 @@ def judge(runtime_version: str, accelerator: AcceleratorType) -> Verdict:
     name = short(runtime_version)
     if tensorflow := _TENSORFLOW.fullmatch(name):
         return _tensorflow(tensorflow, accelerator)
-    for pattern, entry in accelerators.load().images.items():
+    for pattern, entry in load().images.items():
         if fnmatchcase(name, pattern):
             return _listed(entry, accelerator)
     return Verdict(Match.UNKNOWN, "tpuctl does not know this image", accelerator.runtime_version)
+
+
+def is_named(runtime_version: str, accelerator: AcceleratorType) -> bool:
+    """Tell whether the documentation names this very image for an accelerator's generation."""
+    entry = load().images.get(short(runtime_version))
+    return entry is not None and accelerator.generation.name in entry["fits"]
 
 
 def _listed(entry: dict[str, list[str]], accelerator: AcceleratorType) -> Verdict:
@@ -57,11 +63,14 @@ def _listed(entry: dict[str, list[str]], accelerator: AcceleratorType) -> Verdic
     if generation in fits:
         return Verdict(Match.FITS, f"it is one for {generation}")
     reason = f"it is documented for {_listing(fits)}, not for {generation}"
-    return Verdict(Match.DOUBTFUL if generation in works else Match.MISFIT, reason, accelerator.runtime_version)
+    # Images of generations with the same device files have like drivers: v2-alpha-tpuv5 works on v5e [observed: xla#8295].
+    devices = {load().generations[name].devices for name in fits}
+    is_doubtful = generation in works or accelerator.generation.devices in devices
+    return Verdict(Match.DOUBTFUL if is_doubtful else Match.MISFIT, reason, accelerator.runtime_version)
 
 
 def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
-    table, generation = accelerators.load().tensorflow_images, accelerator.generation.name
+    table, generation = load().tensorflow_images, accelerator.generation.name
     version = tuple(int(part) for part in found["version"].split("."))
     needs_pjrt, pjrt_since = generation in table["pjrt_only"], tuple(table["pjrt_since"])
     has_suffix = version <= tuple(table["own_suffix"].get(generation, ()))
@@ -72,13 +81,14 @@ def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
     suffix = f"-{generation}" if has_suffix else "-pjrt" if needs_pjrt else found["api"] or ""
     better = _tensorflow_name(found["version"], accelerator, suffix=suffix)
     if (found["generation"] or "") != (generation if has_suffix else ""):
+        # The driver is there all the same: who uses another framework than the TensorFlow of the image sees the chips.
         reason = f"it is one for {found['generation'] or 'other generations'}, not for {generation}"
-        return Verdict(Match.MISFIT, reason, better)
+        return Verdict(Match.MISFIT if needs_pjrt else Match.DOUBTFUL, reason, better)
     if needs_pjrt and found["api"] != "-pjrt":
         return Verdict(Match.MISFIT, f"{generation} needs one with PJRT", better)
     if accelerator.is_slice and not found["pod"]:
         reason = f"{accelerator.name} has {accelerator.workers} workers, and an image without `-pod` is for one"
-        return Verdict(Match.MISFIT, reason, better)
+        return Verdict(Match.DOUBTFUL, reason, better)
     if found["pod"] and not accelerator.is_slice:
         reason = f"{accelerator.name} has one worker, and an image with `-pod` is for slices of several"
         return Verdict(Match.DOUBTFUL, reason, better)

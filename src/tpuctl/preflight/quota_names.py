@@ -82,13 +82,22 @@ def limits(quotas: Iterable[QuotaLimit], pool: Pool, zone: str) -> tuple[Limit, 
 
 def _limits(quotas: tuple[QuotaLimit, ...], pool: Pool, zone: str) -> Iterator[Limit]:
     places = {"zone": zone, "region": zone.rpartition("-")[0], "": ""}
-    of_pool = [quota for quota in quotas if pool in {Pool.named(quota.metric), Pool.named(quota.name)}]
+    of_pool = [quota for quota in quotas if _counted(quota) == pool]
     for metric, name, scope in dict.fromkeys((quota.metric, quota.name, _scope(quota)) for quota in of_pool):
         same = [quota for quota in of_pool if (quota.metric, quota.name, _scope(quota)) == (metric, name, scope)]
         # A limit of the place itself counts; else the one that names no place, which is for all the others.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
         for quota in own or [quota for quota in same if not quota.places]:
             yield Limit(metric, name, places[scope], quota.value)
+
+
+def _counted(quota: QuotaLimit) -> Pool | None:
+    """Return what a limit counts: what its metric and its name leave out, the other may say. Nothing where they disagree."""
+    pools = [pool for pool in (Pool.named(quota.metric), Pool.named(quota.name)) if pool]
+    if len({pool.generation for pool in pools}) != 1 or len({pool.kind for pool in pools} - {""}) > 1:
+        return None
+    kind = max(pool.kind for pool in pools)
+    return Pool(pools[0].generation, any(pool.is_preemptible for pool in pools), kind)
 
 
 def _scope(quota: QuotaLimit) -> str:

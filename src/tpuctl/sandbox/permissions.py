@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Where a permission is not called after the method. Source: the API's documentation of each method.
+# Where a permission is not called after the method. Source: the API's documentation of each method. The reference of
+# Organization Policy v2 writes `orgpolicy.policies.get`, which IAM's list of permissions does not have; that of Service Usage
+# is silent about `batchGet` (unverified), and writes `serviceusage.quota.get` in one table and `serviceusage.quotas.get` in the
+# other: the second is IAM's.
 _NAMED: Mapping[str, str] = {
     "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
     "iam.projects.roles.get": "iam.roles.get",
@@ -30,8 +33,21 @@ _NAMED: Mapping[str, str] = {
     "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
+    # What these take is not known: IAM's list has nothing of the kind.
+    "tpu.projects.locations.generateServiceIdentity": "",
+    "tpu.projects.locations.operations.cancel": "",
+    "tpu.projects.locations.operations.delete": "",
 }
-_VERBS = {"aggregatedList": "list", "insert": "create", "wait": "get"}
+_VERBS = {"aggregatedList": "list", "insert": "create", "patch": "update", "wait": "get"}
+# IAM's list of permissions (documentation: the role TPU Admin has all that there are) has none of queued resources,
+# reservations and guest attributes; that those of nodes stand for them is unverified.
+_OF_NODES = frozenset({"queuedresources", "reservations"})
+_TPU_VERBS = {
+    **_VERBS,
+    "getGuestAttributes": "get",
+    "getMaintenanceInfo": "get",
+    "performMaintenanceQueuedResource": "performMaintenance",
+}
 
 
 def check(session: Session, call: Call, project: str) -> None:
@@ -43,7 +59,10 @@ def check(session: Session, call: Call, project: str) -> None:
 
 
 def needed(method: str) -> str:
-    """Return the permission that a method needs on its project; empty where the API itself looks, or none is needed."""
+    """Return the permission that a method needs on its project.
+
+    It is empty where the API itself looks, and where none is needed or known.
+    """
     if method in _NAMED:
         return _NAMED[method]
     api, *collections, verb = method.split(".")
@@ -51,8 +70,8 @@ def needed(method: str) -> str:
         case "compute":
             return f"compute.{collections[-1]}.{_VERBS.get(verb, verb)}"
         case "tpu":
-            # Documentation of TPU's roles; of queued resources and reservations the names are unverified.
-            return f"tpu.{collections[-1].lower()}.{verb}"
+            kind = collections[-1].lower()
+            return f"tpu.{'nodes' if kind in _OF_NODES else kind}.{_TPU_VERBS.get(verb, verb)}"
         case "serviceusage" if collections[-1] == "services":
             return f"serviceusage.services.{verb}"
         case _:

@@ -7,51 +7,80 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tpuctl.sandbox import catalog, paging, quotas, serviceusage
+from tpuctl.sandbox.compute import places
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.quotas import Quota
     from tpuctl.sandbox.world import Session
 
 _SERVICE = "tpu.googleapis.com"
 _ENDS = {"PerProjectPerRegionForTPUAPI": "region", "PerProjectPerZoneForTPUAPI": "zone"}
-_UNLIMITED = "-1"  # API field text of QuotaOverride.overrideValue
+_UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
 
 
 def list_(session: Session, call: Call) -> Json:
     """Answer consumerQuotaMetrics.list: the limits that the world has; other services than the TPU API have none here.
 
-    One metric's name was seen, `tpu-v5s-litepod-serving-preemptible` (observed: marin#6198); the others follow its form. That
-    the display name is the limit's is unverified.
+    Observed in what others read of this API: the metrics `tpu-v5s-litepod`, `tpu-v5s-litepod-serving` and `tpu-v6e`, these and
+    `tpu-v5p` with `-preemptible` behind; the others follow their form (of v4 sources disagree). Also observed: one metric has a
+    limit by zone and one by region, and a limit of 0 is left out, as a number that is 0 always is.
     """
     project, service = serviceusage.named(session, str(call.params["parent"]))
-    found: dict[str, list[Quota]] = {}
+    found: dict[str, dict[str, list[Quota]]] = {}
     for quota in quotas.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:
-            found.setdefault(quota.metric, []).append(quota)
+            metric, dimension = _named(quota.metric)
+            found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{catalog.project_number(project)}/services/{service}/consumerQuotaMetrics"
-    shown, following = paging.page(call, [_metric(parent, name, limits) for name, limits in sorted(found.items())])
+    shown, following = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
     answer: Json = {"metrics": list(shown)}
     return {**answer, "nextPageToken": following} if following else answer
 
 
-def _metric(parent: str, limit_name: str, limits: list[Quota]) -> Json:
+def _named(limit_name: str) -> tuple[str, str]:
+    """Return the metric of a limit, and what it is for each of."""
     dimension = next(word for end, word in _ENDS.items() if limit_name.endswith(end))
-    metric = f"{_SERVICE}/{_kebab(limit_name.partition('PerProject')[0])}"
+    return f"{_SERVICE}/{_kebab(limit_name.partition('PerProject')[0])}", dimension
+
+
+def _metric(parent: str, metric: str, limits: Mapping[str, list[Quota]]) -> Json:
     name = f"{parent}/{quote(metric, safe='')}"
-    everywhere = next((str(quota.limit) for quota in limits if quota.place == "*"), _UNLIMITED)
-    buckets: list[Json] = [{"effectiveLimit": everywhere, "defaultLimit": everywhere}]
-    for quota in limits:
-        if quota.place != "*":
-            dimensions = {dimension: quota.place}
-            buckets.append({"effectiveLimit": str(quota.limit), "defaultLimit": everywhere, "dimensions": dimensions})
-    limit = {
-        "name": f"{name}/limits/{quote(f'/project/{dimension}', safe='')}",
+    return {
+        "name": name,
+        "metric": metric,
+        # What it really is called is not known, so that nothing can lean on it.
+        "displayName": metric.rpartition("/")[2],
+        "consumerQuotaLimits": [_limit(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)],
+        "unit": "1",
+    }
+
+
+def _limit(parent: str, metric: str, dimension: str, limits: list[Quota]) -> Json:
+    everywhere = next((quota.limit for quota in limits if quota.place == "*"), _UNLIMITED)
+    somewhere = [
+        {**_bucket(quota.limit, everywhere), "dimensions": {dimension: quota.place}}
+        for quota in limits
+        if quota.place != "*"
+    ]
+    return {
+        "name": f"{parent}/limits/{quote(f'/project/{dimension}', safe='')}",
         "metric": metric,
         "unit": f"1/{{project}}/{{{dimension}}}",
-        "quotaBuckets": buckets,
+        "isPrecise": True,
+        # API field text: the least specific comes first.
+        "quotaBuckets": [_bucket(everywhere, everywhere), *somewhere],
+        # API field text: all that there are; here those of the sandbox.
+        "supportedLocations": list(catalog.places() if dimension == "zone" else places.regions()),
     }
-    return {"name": name, "metric": metric, "displayName": limit_name, "consumerQuotaLimits": [limit], "unit": "1"}
+
+
+def _bucket(effective: int, default: int) -> Json:
+    """Return the values of a bucket, without what is 0."""
+    values = {"effectiveLimit": effective, "defaultLimit": default}
+    return {name: str(value) for name, value in values.items() if value}
 
 
 def _kebab(stem: str) -> str:

@@ -37,7 +37,7 @@ _IS_NO_EDITOR = (
     "the default account is an editor of its project only where no organisation policy "
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that"
 )
-_UNSEEN = "what a folder, an organisation or a managed folder grants is not seen here: where that is enough, go on with"
+_UNSEEN = "what a managed folder grants is not seen here: where that is enough, go on with"
 _VERBS = {"read": READ, "write to": WRITE}
 # Who reads a line can take in so many reasons; JSON has the permissions that would answer all of them.
 _REASONS = 4
@@ -45,7 +45,10 @@ _REASONS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """What one rule says of one bucket: the permissions that it asks for, and what came of them."""
+    """What one rule says of one bucket: the permissions that it asks for, and what came of them.
+
+    `above` are, in words, the folder or organisation whose roles may yet grant what is lacking; nothing where there is none.
+    """
 
     rule: str
     facts: BucketFacts
@@ -53,6 +56,7 @@ class _Judged:
     account: str
     access: Mapping[str, Access]
     user_project: str | None
+    above: str | None
 
     @property
     def url(self) -> str:
@@ -71,7 +75,9 @@ class _Judged:
 
     @property
     def level(self) -> Level:
-        return Level.ERROR if self.lacking else Level.UNKNOWN if self.doubts else Level.OK
+        if self.lacking:
+            return Level.WARNING if self.above else Level.ERROR
+        return Level.UNKNOWN if self.doubts else Level.OK
 
     @property
     def verbs(self) -> tuple[str, ...]:
@@ -96,10 +102,10 @@ def may_read(facts: Facts) -> Iterator[Found]:
 
     The account of the node reads, not the user's own: what works from a laptop can still fail on the node, which is paid
     for by then. Roles on the bucket and on its project are resolved, with custom roles and the members that stand for a
-    project's owners, editors and viewers. It is an error where no policy grants it, and unknown where a condition, a group,
-    another project's policy or objects with access lists of their own decide. Where reading and writing fail alike, one
-    finding speaks for both. Roles inherited from a folder or an organisation, and deny policies, are not seen. Source:
-    documentation of Cloud Storage and of IAM.
+    project's owners, editors and viewers. Where no policy grants it, it is an error for a project of its own, and a warning
+    for one below a folder or an organisation: roles are inherited from there, and those are not read. It is unknown where a
+    condition, a group, another project's policy or objects with access lists of their own decide. Where reading and writing
+    fail alike, one finding speaks for both. Deny policies are not seen. Source: documentation of Cloud Storage and of IAM.
     """
     yield from _found(facts, "TPU201")
 
@@ -109,8 +115,8 @@ def may_write(facts: Facts) -> Iterator[Found]:
     """Check that the account that the node runs as may create and delete objects in every bucket that training writes to.
 
     Otherwise the first checkpoint fails, after all work up to it. A checkpoint that is written again replaces an object,
-    which takes the permission to delete. It is an error where no policy grants it, and unknown where that cannot be told, as
-    in TPU201. Who serves writes nothing and is not asked. Source: documentation of Cloud Storage and of IAM.
+    which takes the permission to delete. It is an error, a warning or unknown as in TPU201. Who serves writes nothing and is
+    not asked. Source: documentation of Cloud Storage and of IAM.
     """
     yield from _found(facts, "TPU202")
 
@@ -118,7 +124,7 @@ def may_write(facts: Facts) -> Iterator[Found]:
 def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
     judged = [entry for entry in _judged(facts) if entry.rule == rule_id]
     yield from (_granted(entry) for entry in judged if entry.level is Level.OK)
-    yield from (_refused(entry) for entry in judged if entry.level is Level.ERROR)
+    yield from (_refused(entry) for entry in judged if entry.lacking)
     unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
     shared: dict[tuple[Doubt, ...], list[_Judged]] = {}
     for entry in unknown:
@@ -144,6 +150,7 @@ def _judged(facts: Facts) -> Iterator[_Judged]:
             account=account,
             access={name: access for name, access in resolve(account, policies).items() if name in names},
             user_project=_payer(bucket, facts),
+            above=_above(facts),
         )
         parts = [part for part in (whole.part("TPU201", READ), whole.part("TPU202", WRITE)) if part.access]
         fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
@@ -161,6 +168,13 @@ def _needs(facts: Facts) -> Iterable[tuple[BucketFacts, set[str]]]:
 def _payer(bucket: BucketFacts, facts: Facts) -> str | None:
     about = known(bucket.bucket)
     return facts.wanted.billing_project if about and about.requester_pays else None
+
+
+def _above(facts: Facts) -> str | None:
+    project = known(facts.project)
+    if project is None:
+        return f"a folder or organisation above project `{facts.wanted.project}`"
+    return f"`{project.parent}`, above project `{project.id}`," if project.parent else None
 
 
 def _granted(judged: _Judged) -> Found:
@@ -194,14 +208,23 @@ def _refused(judged: _Judged) -> Found:
         why.append(_IS_NO_EDITOR)
     if roles := deleted_roles(judged.account, judged.policies):
         why.append(f"{_ticked(roles)} on the bucket is for a deleted account of that name, not for the one made anew")
-    why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
     grant, verbs = judged.grant, " or ".join(judged.verbs)
+    text = f"`{judged.account}`, as which the node runs, may not {verbs} it: it lacks {_ticked(judged.lacking)}"
+    if judged.above:
+        text += f", unless {judged.above} grants it"
+        why.append("roles of folders and organisations are inherited, and are not read here")
+    else:
+        why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
+    remedies = [Remedy.by(grant, f"grant it `{grant.role}` on the bucket")]
+    use = judged.facts.use
+    if use.reads and use.writes and not set(judged.lacking) & set(READ):
+        remedies.append(Remedy(f"or say that it is only read: `--data-bucket={use.url}` instead of `--bucket`"))
     return Found(
-        level=Level.ERROR,
+        level=judged.level,
         subject=judged.url,
-        text=f"`{judged.account}`, as which the node runs, may not {verbs} it: it lacks {_ticked(judged.lacking)}",
+        text=text,
         why="; ".join(why),
-        remedies=(Remedy.by(grant, f"grant it `{grant.role}` on the bucket"),),
+        remedies=tuple(remedies),
         facts={"account": judged.account, "missingPermissions": list(judged.lacking), "role": grant.role},
     )
 
@@ -211,7 +234,7 @@ def _undecided(subject: str, entries: list[_Judged]) -> Found:
     first = entries[0]
     whole = "it" if subject == first.url else _and(entry.url for entry in entries)
     verbs = _and(word for word in _VERBS if any(word in entry.verbs for entry in entries))
-    reasons = [doubt.reason for doubt in first.doubts]
+    reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # the service's own words end with one
     rest = [f"and {len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS + 1 else reasons[_REASONS:]
     text = f"whether `{first.account}`, as which the node runs, may {verbs} {whole} cannot be told: "
     return Found(

@@ -14,6 +14,7 @@ from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.disks import attachable, disk_place
 from tpuctl.preflight.unread import unread
+from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,9 +77,10 @@ def machine_place(facts: Facts) -> Iterator[Found]:
 def machine_scopes(facts: Facts) -> Iterator[Found]:
     """Check whether the scopes of that virtual machine let it use the buckets as the node does.
 
-    Scopes limit what a program on the machine can do whatever its account is granted. It is an error where they do not
-    let it read the buckets, or write to those that are written to, and where it has no account at all. Source: API storage v1,
-    the scopes of `objects.get` and `objects.insert`.
+    Scopes limit what a program on the machine can do as its account, whatever that is granted. It is a warning where they do
+    not let it read the buckets, or write to those that are written to, and where it has no account at all: whether anything on
+    it has to is not known, nor whether it has credentials of its own. Source: API storage v1, the scopes of `objects.get` and
+    `objects.insert`.
     """
     value, uses = known(facts.machine), facts.wanted.buckets
     if value is None or not uses:
@@ -86,21 +88,22 @@ def machine_scopes(facts: Facts) -> Iterator[Found]:
     scopes = {scope.removeprefix(_SCOPE) for scope in value.scopes}
     told = {"instance": value.name, "scopes": list(value.scopes)}
     unreadable = [use.url for use in uses if use.reads and not scopes & _READING]
-    unwritable = [use.url for use in uses if use.writes and not scopes & _WRITING]
+    writes = facts.wanted.purpose is Purpose.TRAIN
+    unwritable = [use.url for use in uses if writes and use.writes and not scopes & _WRITING]
     if value.account and not unreadable and not unwritable:
         text = f"the scopes of virtual machine `{value.name}` suffice for its buckets"
         yield Found(level=Level.OK, subject=_subject(value.name), text=text, facts=told)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
     yield Found(
-        level=Level.ERROR,
+        level=Level.WARNING,
         subject=_subject(value.name),
         text=f"virtual machine `{value.name}` has scopes that do not let it {what} buckets"
         if value.account
         else f"virtual machine `{value.name}` runs without a service account",
-        why=f"whatever IAM says, nothing on it can {what} {', '.join(dict.fromkeys(unreadable + unwritable))}"
+        why=f"whatever IAM says, nothing on it can {what} {', '.join(dict.fromkeys(unreadable + unwritable))} as its account"
         if value.account
-        else "no program on it has credentials of its own",
+        else "a program on it has to bring credentials of its own",
         remedies=tuple(_widen(value, facts)),
         facts=told,
     )

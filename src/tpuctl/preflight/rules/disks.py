@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")
 _BALANCED = ("pd-balanced",)
+# Disk.status that ends by itself [API compute v1].
+_SOON = frozenset({"CREATING", "RESTORING"})
 # Which disks each generation takes [documentation of storage options and of durable block storage; in parts they differ].
 _KINDS = {
     "v2": _BALANCED,
@@ -71,12 +73,13 @@ def disk_place(facts: Facts) -> Iterator[Found]:
 def attachable(facts: Facts) -> Iterator[Found]:
     """Check whether the data disks of a node that is to be created can be attached to it.
 
-    It is an error where one is not READY; where it is to be attached READ_WRITE and is attached elsewhere already, or goes to
-    several workers, or to several nodes that are made at once: only READ_ONLY may be shared. A READ_ONLY one that is attached
-    elsewhere is a note, as it works only where that is READ_ONLY too. What the node that is replaced holds comes free. A kind
-    of disk that the documentation does not name for the TPU's generation is a note: it names `pd-balanced` for v2 to v5p,
-    `hyperdisk-balanced` for v6e, `hyperdisk-ml` for v5e, v5p and v6e; what the service does with another is unverified. Source:
-    documentation of durable block storage for Cloud TPU and of disks shared between machines; API field `status` of Disk.
+    It is an error where one is not READY, a warning where it soon may be. It is an error where one is to be attached READ_WRITE
+    and is attached elsewhere already, or goes to several workers, or to several nodes that are made at once: only READ_ONLY may
+    be shared. A READ_ONLY one that is attached elsewhere is a note, as it works only where that is READ_ONLY too. What the node
+    that is replaced holds comes free. A kind of disk that the documentation does not name for the TPU's generation is a note:
+    `pd-balanced` for v2 to v5p, `hyperdisk-balanced` for v6e, `hyperdisk-ml` for v5e, v5p and v6e are named; what the service
+    does with another is unverified. Source: documentation of durable block storage for Cloud TPU and of disks shared between
+    machines; API field `status` of Disk.
     """
     for asked in _asked(facts):
         if isinstance(asked.fact, Known):
@@ -189,8 +192,9 @@ def _obstacles(asked: _Asked, value: Disk, wanted: Wanted) -> Iterator[Found]:
         return Found(level=level, subject=asked.subject, text=text, why=why, remedies=remedies, facts=told)
 
     if value.status not in {"READY", ""}:
+        level = Level.WARNING if value.status in _SOON else Level.ERROR
         text = f"disk `{asked.name}` is {value.status}"
-        yield obstacle(text, "only a disk that is READY can be attached", shown)
+        yield obstacle(text, "only a disk that is READY can be attached", shown, level=level)
     if writes and wanted.spec.workers > 1:
         text = f"disk `{asked.name}` is to be attached READ_WRITE to a slice of {wanted.spec.workers} workers"
         yield obstacle(text, "every worker gets it, and only READ_ONLY may be shared", read_only)

@@ -65,7 +65,7 @@ def has_scopes(facts: Facts) -> Iterator[Found]:
             subject=_subject(wanted),
             text=f"its scopes do not let it {' and '.join(lacks)} objects: {_ticked(scopes)}",
             why="programs on the node are refused with 403 whatever roles its account has, and scopes cannot be changed later",
-            remedies=(_widened(wanted),),
+            remedies=(_widened(wanted), *_only_read(facts, lacks)),
             facts=about,
         )
     elif not (needs or can_read or can_write):
@@ -127,6 +127,13 @@ def _short_names(wanted: Wanted) -> Iterator[Found]:
             remedies=(Remedy(f"write it in full: {_ticked(full)}"),),
             facts={"scope": short, "fullNames": full},
         )
+
+
+def _only_read(facts: Facts, lacks: list[str]) -> Iterator[Remedy]:
+    uses = dict.fromkeys(bucket.use for bucket in facts.buckets)
+    if "read" not in lacks and all(use.reads for use in uses):
+        options = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
+        yield Remedy(f"or say what is only read: `{options}` instead of `--bucket`")
 
 
 def _widened(wanted: Wanted) -> Remedy:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 def network(facts: Facts) -> Iterator[Found]:
     """Check whether the node's network exists: the one that is named, else `default`.
 
-    It is an error where it does not; many organisations have no network `default`. A network of the legacy kind is a warning:
-    it has no subnetworks, cannot be made any more, and whether Cloud TPU takes it is unverified. A network of another project
-    (Shared VPC) is looked for there. Source: API field text of NetworkConfig; documentation of VPC networks.
+    It is an error where it does not, for a node that is there a warning; many organisations have no network `default`. A
+    network of the legacy kind is a warning: it has no subnetworks, cannot be made any more, and whether Cloud TPU takes it is
+    unverified. A network of another project (Shared VPC) is looked for there. Source: API field text of NetworkConfig;
+    documentation of VPC networks.
     """
     interface = Interface.of(facts.wanted)
     name, project, subject = interface.network, interface.project, f"network {interface.network}"
@@ -60,10 +61,11 @@ def network(facts: Facts) -> Iterator[Found]:
 def subnetwork(facts: Facts) -> Iterator[Found]:
     """Check whether the node's network has a subnetwork in the region of the zone.
 
-    It is an error where the named one does not exist there, or is in another region or another network; and where none is named
-    and the network is in custom mode, which does not choose one itself. A subnetwork without a network is a warning where it is
-    not one of `default`, as the API takes that network then. A network in auto mode has a subnetwork of its own name in every
-    region; that it lacks one is a warning. Source: API field text of NetworkConfig; documentation of VPC networks.
+    It is an error where the named one does not exist there, or is in another region or another network; for a node that is
+    there a warning. It is a warning where none is named and the network is in custom mode, which does not choose one itself:
+    the API says that it takes one called `default`, which is not looked for. A subnetwork without a network is a warning where
+    it is not one of `default`, as the API takes that network then. A network in auto mode has a subnetwork of its own name in
+    every region; that it lacks one is a warning. Source: API field text of NetworkConfig; documentation of VPC networks.
     """
     interface, region = Interface.of(facts.wanted), facts.wanted.region
     name = interface.subnetwork or interface.network
@@ -114,6 +116,11 @@ def _subject(name: str) -> str:
     return f"subnetwork {name}"
 
 
+def _level(facts: Facts) -> Level:
+    """Return how bad it is that a node cannot be made so: one that is there was made."""
+    return Level.ERROR if facts.wanted.creates else Level.WARNING
+
+
 def _without_network(facts: Facts, interface: Interface, subject: str) -> Found:
     name, project = interface.network, interface.project
     where = {"network": name, "networkProject": project}
@@ -130,10 +137,10 @@ def _without_network(facts: Facts, interface: Interface, subject: str) -> Found:
         )
     if name != "default":
         text = f"project `{project}` has no network `{name}`"
-        return Found(level=Level.ERROR, subject=subject, text=text, remedies=(listed,), facts=where)
+        return Found(level=_level(facts), subject=subject, text=text, remedies=(listed,), facts=where)
     made = "or make one of that name; it comes without firewall rules, so that ssh has to be let in as well"
     return Found(
-        level=Level.ERROR,
+        level=_level(facts),
         subject=subject,
         text=f"project `{project}` has no network `default`, and no other is named",
         why="many organisations delete that network or never make it; a node needs one",
@@ -154,7 +161,7 @@ def _judged(value: Subnetwork, interface: Interface, facts: Facts) -> Iterator[F
     else:
         named = interface.is_named
         yield Found(
-            level=Level.ERROR if named else Level.WARNING,
+            level=_level(facts) if named else Level.WARNING,
             subject=subject,
             text=f"subnetwork `{value.name}` is of network `{value.network}`, "
             + (f"not of `{interface.network}`" if named else "and no network is named"),
@@ -189,10 +196,10 @@ def _unnamed(
         )
     elif facts.wanted.creates:
         yield Found(
-            level=Level.ERROR,
+            level=Level.WARNING,
             subject=subject,
             text=f"network `{its.name}` is in custom mode, and no subnetwork is named",
-            why=f"such a network does not choose a subnetwork; the node needs one in {region}",
+            why=f"such a network chooses none; the API takes one called `default` in {region}, if there is one",
             remedies=(Remedy(f"name one of {region}: `--subnetwork={its.name}`" if belongs else f"name one of {region}: "
                              "`--subnetwork`", listed),),
             facts=where,
@@ -209,7 +216,7 @@ def _misplaced(interface: Interface, place: str, facts: Facts) -> Found:
         else f"subnetwork `{name}` is {place}, the node in {region}"
     )
     return Found(
-        level=Level.ERROR,
+        level=_level(facts),
         subject=_subject(name),
         text=text,
         why="the subnetwork of a node is in the region of its zone",

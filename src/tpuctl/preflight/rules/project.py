@@ -28,6 +28,7 @@ _WORDS = {
     OS_LOGIN: "OS Login",
     SHIELDED_VM: "Secure Boot",
 }
+_GOING = frozenset({"DELETE_REQUESTED", "DELETE_IN_PROGRESS"})
 
 
 @rule("TPU501", "the APIs are enabled")
@@ -39,17 +40,18 @@ def services(facts: Facts) -> Iterator[Found]:
     buckets are used, or `iap.googleapis.com` and ssh goes through Identity-Aware Proxy: both are documented as prerequisites,
     but that nothing works without them is unverified. An API that has answered is enabled, whatever the list says.
     """
-    subject, answered = _subject(facts), isinstance(facts.types, Known)
+    subject, answered = _subject(facts), _answered(facts)
     needed = _needed_services(facts.wanted)
     match facts.services:
         case None:
             return
         case Unknown() | Absent() as fact:
-            what = "which APIs are enabled" + (f" beside `{TPU}`, which answered," if answered else "")
+            names = " and ".join(f"`{name}`" for name in answered)
+            what = "which APIs are enabled" + (f" beside {names}, which answered," if answered else "")
             yield unread(fact, subject, what, permission="serviceusage.services.list", project=facts.wanted.project)
-            fine = [TPU] if answered else []
+            fine = answered
         case Known(enabled):
-            fine = [name for name in needed if enabled.get(name) or (name == TPU and answered)]
+            fine = [name for name in needed if enabled.get(name) or name in answered]
             for name in needed:
                 if name not in fine and name in enabled:
                     yield _disabled(facts, name, *needed[name])
@@ -183,9 +185,10 @@ def secure_boot(facts: Facts) -> Iterator[Found]:
 def project(facts: Facts) -> Iterator[Found]:
     """Check whether the project exists and is active.
 
-    It is an error where it does not exist, or is to be deleted. Where it could not be read, its number is not known, and with
-    it the default account of the workers and which buckets are the project's own. Source: API field text of Project
-    (Resource Manager v3), which answers 403 also for a project that does not exist.
+    It is an error where it does not exist, or is to be deleted, and unknown in a state that this version does not know. Where
+    it could not be read, its number is not known, and with it the default account of the workers and which buckets are the
+    project's own. Source: API field text of Project (Resource Manager v3), which answers 403 also for a project that does not
+    exist.
     """
     name, subject = facts.wanted.project, _subject(facts)
     match facts.project:
@@ -204,22 +207,30 @@ def project(facts: Facts) -> Iterator[Found]:
                 level=Level.OK, subject=subject, text="the project is active", facts={"projectNumber": value.number}
             )
         case Known(value):
-            is_going = value.state == "DELETE_REQUESTED"
+            is_going = value.state in _GOING
             restore = Remedy("call its deletion back", commands.restore_project(name))
+            other = Remedy("look whether it is active, or use another: `--project`", commands.list_projects())
             yield Found(
-                level=Level.ERROR,
+                level=Level.ERROR if is_going else Level.UNKNOWN,
                 subject=subject,
-                text=f"project `{name}` is not active, but {value.state}",
-                why="nothing can be created in it" + (", and all that it has will be deleted" if is_going else ""),
-                remedies=(
-                    restore if is_going else Remedy("use another project: `--project`", commands.list_projects()),
-                ),
+                text=f"project `{name}` is not active, but {value.state}"
+                if is_going
+                else f"project `{name}` is {value.state}, a state that this version does not know",
+                why="nothing can be created in it, and all that it has will be deleted" if is_going else None,
+                remedies=(restore if is_going else other,),
                 facts={"state": value.state, "projectNumber": value.number},
             )
 
 
 def _subject(facts: Facts) -> str:
     return f"project {facts.wanted.project}"
+
+
+def _answered(facts: Facts) -> list[str]:
+    """Return the APIs that answered for the project itself."""
+    has_network = isinstance(facts.network, Known) and Interface.of(facts.wanted).project == facts.wanted.project
+    answers = {TPU: isinstance(facts.types, Known), COMPUTE: has_network or isinstance(facts.region_quotas, Known)}
+    return [name for name, has_answered in answers.items() if has_answered]
 
 
 def _needed_services(wanted: Wanted) -> dict[str, tuple[Level, str]]:

@@ -40,8 +40,14 @@ class _Account:
 
     @property
     def is_short(self) -> bool:
-        """Tell whether there is surely too little left."""
+        """Tell whether too little is left, if all that is held counts."""
         return self.limit.value is not None and self.amount + self.needed > self.limit.value
+
+    @property
+    def is_surely_short(self) -> bool:
+        """Tell whether it is so without what is not known to count."""
+        counted = sum(holding.size for holding in self.held or () if holding.surely_counts)
+        return self.limit.value is not None and counted + self.needed > self.limit.value
 
     @property
     def is_sure(self) -> bool:
@@ -60,8 +66,9 @@ def quota_is_enough(facts: Facts) -> Iterator[Found]:
 
     Limits of the zone and of its region both count, and tiers and small v5e types have limits of their own [observed]. They
     count what the number of the type counts: cores up to v4 and for v5p, chips for v5e and v6e. An error where a limit is 0
-    or too little is left; a warning for reserved capacity, which may not count. A note where no limit is shown. Limits are
-    matched to types by the words of their names.
+    or too little is left; a warning for reserved capacity, which may not count, and where it is short only by what is stopped,
+    waits or is being deleted, of which that is not documented. A note where no limit is shown. Limits are matched to types by
+    the words of their names.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
     if not wanted.creates or accelerator is None:
@@ -154,13 +161,13 @@ def _too_little(facts: Facts, account: _Account) -> Found:
     dead = [one for one in account.held or () if one.is_dead]
     is_reserved = wanted.spec.tier is Tier.RESERVED
     return Found(
-        level=Level.WARNING if is_reserved else Level.ERROR,
+        level=Level.WARNING if is_reserved or not account.is_surely_short else Level.ERROR,
         subject=account.place,
         text=f"the quota `{name}` is 0 in {account.place}: the project was never given any"
         if is_zero
         else f"{account.needed} {account.unit} are needed in {account.place}, and {left} are left: "
         f"`{name}` is {limit.value}{held}",
-        why="whether reserved capacity counts against it is not documented" if is_reserved else _why(is_zero=is_zero),
+        why=_why(account, is_reserved=is_reserved),
         remedies=(
             *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead[:_SHOWN]),
             *_elsewhere(account, wanted.project),
@@ -175,8 +182,12 @@ def _too_little(facts: Facts, account: _Account) -> Found:
     )
 
 
-def _why(*, is_zero: bool) -> str:
-    if is_zero:
+def _why(account: _Account, *, is_reserved: bool) -> str:
+    if is_reserved:
+        return "whether reserved capacity counts against it is not documented"
+    if not account.is_surely_short:
+        return "whether what is stopped, waits or is being deleted counts against it is not documented"
+    if account.limit.value == 0:
         return "waiting does not help: tiers and zones have quotas of their own, and a grant covers the zones that it names"
     return "the service refuses what goes beyond a limit of the zone or of its region, and both count"
 

@@ -27,9 +27,10 @@ _NOT_YET = frozenset({"APPROVED", "PROVISIONING"})
 def reservation_is_there(facts: Facts) -> Iterator[Found]:
     """Check that the project has a reservation in the zone, where reserved capacity is asked for.
 
-    An error where it has none that is or will be active [API v2alpha1, reservations.list]. A warning where one says that less
-    is left than is needed, or that it is not active yet. What kind of TPU it is for is shown and not compared: its words are
-    not documented.
+    A warning where it has none that is or will be active [API v2alpha1, reservations.list], and where one says that less is
+    left than is needed, or that it is not active yet. It is never an error: whether that list has what another project shares
+    is not documented, and what cannot be made costs nothing. What kind of TPU it is for is shown and not compared: its words
+    are not documented.
     """
     wanted = facts.wanted
     if not wanted.creates or wanted.spec.tier is not Tier.RESERVED or facts.reservations is None:
@@ -41,11 +42,9 @@ def reservation_is_there(facts: Facts) -> Iterator[Found]:
             yield from (_judged(wanted, one) for one in living)
             if not living:
                 yield _none(wanted, here)
-        case Absent():
-            yield _none(wanted, [])
-        case Unknown() as unknown:
+        case Absent() | Unknown() as fact:
             what = f"the reservations in {wanted.zone}"
-            yield unread(unknown, wanted.zone, what, permission="tpu.reservations.list", project=wanted.project)
+            yield unread(fact, wanted.zone, what, permission="tpu.reservations.list", project=wanted.project)
 
 
 def _judged(wanted: Wanted, reservation: Reservation) -> Found:
@@ -75,11 +74,11 @@ def _none(wanted: Wanted, over: list[Reservation]) -> Found:
     place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
     listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
     return Found(
-        level=Level.ERROR,
+        level=Level.WARNING,
         subject=wanted.zone,
         text=f"the project has no reservation in {wanted.zone}"
         + (f" but those that are over: {names}" if names else ""),
-        why="reserved capacity is made from a reservation only",
+        why="reserved capacity is made from a reservation only; one that another project shares may not be listed",
         remedies=(
             Remedy("take another tier", own_commands.again(wanted, tier=Tier.ON_DEMAND)),
             Remedy("see the reservations of the zone", listing),

@@ -80,8 +80,8 @@ def held(facts: Facts) -> Iterator[Found]:
     """Check that a bucket which is written has no retention policy and no default event-based hold.
 
     Under either, objects can neither be deleted nor overwritten: the second checkpoint of the same name, the clean-up of old
-    ones and most temporary files are refused. An error; a locked policy cannot be removed or shortened by anybody
-    (documentation, Bucket Lock and object holds).
+    ones and most temporary files are refused. An error; a locked policy cannot be removed or shortened by anybody. Who serves
+    writes nothing and is not asked (documentation, Bucket Lock and object holds).
     """
     for about, bucket in each_known(facts):
         if not about.use.writes:
@@ -114,6 +114,7 @@ def _policy(bucket: Bucket, period: timedelta) -> str:
 def _releases(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
     if bucket.retention and bucket.retention_is_locked:
         yield Remedy("write checkpoints to another bucket: a locked retention policy cannot be removed or shortened")
+        yield from _only_read(about)
         return
     if bucket.retention:
         yield Remedy(
@@ -122,6 +123,12 @@ def _releases(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Reme
     if bucket.default_event_based_hold:
         text = "end the hold for new objects; those that are there keep theirs"
         yield Remedy(text, update(facts, about, "--no-default-event-based-hold"))
+    yield from _only_read(about)
+
+
+def _only_read(about: BucketFacts) -> Iterator[Remedy]:
+    if about.use.reads:
+        yield Remedy(f"or say that it is only read: `--data-bucket={about.use.url}` instead of `--bucket`")
 
 
 @rule("TPU107", "what is deleted is gone")

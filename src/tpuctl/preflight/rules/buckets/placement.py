@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import Relation, best_locations, price, relation
+from tpuctl.colocation import Relation, best_locations, price, relation, spans
 from tpuctl.colocation.prices import TB
 from tpuctl.preflight.fact import Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
@@ -48,7 +48,11 @@ def in_place(facts: Facts) -> Iterator[Found]:
         if placement is None:
             continue
         yield _judged(facts, about, placement)
-        if isinstance(about.caches, Unknown) and not relation(placement, facts.wanted.zone).is_colocated:
+        # A cache is in a zone of the bucket's own location [documentation, Rapid Cache]: elsewhere there is none to miss.
+        may_be_cached = (
+            spans(placement, facts.wanted.region) and not relation(placement, facts.wanted.zone).is_colocated
+        )
+        if isinstance(about.caches, Unknown) and may_be_cached:
             yield _caches_unread(facts, about, about.caches)
 
 

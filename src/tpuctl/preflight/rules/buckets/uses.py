@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.preflight.fact import Known, known
 from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +23,15 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def each_bucket(facts: Facts) -> Iterator[BucketFacts]:
-    """Yield what is known of each bucket, once, however many of its prefixes are used.
+    """Yield what is known of each bucket, once, however many of its prefixes are used. Who serves writes to none.
 
     What is below several prefixes is not added up: one may lie within another.
     """
     by_name: dict[str, list[BucketFacts]] = {}
+    only_reads = facts.wanted.purpose is Purpose.SERVE
     for about in facts.buckets:
-        by_name.setdefault(about.use.bucket, []).append(about)
+        seen = replace(about, use=replace(about.use, writes=False)) if only_reads else about
+        by_name.setdefault(about.use.bucket, []).append(seen)
     for first, *others in by_name.values():
         if not others:
             yield first

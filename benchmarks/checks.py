@@ -1,0 +1,217 @@
+"""`tpuctl check`: how long it asks, how many calls in how many rounds, and what it adds to a creation. Nothing is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.measurement import Cost, Program, compare
+from benchmarks.stage import ZONE, Stage, served
+from benchmarks.waiting import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from benchmarks.measurement import Measurable
+
+_ROOT = str(Path(__file__).parents[1])
+_LATENCY = 0.1  # seconds, of every call
+_RUNS, _FEW = 1, 1
+_BUCKETS, _ZONES = 50, 20
+# Seconds: what was aimed at for two buckets and that latency, and the deadline that a check has unless told otherwise.
+_AIM, _DEADLINE = 0.8, 15.0
+_ERRORS = 9  # the exit code of a check that found errors
+_HERE, _THERE = "US-CENTRAL2", "EUROPE-WEST4"
+_CASES = {"beside the node": ("ckpt", 0), "one elsewhere": ("far", _ERRORS)}
+_CREATE = ("--type", "v4-8", "--version", "tpu-ubuntu2204-base", "--zone", ZONE, "--bucket", "gs://data")
+_NONE = ("",) * 4
+_SOME_ZONES = (
+    "from tpuctl.sandbox import catalog;"
+    f"print(','.join([zone for zone in catalog.zones() if catalog.offers(zone, 'v5litepod-8')][:{_ZONES}]))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """A program that is measured after another one, whose cost does not count."""
+
+    before: Program
+    program: Program
+
+    def run(self, number: int) -> Cost:
+        """Run both and return what the second one costs."""
+        self.before.run(number)
+        return self.program.run(number)
+
+
+def tables(folder: Path, names: tuple[str, ...]) -> Iterator[Table]:
+    """Yield the tables of these names, all when there are none."""
+    for name, make in _TABLES.items():
+        if not names or name in names or "checks" in names:
+            yield make(folder / name)
+
+
+def _check(folder: Path) -> Table:
+    folder.mkdir()
+    rows: list[tuple[str, ...]] = []
+    with ExitStack() as stack:
+        for latency in (_LATENCY, 0.0):
+            inside = _made(folder / f"{latency:g}", latency)
+            outside = stack.enter_context(served(_made(folder / f"{latency:g}-port", latency)))
+            rows += _rows({"in process": inside, "on a port": outside}, latency)
+    header = ("sandbox", "latency", "buckets", "calls", "rounds", "wall", "CPU", "one after another", "share")
+    return Table("A check before anything is created", _CHECK_TEXT, header, rows)
+
+
+def _rows(stages: Mapping[str, Stage], latency: float) -> Iterator[tuple[str, ...]]:
+    python, version = "the interpreter alone", "`tpuctl --version`"
+    a_stage = next(iter(stages.values()))
+    programs: dict[str, Measurable] = {
+        python: Program((sys.executable, "-c", "pass"), a_stage.tpuctl().environ),
+        version: a_stage.tpuctl("--version"),
+    }
+    for place, stage in stages.items():
+        for where, (bucket, code) in _CASES.items():
+            words = _words(bucket)
+            programs[f"{place} {where}"] = _ending(stage.tpuctl(*words), code)
+            programs[f"{place} {where}, one by one"] = _ending(_one_by_one(stage, *words), code)
+    costs = compare(programs, runs=_RUNS, tell=_ignore)
+    if latency:
+        yield from (
+            (name, *_NONE, _seconds(costs[name].wall), _seconds(costs[name].cpu), "", "") for name in (python, version)
+        )
+    for place, stage in stages.items():
+        for where, (bucket, code) in _CASES.items():
+            calls, rounds = _asked(stage, _ending(stage.tpuctl(*_words(bucket)), code), latency)
+            ours, theirs = costs[f"{place} {where}"], costs[f"{place} {where}, one by one"]
+            wall = _seconds(ours.wall) + _missed(bool(latency) and ours.wall > _AIM)
+            times = (wall, _seconds(ours.cpu), _seconds(theirs.wall), f"{ours.wall / theirs.wall:.2f}")
+            yield (place, f"{latency * 1000:g} ms" if latency else "none", where, calls, rounds, *times)
+
+
+def _many(folder: Path) -> Table:
+    folder.mkdir()
+    zones = subprocess.run(
+        (sys.executable, "-c", _SOME_ZONES), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    buckets = [word for number in range(_BUCKETS) for word in ("--bucket", f"gs://many-{number:02d}")]
+    rows = []
+    with served(_made(folder / "port", _LATENCY)) as stage:
+        programs = {
+            f"{_BUCKETS} buckets, half of them elsewhere": _ending(
+                stage.tpuctl("check", "v4-8", "--zone", ZONE, *buckets), _ERRORS
+            ),
+            f"{len(zones.split(','))} zones, 2 buckets": stage.tpuctl(
+                "check", "v5litepod-8", "--zone", zones, "--bucket", "gs://data", "--bucket", "gs://far"
+            ),
+            f"{len(zones.split(','))} zones, {_BUCKETS} buckets": stage.tpuctl(
+                "check", "v5litepod-8", "--zone", zones, *buckets
+            ),
+        }
+        costs = compare(programs, runs=_FEW, tell=_ignore)
+        for name, cost in costs.items():
+            wall = _seconds(cost.wall) + _missed(cost.wall > _DEADLINE)
+            rows.append((name, *_asked(stage, programs[name], _LATENCY), wall, _seconds(cost.cpu)))
+    return Table("A check of many buckets and zones", _MANY_TEXT, ("", "calls", "rounds", "wall", "CPU"), rows)
+
+
+def _creation(folder: Path) -> Table:
+    folder.mkdir()
+    rows = []
+    for latency in (_LATENCY, 0.0):
+        with served(_made(folder / f"{latency:g}", latency)) as stage:
+            create = ("create", "--no-wait", *_CREATE)
+            seen = ("remembered-{run}", *_CREATE)
+            programs: dict[str, Measurable] = {
+                "without (`--skip-check all`)": stage.tpuctl(*create, "without-{run}", "--skip-check", "all"),
+                "with": stage.tpuctl(*create, "with-{run}"),
+                "with, checked a moment ago": _After(
+                    stage.tpuctl("check", *seen), stage.tpuctl("create", "--no-wait", *seen)
+                ),
+            }
+            costs = compare(programs, runs=_RUNS, tell=_ignore)
+        without = next(iter(costs.values()))
+        for name, cost in costs.items():
+            added = (f"{cost.wall - without.wall:+.2f} s", f"{cost.cpu - without.cpu:+.2f} s")
+            shown = added if cost is not without else ("", "")
+            rows.append((f"{latency * 1000:g} ms" if latency else "none", name, _seconds(cost.wall), *shown))
+    header = ("latency", "check", "wall", "adds", "adds CPU")
+    return Table("What the check adds to a creation", _CREATION_TEXT, header, rows)
+
+
+def _made(folder: Path, latency: float) -> Stage:
+    """Return a sandbox in real time with buckets in two places, where every call takes so many seconds longer."""
+    folder.mkdir()
+    stage = Stage(folder)
+    places = {"data": _HERE, "ckpt": _HERE, "far": _THERE}
+    places |= {f"many-{number:02d}": _HERE if number % 2 else _THERE for number in range(_BUCKETS)}
+    seed = folder / "seed.json"
+    seed.write_text(json.dumps({"buckets": [{"name": name, "location": place} for name, place in places.items()]}))
+    stage.tpuctl("sandbox", "seed", str(seed), environ={"TPUCTL_SANDBOX_SPEED": "1"}).run(0)
+    if latency:
+        stage.tpuctl("sandbox", "fault", "slow", "--duration", f"{latency:g}s", "--times", "0").run(0)
+    return stage
+
+
+def _words(bucket: str) -> tuple[str, ...]:
+    return ("check", "v4-8", "--zone", ZONE, "--data-bucket", "gs://data", "--checkpoint-bucket", f"gs://{bucket}")
+
+
+def _one_by_one(stage: Stage, *words: str) -> Program:
+    environ = {**stage.tpuctl().environ, "PYTHONPATH": _ROOT}
+    return Program((sys.executable, "-m", "benchmarks.one_by_one", *words), environ)
+
+
+def _ending(program: Program, code: int) -> Program:
+    """Return a program that is meant to end with a code."""
+    command = ("sh", "-c", f'"$@"; test $? -eq {code}', "sh", *program.command)
+    return Program(command, program.environ) if code else program
+
+
+def _asked(stage: Stage, program: Program, latency: float) -> tuple[str, str]:
+    """Run a program once more and return how many calls that were, and in how many rounds."""
+    log = stage.world.with_name(f"{stage.world.name}-requests")
+    log.unlink()
+    program.run(0)
+    command = (sys.executable, "-m", "benchmarks.asked", str(stage.world), str(latency or _LATENCY))
+    done = subprocess.run(
+        command, env={**program.environ, "PYTHONPATH": _ROOT}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    seen: dict[str, Any] = json.loads(done.stdout)
+    twice = seen["calls"] - seen["distinct"]
+    return str(seen["calls"]) + (f" ({twice} of them twice)" if twice else ""), str(seen["rounds"]) if latency else ""
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s"
+
+
+def _missed(is_missed: bool) -> str:  # noqa: FBT001  # reads as a sentence
+    return " (missed)" if is_missed else ""
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+_CHECK_TEXT = f"""`tpuctl check v4-8` with two buckets, on a sandbox in which every call takes {_LATENCY * 1000:g} ms longer, and on
+one in which it does not; in the same process, and over HTTP from `tpuctl sandbox serve`. With a bucket elsewhere the check
+asks a second round: its caches, and what other zones offer. No call is made twice. *One after another*: the same calls,
+one at a time. Medians of {_RUNS}, taking turns; in process the CPU is the sandbox's too.
+Aimed at: {_AIM:g} s with {_LATENCY * 1000:g} ms of latency."""
+_MANY_TEXT = f"""Over HTTP, every call {_LATENCY * 1000:g} ms longer; 32 calls at once. Medians of {_FEW}.
+Aimed at: the deadline of a check, {_DEADLINE:g} s."""
+_CREATION_TEXT = f"""`tpuctl create --no-wait` with a bucket, over HTTP, with and without the check that comes before it. What was
+checked within ten minutes is not asked again. Medians of {_RUNS}, taking turns."""
+
+_TABLES: dict[str, Callable[[Path], Table]] = {
+    "check": _check,
+    "check-many": _many,
+    "check-create": _creation,
+}
+NAMES = (*_TABLES, "checks")

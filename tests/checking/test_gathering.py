@@ -1,0 +1,364 @@
+"""What is asked about a wanted node: what its rules need, each once, of the right place, and what becomes of refusals.
+
+Through the real clients, of the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Sandbox
+from tpuctl.actions.checking.gathering import Gathering
+from tpuctl.actions.checking.sources import Sources
+from tpuctl.api.buckets import BucketsClient
+from tpuctl.api.compute import ComputeClient
+from tpuctl.api.projects import ProjectsClient
+from tpuctl.api.tpu import TpuClient
+from tpuctl.clock import ManualClock
+from tpuctl.errors import AccessError
+from tpuctl.model import NodeSpec, Tier
+from tpuctl.model.spec import DataDisk
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.wanted import BucketUse, Wanted
+from tpuctl.sandbox import provision, request_log
+from tpuctl.sandbox.in_process import SandboxHttp
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ZONE, OTHER = "us-central2-b", "europe-west4-a"
+SPEC = NodeSpec(
+    accelerator_type="v4-8",
+    runtime_version="tpu-ubuntu2204-base",
+    tier=Tier.RESERVED,
+    data_disks=(DataDisk("one"), DataDisk(f"projects/sandbox/zones/{ZONE}/disks/two")),
+)
+# Everything that can be asked for, but what other zones offer: the bucket is beside the node.
+WHOLE = Wanted(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", buckets=(BucketUse("near", "train"),))
+
+
+def sources(sandbox: Sandbox) -> Sources:
+    world = sandbox.world
+
+    def http() -> SandboxHttp:
+        return SandboxHttp(world)
+
+    return Sources(
+        tpu=TpuClient(http, world.clock),
+        buckets=BucketsClient(http, world.clock),
+        compute=ComputeClient(http, world.clock),
+        projects=ProjectsClient(http, world.clock),
+    )
+
+
+@pytest.fixture
+def gathering(sandbox: Sandbox, clock: ManualClock) -> Callable[[], Gathering]:
+    """What begins to gather anew, in a project that has a thing of each kind, some of them twice."""
+    world = sandbox.world
+    with world.write() as session:
+        for project in ("sandbox", "host"):
+            provision.add_project(session, project)
+        for name, location in (("near", "US-CENTRAL2"), ("far", "EUROPE-WEST1")):
+            provision.add_bucket(session, name, location=location)
+            provision.add_object(session, name, "train/0", b"abc")
+        provision.add_disk(session, "one", zone=ZONE)
+        provision.add_disk(session, "two", zone=ZONE)
+        provision.add_disk(session, "two", zone=OTHER, sizeGb="77")
+        provision.add_instance(session, "loader", zone=ZONE)
+        provision.add_instance(session, "other", zone=OTHER)
+        provision.add_network(session, "shared", project="host")
+        provision.add_subnetwork(session, "below", region="europe-west4", network="shared", project="host")
+        provision.add_firewall(session, "only-here", project="host", network="shared")
+    return lambda: Gathering(sources(sandbox), clock, timedelta(seconds=15))
+
+
+def asked(sandbox: Sandbox) -> Counter[str]:
+    """Count the requests so far, by their paths."""
+    return Counter(entry.path for entry in request_log.entries(sandbox.world.path))
+
+
+def without(facts: Facts) -> set[str]:
+    """Return what was not asked for: of the facts, and of those of each bucket."""
+    about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
+    about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
+    return {name for name, fact in about if fact is None or fact in ({}, ())}
+
+
+ROLES = {"roles"}  # the table knows them
+NEAR = {"offers", "bucket.layout", "bucket.caller", "bucket.caches"} | ROLES
+CREATION = {"types", "versions", "held", "quotas", "region_quotas", "billing", "org_policies", "disks", "reservations"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "missing"),
+    [
+        (WHOLE, NEAR),
+        (replace(WHOLE, creates=False), NEAR | CREATION),
+        (replace(WHOLE, spec=replace(SPEC, internal_ips=True)), NEAR | {"region_quotas"}),
+        (replace(WHOLE, spec=replace(SPEC, tier=Tier.SPOT)), NEAR | {"reservations"}),
+        (replace(WHOLE, spec=replace(SPEC, data_disks=())), NEAR | {"disks"}),
+        (replace(WHOLE, machine=None), NEAR | {"machine"}),
+        (replace(WHOLE, buckets=()), ROLES | {"offers", "project_policy", "buckets"}),
+        (replace(WHOLE, buckets=(BucketUse("near", reads=False),)), NEAR | {"bucket.contents"}),
+        # What is elsewhere raises the question of where else the TPU could be, and of caches where it is.
+        (replace(WHOLE, buckets=(BucketUse("far"),)), ROLES | {"bucket.layout", "bucket.caller"}),
+        (replace(WHOLE, spec=replace(SPEC, accelerator_type="v6e-8")), NEAR - {"offers"}),
+        (replace(WHOLE, buckets=(BucketUse("nowhere-at-all"),)), NEAR),
+    ],
+)
+def test_what_no_rule_needs_is_not_asked_for(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, wanted: Wanted, missing: set[str]
+) -> None:
+    facts = gathering().facts(wanted, NOW)
+
+    assert without(facts) == missing
+    assert [path for path, count in asked(sandbox).items() if count > 1] == []
+    paths = " ".join(asked(sandbox))
+    for name, part in (("region_quotas", "/regions/us-central2?"), ("reservations", "/reservations"),
+                       ("offers", "/locations/-/acceleratorTypes"), ("billing", "/billingInfo"),
+                       ("disks", "/disks/"), ("held", "/queuedResources"), ("machine", "/aggregated/instances"),
+                       ("bucket.caches", "/anywhereCaches"), ("bucket.contents", "/o?"),
+                       ("bucket.layout", "/storageLayout"), ("bucket.caller", "/testPermissions")):  # fmt: skip
+        is_asked = name not in missing and not (name.startswith("bucket.") and "buckets" in missing)
+        assert (part in paths) is is_asked, name
+
+
+def needs(facts: Facts) -> dict[str, Any]:
+    """Return, of what could not be read, the permission that would answer it."""
+    about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
+    about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
+    about += [(name, fact) for _, each in about if isinstance(each, dict) for name, fact in each.items()]
+    return {name: fact.permission for name, fact in about if isinstance(fact, Unknown)}
+
+
+def test_who_may_read_nothing_learns_each_permission(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+    provision.add_project(sandbox.world, "closed", denied=["*"])
+    provision.add_bucket(sandbox.world, "shut", location="US-CENTRAL2", project="closed", denied=["*"])
+
+    facts = gathering().facts(replace(WHOLE, project="closed", buckets=(BucketUse("shut"),)), NOW)
+
+    assert needs(facts) == {
+        "project": "resourcemanager.projects.get",
+        "types": "tpu.acceleratortypes.list",
+        "versions": "tpu.runtimeversions.list",
+        "held": "tpu.nodes.list",
+        "quotas": "serviceusage.quotas.get",
+        "region_quotas": "compute.regions.get",
+        "services": "serviceusage.services.list",
+        "billing": "resourcemanager.projects.get",
+        "compute.vmExternalIpAccess": "orgpolicy.policy.get",
+        "compute.requireOsLogin": "orgpolicy.policy.get",
+        "compute.requireShieldedVm": "orgpolicy.policy.get",
+        "network": "compute.networks.get",
+        "subnetwork": "compute.subnetworks.get",
+        "firewalls": "compute.firewalls.list",
+        "machine": "compute.instances.list",
+        "one": "compute.disks.get",
+        "reservations": "tpu.reservations.list",
+        "project_policy": "resourcemanager.projects.getIamPolicy",
+        "bucket.bucket": "storage.buckets.get",
+        "bucket.layout": "storage.objects.list",
+        "bucket.policy": "storage.buckets.getIamPolicy",
+        "bucket.contents": "storage.objects.list",
+    }
+    # What the caller may do takes no permission, and is nothing here.
+    assert facts.buckets[0].caller == Known(frozenset())
+    # The other disk is another project's, as its path says.
+    assert isinstance(facts.disks[f"projects/sandbox/zones/{ZONE}/disks/two"], Known)
+
+
+@pytest.mark.parametrize(
+    ("permission", "buckets", "missing"),
+    [
+        ("storage.anywhereCaches.list", (BucketUse("apart"),), {"bucket.caches": "storage.anywhereCaches.list"}),
+        ("iam.roles.get", (BucketUse("apart"),), {"projects/closed/roles/mine": "iam.roles.get"}),
+    ],
+)
+def test_one_permission_that_is_lacking(
+    gathering: Callable[[], Gathering],
+    sandbox: Sandbox,
+    permission: str,
+    buckets: tuple[BucketUse, ...],
+    missing: dict[str, str],
+) -> None:
+    account = "me@closed.iam.gserviceaccount.com"
+    provision.add_project(sandbox.world, "closed", denied=[permission])
+    provision.add_role(sandbox.world, "mine", project="closed", includedPermissions=["storage.objects.get"])
+    provision.add_bucket(sandbox.world, "apart", location="EU", project="closed", denied=[permission])
+    bindings = [{"role": "projects/closed/roles/mine", "members": [f"serviceAccount:{account}"]}]
+    provision.set_iam_policy(sandbox.world, bindings, bucket="apart")
+    spec = replace(SPEC, data_disks=(), service_account=account)
+
+    facts = gathering().facts(replace(WHOLE, project="closed", spec=spec, machine=None, buckets=buckets), NOW)
+
+    assert needs(facts) == missing
+
+
+def test_a_role_that_no_table_has_is_read(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+    account = "me@sandbox.iam.gserviceaccount.com"
+    for name, permission in (("reader", "storage.objects.get"), ("lister", "storage.objects.list")):
+        provision.add_role(sandbox.world, name, includedPermissions=[permission])
+    bindings = [
+        {"role": f"projects/sandbox/roles/{name}", "members": [f"serviceAccount:{account}"]}
+        for name in ("reader", "lister")
+    ]
+    provision.set_iam_policy(sandbox.world, bindings, bucket="near")
+
+    facts = gathering().facts(replace(WHOLE, spec=replace(SPEC, service_account=account)), NOW)
+
+    assert facts.roles == {
+        "projects/sandbox/roles/reader": Known(frozenset({"storage.objects.get"})),
+        "projects/sandbox/roles/lister": Known(frozenset({"storage.objects.list"})),
+    }
+
+
+# As unlike the whole one as can be.
+UNLIKE = Wanted(
+    project="sandbox",
+    zone=OTHER,
+    spec=NodeSpec(
+        accelerator_type="v6e-8",
+        runtime_version="v2-alpha-tpuv6e",
+        tier=Tier.RESERVED,
+        network="projects/host/global/networks/shared",
+        subnetwork="projects/host/regions/europe-west4/subnetworks/below",
+        data_disks=(DataDisk("two"),),
+    ),
+    machine=f"projects/sandbox/zones/{OTHER}/instances/other",
+    buckets=(BucketUse("near"), BucketUse("far", "train"), BucketUse("far", "nothing")),
+)
+
+
+@pytest.mark.parametrize(("first", "second"), [(WHOLE, UNLIKE), (UNLIKE, WHOLE)])
+def test_what_was_asked_for_one_node_is_no_answer_about_another(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, first: Wanted, second: Wanted
+) -> None:
+    provision.set_region_quota(sandbox.world, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
+    shared = gathering()
+    shared.facts(first, NOW)
+    before = asked(sandbox)
+    found = shared.facts(second, NOW)
+
+    # The region of the one has no types of the other, so that both are asked about all zones: once.
+    assert max((before + (asked(sandbox) - before)).values()) == 1
+    assert found == gathering().facts(second, NOW)
+
+
+def test_what_is_named_by_its_link_is_asked_for_there(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+    facts = gathering().facts(UNLIKE, NOW)
+
+    assert isinstance(facts.subnetwork, Known)
+    assert (facts.subnetwork.value.name, facts.subnetwork.value.network) == ("below", "shared")
+    assert isinstance(facts.firewalls, Known)
+    assert "only-here" in {rule.name for rule in facts.firewalls.value}
+    assert isinstance(facts.machine, Known)
+    assert facts.machine.value.zone == OTHER
+    elsewhere = replace(
+        WHOLE,
+        machine="projects/host/zones/x/instances/loader",
+        spec=replace(
+            SPEC,
+            # Another region than the node's: the one of the link is asked, and a rule says that it does not do.
+            subnetwork="projects/host/regions/europe-west4/subnetworks/below",
+            data_disks=(
+                DataDisk(f"projects/sandbox/zones/{OTHER}/disks/two"),
+                DataDisk(f"projects/host/zones/{ZONE}/disks/two"),
+            ),
+        ),
+    )
+    facts = gathering().facts(elsewhere, NOW)
+
+    assert isinstance(facts.machine, Absent)
+    assert isinstance(facts.subnetwork, Known)
+    disks = [fact.value.zone if isinstance(fact, Known) else type(fact).__name__ for fact in facts.disks.values()]
+    assert disks == [OTHER, "Absent"]
+
+
+def test_who_pays_is_named_in_every_request_about_a_bucket(
+    gathering: Callable[[], Gathering], sandbox: Sandbox
+) -> None:
+    """A bucket whose requester pays answers nobody else."""
+    denied = ["storage.buckets.get", "storage.buckets.getIamPolicy"]
+    provision.add_bucket(sandbox.world, "open", location="EU", billing={"requesterPays": True})
+    provision.add_bucket(sandbox.world, "dim", location="EU", denied=denied, billing={"requesterPays": True})
+    wanted = replace(WHOLE, buckets=(BucketUse("open"), BucketUse("dim")))
+
+    seen, dim = gathering().facts(replace(wanted, billing_project="sandbox"), NOW).buckets
+
+    assert [isinstance(fact, Known) for fact in (seen.bucket, seen.policy, seen.contents, seen.caches)] == [True] * 4
+    assert [isinstance(fact, Known) for fact in (dim.layout, dim.caller, dim.contents)] == [True] * 3
+    assert {type(getattr(one, name)) for one in gathering().facts(wanted, NOW).buckets for name in
+            ("bucket", "policy", "contents", "layout", "caller")} == {Unknown}  # fmt: skip
+
+
+def test_each_node_has_the_whole_time(gathering: Callable[[], Gathering], clock: ManualClock) -> None:
+    one = gathering()
+    one.facts(WHOLE, NOW)
+    clock.sleep(timedelta(minutes=1))
+    facts = one.facts(UNLIKE, NOW)
+
+    assert needs(facts) == {}
+    clock.sleep(timedelta(minutes=1))
+    everywhere = one.everywhere(replace(UNLIKE, zone="", project="host"))
+    assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
+
+
+@pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list", "*"])
+def test_zones_that_did_not_answer_are_named_once(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, method: str
+) -> None:
+    methods = [
+        f"tpu.projects.locations.{name}" for name in ("nodes.list", "queuedResources.list") if method in {name, "*"}
+    ]
+    for one in methods:
+        sandbox.fault("unreachable", zone=OTHER, method=one)
+
+    held = gathering().facts(WHOLE, NOW).held
+
+    assert isinstance(held, Known)
+    assert held.value.unreachable == (OTHER,)
+
+
+@pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list"])
+def test_half_of_what_a_project_holds_is_not_what_it_holds(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, method: str
+) -> None:
+    sandbox.fault("http-error", status=503, method=f"tpu.projects.locations.{method}", count=0)
+
+    held = gathering().facts(WHOLE, NOW).held
+
+    assert isinstance(held, Unknown)
+    assert held.is_passing
+
+
+def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
+    gathering: Callable[[], Gathering], sandbox: Sandbox
+) -> None:
+    sandbox.add_node("held", zone=ZONE)
+    found = gathering().everywhere(replace(WHOLE, zone=""))
+
+    assert isinstance(found.offers, Known)
+    assert "v4-8" in found.offers.value[ZONE]
+    assert isinstance(found.held, Known)
+    assert [node.name.node_id for node in found.held.value.nodes] == ["held"]
+    assert [bucket.use.bucket for bucket in found.buckets] == ["near"]
+    # Where no zone is known none has a cache that would help, nor is anything else of a zone asked for.
+    assert {path.split("?")[0].rpartition("/")[2] for path in asked(sandbox)} == {
+        "acceleratorTypes", "consumerQuotaMetrics", "nodes", "queuedResources", "near", "iam", "o",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", ["facts", "everywhere"])
+def test_a_project_that_does_not_exist_ends_it(gathering: Callable[[], Gathering], ask: str) -> None:
+    wanted = replace(WHOLE, project="nobodys-project")
+    one = gathering()
+
+    with pytest.raises(AccessError, match="no project") as raised:
+        one.facts(wanted, NOW) if ask == "facts" else one.everywhere(wanted)
+
+    assert raised.value.error_id == "iam-project-not-found"

@@ -1,0 +1,117 @@
+"""gcloud and tpuctl's own clients read the same of one project: its quotas, services, billing, regions, caches and policies."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from tests.conformance.conftest import PROJECT, Service
+from tpuctl.api.buckets import BucketsClient
+from tpuctl.api.client import Client
+from tpuctl.api.compute import ComputeClient
+from tpuctl.api.endpoint import Endpoint
+from tpuctl.api.projects import ProjectsClient
+from tpuctl.api.transport import HttpFactory, TransportOptions
+from tpuctl.clock import ManualClock
+from tpuctl.model.bucket import AnywhereCache
+from tpuctl.model.iam import IamPolicy
+from tpuctl.model.network import RegionQuota
+from tpuctl.model.project import QuotaLimit
+from tpuctl.sandbox import admin, provision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.gcloud
+
+C = TypeVar("C", bound=Client)
+TPU, IAP = "tpu.googleapis.com", "iap.googleapis.com"
+
+
+@contextmanager
+def client(kind: type[C], service: Service) -> Iterator[C]:
+    factory = HttpFactory(TransportOptions(), endpoint=Endpoint.parse(service.url))
+    try:
+        yield kind(factory, ManualClock(), endpoint=service.url)
+    finally:
+        factory.close()
+
+
+def said(service: Service, *words: str) -> Any:
+    """Return what gcloud says in JSON."""
+    answer = service.any_gcloud(*words, "--format=json")
+    assert answer.code == 0, answer.err
+    return json.loads(answer.out)
+
+
+def test_quotas(service: Service) -> None:
+    with service.world.write() as session:
+        admin.set_quota(session, limit=16, generation="v6e", tier="spot", zone="us-east5-b")
+        admin.set_quota(session, limit=0, generation="v6e", tier="spot", region="us-east5")
+        admin.set_quota(session, limit=64, generation="v4")
+
+    listed = said(service, "alpha", "services", "quota", "list", f"--service={TPU}", f"--consumer=projects/{PROJECT}")
+
+    with client(ProjectsClient, service) as projects:
+        found = projects.quotas(PROJECT, TPU)
+    assert [limit for metric in listed for limit in QuotaLimit.all_from_api(metric)] == list(found)
+    assert {(limit.metric.rpartition("/")[2], limit.value) for limit in found} >= {
+        ("tpu-v6e-preemptible", 16),
+        ("tpu-v6e-preemptible", 0),
+    }
+
+
+def test_services_that_are_enabled(service: Service) -> None:
+    provision.set_services(service.world, {IAP: "DISABLED", TPU: "ENABLED"})
+
+    listed = said(service, "services", "list", "--enabled")
+
+    names = [entry["config"]["name"] for entry in listed]
+    with client(ProjectsClient, service) as projects:
+        assert projects.services(PROJECT, [*names, IAP]) == {**dict.fromkeys(names, True), IAP: False}
+    assert TPU in names
+
+
+def test_billing(service: Service) -> None:
+    described = said(service, "billing", "projects", "describe", PROJECT)
+
+    with client(ProjectsClient, service) as projects:
+        assert (projects.billing(PROJECT), described["billingEnabled"]) == (True, True)
+
+
+def test_the_quotas_of_a_region(service: Service) -> None:
+    described = said(service, "compute", "regions", "describe", "us-central2")
+
+    with client(ComputeClient, service) as compute:
+        found = compute.region_quotas(PROJECT, "us-central2")
+    assert list(map(RegionQuota.from_api, described["quotas"])) == list(found.values())
+
+
+def test_caches(service: Service) -> None:
+    provision.add_bucket(service.world, "cached", location="US")
+    provision.add_cache(service.world, "cached", "us-central1-a")
+    provision.add_cache(service.world, "cached", "us-east5-a", state="DISABLED")
+
+    listed = said(service, "storage", "buckets", "anywhere-caches", "list", "gs://cached")
+
+    with client(BucketsClient, service) as buckets:
+        found = buckets.caches("cached")
+    assert found == (AnywhereCache("us-central1-a", "RUNNING"), AnywhereCache("us-east5-a", "DISABLED"))
+    assert [(entry["zone"], entry["state"]) for entry in listed] == [(cache.zone, cache.state) for cache in found]
+
+
+def test_the_policy_of_a_bucket_with_its_conditions(service: Service) -> None:
+    soon = {"title": "t", "expression": "request.time < timestamp('2027-01-01T00:00:00Z')"}
+    binding = {"role": "roles/storage.objectViewer", "members": ["user:ada@example.com"], "condition": soon}
+    provision.add_bucket(service.world, "guarded")
+    provision.set_iam_policy(service.world, [binding], bucket="guarded")
+
+    described = said(service, "storage", "buckets", "get-iam-policy", "gs://guarded")
+
+    with client(BucketsClient, service) as buckets:
+        found = buckets.policy("guarded")
+    assert IamPolicy.from_api(described).bindings == found.bindings
+    assert found.bindings[0].condition == soon["expression"]
