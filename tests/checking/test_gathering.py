@@ -13,13 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.checking.clients import sources
 from tests.conftest import Sandbox
 from tpuctl.actions.checking.gathering import Gathering
-from tpuctl.actions.checking.sources import Sources
-from tpuctl.api.buckets import BucketsClient
-from tpuctl.api.compute import ComputeClient
-from tpuctl.api.projects import ProjectsClient
-from tpuctl.api.tpu import TpuClient
 from tpuctl.clock import ManualClock
 from tpuctl.errors import AccessError
 from tpuctl.model import NodeSpec, Tier
@@ -28,7 +24,6 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.wanted import BucketUse, Wanted
 from tpuctl.sandbox import provision, request_log
-from tpuctl.sandbox.in_process import SandboxHttp
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ZONE, OTHER = "us-central2-b", "europe-west4-a"
@@ -40,20 +35,6 @@ SPEC = NodeSpec(
 )
 # Everything that can be asked for, but what other zones offer: the bucket is beside the node.
 WHOLE = Wanted(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", buckets=(BucketUse("near", "train"),))
-
-
-def sources(sandbox: Sandbox) -> Sources:
-    world = sandbox.world
-
-    def http() -> SandboxHttp:
-        return SandboxHttp(world)
-
-    return Sources(
-        tpu=TpuClient(http, world.clock),
-        buckets=BucketsClient(http, world.clock),
-        compute=ComputeClient(http, world.clock),
-        projects=ProjectsClient(http, world.clock),
-    )
 
 
 @pytest.fixture

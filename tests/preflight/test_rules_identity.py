@@ -94,6 +94,7 @@ def test_short_names_of_scopes_are_not_sent_silently(scope: str, use: str, full:
 
 def test_scopes_of_a_node_that_is_there_take_a_new_one() -> None:
     spec = {"scopes": (f"{FULL}devstorage.read_only",)}
+    only_read = Remedy("or say what is only read: `--data-bucket=gs://b` instead of `--bucket`")
     node = Node(NodeName("p", "us-central2-b", "trainer"), {})
 
     (new,) = SCOPES.judge(facts(*_BUCKETS["rw"], spec=spec))
@@ -104,14 +105,26 @@ def test_scopes_of_a_node_that_is_there_take_a_new_one() -> None:
                 "leave `--scopes` out, which allows all Cloud APIs, "
                 "or name `https://www.googleapis.com/auth/cloud-platform`: roles decide then"
             ),
+            only_read,
         ),
         (
             Remedy(
                 "make it anew, which loses its disk: `tpuctl up trainer --replace` with all options that it was made "
                 "with and `--scopes https://www.googleapis.com/auth/cloud-platform`; roles decide then"
             ),
+            only_read,
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "use"),
+    [("logging.write", BucketUse("b")), ("devstorage.read_only", BucketUse("b", reads=False))],
+)
+def test_what_is_written_or_not_even_read_is_not_called_only_read(scope: str, use: BucketUse) -> None:
+    (found,) = SCOPES.judge(facts(bucket("b", None, use=use), spec={"scopes": (FULL + scope,)}))
+
+    assert (found.level, len(found.remedies)) == (Level.ERROR, 1)
 
 
 _OTHER = "x@other.iam.gserviceaccount.com"

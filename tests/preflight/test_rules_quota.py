@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from tests.preflight.offer_facts import ZONE, facts, found_by, held, node, quota, request, said, spec, wanted
@@ -21,7 +18,6 @@ REGION, IN_ZONE = "TPUV4sPodPerProjectPerRegionForTPUAPI", "TPUV4sPodPerProjectP
 SLOW = Unknown("there was no answer within 15s", is_passing=True)
 ENOUGH = "the quota for on-demand v4 is enough: "
 NOTHING = held()
-ONE_V4: list[Mapping[str, Any]] = [{"node": {"acceleratorType": "v4-8"}, "nodeId": "n"}]
 
 
 def limits(*found: QuotaLimit) -> Known[tuple[QuotaLimit, ...]]:
@@ -137,69 +133,6 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
                 held=held(node(f"{ZONE}/trainer")),
             ),
             [("ok", "us-central2", f"{ENOUGH}8 of 8 cores in us-central2")],
-        ),
-        # What is not known to count makes it short for a warning only.
-        *(
-            (
-                facts(quotas=limits(quota(REGION, 15)), held=held(node(f"{ZONE}/a", state=state))),
-                [
-                    (
-                        level,
-                        *short(8, "us-central2", 7, REGION, of=15, more=f", and 8 held by `{ZONE}/a` ({state}, 8)")[1:],
-                    )
-                ],
-            )
-            for level, state in (
-                *(("warning", state) for state in ("STOPPING", "STOPPED", "DELETING", "HIDDEN")),
-                *(("error", state) for state in ("CREATING", "READY", "REPAIRING", "TERMINATED", "NEW_STATE")),
-            )
-        ),
-        *(
-            (
-                facts(quotas=limits(quota(REGION, 15)), held=held(request(f"{ZONE}/q", ONE_V4, state=state))),
-                [
-                    (
-                        level,
-                        *short(
-                            8,
-                            "us-central2",
-                            7,
-                            REGION,
-                            of=15,
-                            more=f", and 8 held by queued resource `{ZONE}/q` ({state}, 8)",
-                        )[1:],
-                    )
-                ],
-            )
-            for level, state in (
-                *(("warning", state) for state in ("ACCEPTED", "WAITING_FOR_RESOURCES", "SUSPENDING")),
-                *(("error", state) for state in ("PROVISIONING", "ACTIVE", "FAILED")),
-            )
-        ),
-        # What one name of a limit leaves out the other says; names that contradict each other count nothing.
-        (
-            facts(
-                quotas=limits(QuotaLimit("x/tpu-v4s-preemptible", "TPU v4 pod cores", "1/{project}", 0)), held=NOTHING
-            ),
-            [("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")],
-        ),
-        (
-            facts(quotas=limits(QuotaLimit("x/tpu-v4s-pod", "TPU v3 cores", "1/{project}", 0)), held=NOTHING),
-            [("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")],
-        ),
-        (
-            facts(
-                wanted(spec("v5litepod-8")),
-                quotas=limits(QuotaLimit("x/tpu-v5s-litepod-serving", "TPU v5 lite pod cores", "1/{project}", 0)),
-                held=NOTHING,
-            ),
-            [
-                (
-                    "error",
-                    "the project",
-                    "the quota `TPU v5 lite pod cores` is 0 in the project: the project was never given any",
-                )
-            ],
         ),
         # What the same command makes beside it counts where it is of the same kind.
         (

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl import __version__
-from tpuctl.actions.checking.gathering import Gathering
 from tpuctl.errors import CheckFailedError
 from tpuctl.events import Event, EventKind
 from tpuctl.preflight.evaluation import ALL, Report, evaluate
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from tpuctl.actions.checking.gathering import Gathering
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.clock import Clock
     from tpuctl.model import Node, NodeSpec
@@ -101,7 +101,7 @@ class Gate:
         from tpuctl.preflight.zones import rank  # noqa: PLC0415  # not needed where there is a zone
 
         wishes, now = self._wishes, self._now()
-        found = Gathering(self._sources(), self._real, self._timeout).everywhere(wishes.wanted(project, "", spec))
+        found = self._new_gathering().everywhere(wishes.wanted(project, "", spec))
         return rank(
             spec,
             project=project,
@@ -119,7 +119,7 @@ class Gate:
         """Return what the rules say of what is there now; what is good is remembered. Raises `CredentialsError`."""
         now = self._now()
         if self._gathering is None or now - self._gathering[1] > _LASTS:
-            self._gathering = Gathering(self._sources(), self._real, self._timeout), now
+            self._gathering = self._new_gathering(), now
         facts = self._gathering[0].facts(wanted, now, meanwhile=_rules)
         report = evaluate(facts, _rules(), accepted=self._accepted)
         if report.is_lasting:
@@ -133,23 +133,31 @@ class Gate:
             raise failure(errors, wanted.what)
         return report.of(*_SAID)
 
+    def _new_gathering(self) -> Gathering:
+        from tpuctl.actions.checking.gathering import Gathering  # noqa: PLC0415  # 20 ms, and most runs create nothing
+
+        return Gathering(self._sources(), self._real, self._timeout)
+
     def _has_passed(self, name: NodeName, now: datetime) -> bool:
         return name in self._passed and now - self._passed[name] < _LASTS
 
 
 def question_key(wanted: Wanted, accepted: frozenset[str], identity: str) -> str:
     """Return what tells one question from another: everything that a rule looks at, and who asks."""
-    spec = {
-        name: value
-        for name, value in wanted.spec.to_json().items()
-        if name not in {"metadata", "labels", "description", "setup", "named", "kept"}
-    }
     wishes = {entry.name: getattr(wanted, entry.name) for entry in fields(Wishes)}
     about = [
-        *(__version__, identity, wanted.project, wanted.zone, str(wanted.name), wanted.replaces and wanted.replaces.id),
-        *(spec, [other.accelerator_type for other in wanted.siblings], sorted(accepted), wishes),
+        *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
+        # Of a node that is there only some of the rules ask, so that what they find good does not let it be made.
+        *(wanted.creates, wanted.replaces and wanted.replaces.id),
+        *(_weighed(wanted.spec), [_weighed(other) for other in wanted.siblings], sorted(accepted), wishes),
     ]
     return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _weighed(spec: NodeSpec) -> dict[str, Any]:
+    """Return the parts of a spec that rules look at."""
+    unseen = {"metadata", "labels", "description", "setup", "named"}
+    return {name: value for name, value in spec.to_json().items() if name not in unseen}
 
 
 def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:

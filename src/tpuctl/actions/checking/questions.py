@@ -64,7 +64,7 @@ class Questions:
         return self._ask(
             ("services", self._project),
             lambda: self._projects.services(self._project, _SERVICES),
-            permission="serviceusage.services.list",
+            permission="serviceusage.services.get",
         )
 
     def policy(self) -> Question[IamPolicy]:
@@ -108,7 +108,7 @@ class Questions:
     def requests(self) -> Question[QueuedListing]:
         """Ask for the queued resources of all zones."""
         return self._ask(
-            "requests", lambda: self._tpu.list_queued_resources(self._project), permission="tpu.queuedresources.list"
+            "requests", lambda: self._tpu.list_queued_resources(self._project), permission="tpu.nodes.list"
         )
 
     def reservations(self) -> Question[tuple[Reservation, ...]]:
@@ -117,7 +117,7 @@ class Questions:
         return self._ask(
             ("reservations", zone),
             lambda: self._tpu.reservations(self._project, zone),
-            permission="tpu.reservations.list",
+            permission="tpu.nodes.list",
         )
 
     def quotas(self) -> Question[tuple[QuotaLimit, ...]]:

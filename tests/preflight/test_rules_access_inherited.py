@@ -1,0 +1,86 @@
+"""Roles that a folder or an organisation may grant, and buckets that were perhaps meant for reading only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.preflight.access_cases import ACCOUNT, MEMBER, NAMED, bucket, facts, policy
+from tpuctl.model.project import Project
+from tpuctl.preflight.evaluation import evaluate
+from tpuctl.preflight.fact import Fact, Known, Unknown
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.findings import Finding, Level
+from tpuctl.preflight.rules.access import may_read, may_write
+from tpuctl.preflight.wanted import BucketUse
+
+VIEWER, USER = "roles/storage.objectViewer", "roles/storage.objectUser"
+GET, LIST, CREATE, DELETE = (f"storage.objects.{verb}" for verb in ("get", "list", "create", "delete"))
+
+
+def findings(given: Facts) -> tuple[Finding, ...]:
+    return evaluate(given, (may_read, may_write)).findings
+
+
+def levels(given: Facts) -> str:
+    """Each finding's rule, level and subject."""
+    return "; ".join(f"{one.id} {one.level} {one.found.subject}" for one in findings(given))
+
+
+BELOW = Known(Project.from_api({"name": "projects/1", "projectId": "p", "state": "ACTIVE", "parent": "folders/3"}))
+
+
+@pytest.mark.parametrize(
+    ("found", "project", "named", "expected"),
+    [
+        ({}, BELOW, None, "TPU201 warning gs://b"),
+        ({VIEWER: [MEMBER]}, BELOW, None, "TPU202 warning gs://b; TPU201 ok gs://b"),
+        ({VIEWER: ["group:g@example.com"]}, BELOW, None, "TPU202 warning gs://b; TPU201 unknown gs://b"),
+        ({USER: ["group:g@example.com"]}, BELOW, None, "TPU201 unknown gs://b"),
+        ({USER: [MEMBER]}, BELOW, None, "TPU201 ok gs://b; TPU202 ok gs://b"),
+        # Below what a project is that could not be read is not known.
+        ({}, Unknown("no"), NAMED, "TPU201 warning gs://b"),
+    ],
+)
+def test_what_a_folder_or_an_organisation_may_grant_is_no_error(
+    found: dict[str, list[str]], project: Fact[Project], named: str | None, expected: str
+) -> None:
+    # A bucket of the project that the request names by its number.
+    given = facts(bucket("b", policy(found)), project=project, spec={"service_account": named})
+    by_number = replace(given, wanted=replace(given.wanted, project="1")) if named else given
+
+    assert levels(by_number) == expected
+
+
+def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
+    (finding,) = findings(facts(bucket("b", policy({})), project=BELOW))
+    found = finding.found
+
+    assert found.text == (
+        f"`{ACCOUNT}`, as which the node runs, may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, `{GET}` and "
+        f"`{LIST}`, unless `folders/3`, above project `p`, grants it"
+    )
+    assert found.why is not None
+    assert found.why.endswith("roles of folders and organisations are inherited, and are not read here")
+
+
+@pytest.mark.parametrize(
+    ("use", "found", "expected"),
+    [
+        (
+            BucketUse("b", "x"),
+            {VIEWER: [MEMBER]},
+            ["or say that it is only read: `--data-bucket=gs://b/x` instead of `--bucket`"],
+        ),
+        (BucketUse("b", "x"), {}, []),
+        (BucketUse("b", "x", reads=False), {}, []),
+    ],
+)
+def test_a_bucket_that_may_be_read_may_have_been_meant_for_reading(
+    use: BucketUse, found: dict[str, list[str]], expected: list[str]
+) -> None:
+    given = facts(bucket("b", policy(found), use=use))
+
+    (refused,) = (one.found for one in findings(given) if one.level is Level.ERROR)
+    assert [remedy.text for remedy in refused.remedies[1:]] == expected
