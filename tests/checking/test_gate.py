@@ -1,11 +1,10 @@
-"""What tells one question from another, what is remembered of an answer, and what is said of it."""
+"""The check before a creation: what is asked, what is remembered of an answer, and what is said of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,108 +12,22 @@ import pytest
 from tests.checking.clients import sources
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, one_face, put
-from tpuctl.actions.checking.gate import Gate, failure, question_key, said
+from tpuctl.actions.checking.gate import Gate, failure, said
 from tpuctl.actions.checking.mending import changes
 from tpuctl.clock import ManualClock
 from tpuctl.errors import CheckFailedError
 from tpuctl.events import Event
-from tpuctl.model import Node, NodeSpec, Tier
-from tpuctl.model.spec import DataDisk
+from tpuctl.model import Node, NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.preflight.evaluation import Report
 from tpuctl.preflight.findings import EnableService, Finding, Found, GrantBucketRole, Level, Remedy
-from tpuctl.preflight.grants import Grant
-from tpuctl.preflight.wanted import BucketUse, Purpose, Wanted, Wishes
+from tpuctl.preflight.wanted import BucketUse, Wanted, Wishes
 from tpuctl.sandbox import provision, quotas, request_log
 
 SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
 NAME = NodeName("sandbox", ZONE, "demo")
 WANTED = Wanted(project="sandbox", zone=ZONE, spec=SPEC, name=NAME)
-NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "id": "1"})
-GRANT = Grant(ZONE, "v4", "on-demand", 32, date(2026, 12, 31))
-
-
-def key(wanted: Wanted = WANTED, *accepted: str, identity: str = "google ada") -> str:
-    return question_key(wanted, frozenset(accepted), identity)
-
-
-def with_spec(**changes: Any) -> Wanted:
-    return replace(WANTED, spec=replace(SPEC, **changes))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(WANTED, project="other"),
-        replace(WANTED, zone="us-central2-a"),
-        replace(WANTED, name=replace(NAME, node_id="other")),
-        replace(WANTED, name=None),
-        replace(WANTED, creates=False),
-        replace(WANTED, replaces=NODE),
-        replace(WANTED, purpose=Purpose.SERVE),
-        replace(WANTED, buckets=(BucketUse("data"),)),
-        replace(WANTED, machine="loader"),
-        replace(WANTED, dataset_size=1),
-        replace(WANTED, billing_project="payer"),
-        replace(WANTED, iap=True),
-        replace(WANTED, internal_ip=True),
-        replace(WANTED, grants=(GRANT,)),
-        replace(WANTED, no_billing_outside_grants=True),
-        replace(WANTED, egress_prices={"us-europe": "0.01"}),
-        replace(WANTED, siblings=(SPEC,)),
-        with_spec(accelerator_type="v4-16"),
-        with_spec(runtime_version="tpu-vm-base"),
-        with_spec(topology="2x2x2"),
-        with_spec(tier=Tier.SPOT),
-        with_spec(network="shared"),
-        with_spec(subnetwork="below"),
-        with_spec(internal_ips=True),
-        with_spec(service_account="me@p.iam.gserviceaccount.com"),
-        with_spec(scopes=("storage-ro",)),
-        with_spec(tags=("open",)),
-        with_spec(data_disks=(DataDisk("one"),)),
-        with_spec(shielded_secure_boot=True),
-        with_spec(kept={"networkConfigs": [{"network": "kept"}]}),
-    ],
-)
-def test_whatever_a_rule_looks_at_makes_another_question(other: Wanted) -> None:
-    assert key(other) != key()
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (replace(WANTED, replaces=NODE), replace(WANTED, replaces=replace(NODE, id="2"))),
-        (replace(WANTED, siblings=(SPEC,)), replace(WANTED, siblings=(SPEC, SPEC))),
-        (replace(WANTED, siblings=(SPEC,)), replace(WANTED, siblings=(replace(SPEC, tier=Tier.SPOT),))),
-        (replace(WANTED, siblings=(SPEC,)), replace(WANTED, siblings=(replace(SPEC, internal_ips=True),))),
-        (replace(WANTED, siblings=(SPEC,)), replace(WANTED, siblings=(replace(SPEC, data_disks=(DataDisk("a"),)),))),
-        (replace(WANTED, buckets=(BucketUse("a", "x"),)), replace(WANTED, buckets=(BucketUse("a", "y"),))),
-        (replace(WANTED, buckets=(BucketUse("a"),)), replace(WANTED, buckets=(BucketUse("a", writes=False),))),
-        (replace(WANTED, grants=(GRANT,)), replace(WANTED, grants=(replace(GRANT, count=31),))),
-    ],
-)
-def test_so_does_each_part_of_it(one: Wanted, other: Wanted) -> None:
-    assert key(one) != key(other)
-
-
-def test_who_asks_and_what_is_accepted_make_another_question() -> None:
-    assert len({key(), key(identity="google bob"), key(WANTED, "TPU101"), key(WANTED, "TPU101", "TPU105")}) == 4
-    assert key(WANTED, "TPU101", "TPU105") == key(WANTED, "TPU105", "TPU101")
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        replace(WANTED),
-        with_spec(labels={"team": "a"}),
-        with_spec(metadata={"startup-script": "true"}),
-        with_spec(description="mine"),
-        with_spec(named=frozenset({"tier"})),
-    ],
-)
-def test_what_no_rule_looks_at_is_the_same_question(same: Wanted) -> None:
-    assert key(same) == key()
+NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "acceleratorType": "v4-8"})
 
 
 class Kept(dict[str, Any]):
@@ -163,19 +76,193 @@ def limit(sandbox: Sandbox, value: int) -> None:
 
 
 def test_what_is_remembered_says_the_same_again_and_asks_nothing(sandbox: Sandbox, memory: Kept) -> None:
-    """What was accepted stays so; what could not be read for good is remembered as that."""
+    """What could not be read for good is remembered as that."""
     provision.add_bucket(sandbox.world, "far", location="EU")
     provision.add_bucket(sandbox.world, "mars", location="MARS-CENTRAL1")
-    uses = (BucketUse("far", reads=False), BucketUse("mars", reads=False))
-    spec = replace(SPEC, accelerator_type="v2-8")
-    name = replace(NAME, zone="europe-west4-a")
-    provision.add_bucket(sandbox.world, "old", location="EUROPE-WEST4", versioning={"enabled": True})
-    uses = (*uses, BucketUse("old", reads=False))
+    provision.add_bucket(sandbox.world, "old", location="US-CENTRAL1", versioning={"enabled": True})
+    wishes = {"buckets": tuple(BucketUse(name, reads=False) for name in ("far", "mars", "old"))}
+    with pytest.raises(CheckFailedError, match="TPU101"):
+        check(gate(sandbox, memory, **wishes))
+    assert memory == {}
 
-    first = check(gate(sandbox, memory, "TPU301", buckets=uses), name, spec=spec)
+    provision.add_bucket(sandbox.world, "far", location="US")
+    spec, name = replace(SPEC, accelerator_type="v2-8"), replace(NAME, zone="us-central1-b")
+    first = check(gate(sandbox, memory, **wishes), name, spec=spec)
     before = requests(sandbox)
-    second = check(gate(sandbox, memory, "TPU301", buckets=uses), name, spec=spec)
 
-    assert (second, requests(sandbox)) == (first, before)
-    assert [line.partition(" ")[0] for line in first[:-1]] == sorted(line.partition(" ")[0] for line in first[:-1])
-    assert first[-1].startswith("not checked, since it could not be read: TPU101")
+    assert check(gate(sandbox, memory, **wishes), name, spec=spec) == first
+    assert requests(sandbox) == before
+    assert [line.split(" ")[0] for line in first] == ["TPU101", "TPU107", "not"]
+    assert first[-1] == "not checked, since it could not be read: TPU101 (`tpuctl check` says why)"
+    assert len(memory) == 1
+
+
+def test_a_good_answer_without_a_word_is_remembered_too(sandbox: Sandbox, memory: Kept) -> None:
+    limit(sandbox, 8)
+    assert check(gate(sandbox, memory)) == []
+    before = requests(sandbox)
+
+    assert (check(gate(sandbox, memory)), requests(sandbox), list(memory.values())) == ([], before, [[]])
+
+
+def test_what_could_not_be_read_just_now_is_asked_again(sandbox: Sandbox, memory: Kept) -> None:
+    sandbox.fault("http-error", method="compute.firewalls.list", status=503, count=0)
+
+    assert [line.partition(":")[0] for line in check(gate(sandbox, memory))] == [
+        "not checked, since it could not be read"
+    ]
+    assert memory == {}
+
+
+def test_a_node_that_has_passed_is_not_asked_about_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+    """Nor is said again what was said of it."""
+    provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2", versioning={"enabled": True})
+    one, seen = gate(sandbox, memory, buckets=(BucketUse("data", reads=False),)), []
+    for seconds in (0, 599, 2):
+        sandbox.advance(seconds=seconds)
+        memory.clear()
+        before = requests(sandbox)
+        seen.append((len(check(one)), requests(sandbox) > before))
+
+    assert seen == [(1, True), (0, False), (1, True)]
+
+
+def test_answers_serve_all_nodes_of_a_run_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+    """What is asked for one of them only is asked all the same."""
+    one, asked = gate(sandbox, memory), []
+    for name, minutes, seconds in (("a", 0, 0), ("b", 10, 0), ("c", 0, 1)):
+        sandbox.advance(minutes=minutes, seconds=seconds)
+        before = requests(sandbox)
+        check(one, replace(NAME, node_id=name))
+        asked.append(requests(sandbox) > before)
+
+    assert asked == [True, False, True]
+
+
+def test_what_was_changed_is_asked_anew(sandbox: Sandbox, memory: Kept) -> None:
+    one = gate(sandbox, memory)
+    provision.set_services(sandbox.world, {"compute.googleapis.com": False})
+    before = one.report(WANTED).of(Level.ERROR)
+    provision.set_services(sandbox.world, {"compute.googleapis.com": True})
+    still = one.report(WANTED).of(Level.ERROR)
+    one.forget()
+
+    assert (before, one.report(WANTED).of(Level.ERROR)) == (still, ())
+    assert "TPU501" in {finding.id for finding in still}
+
+
+@pytest.mark.parametrize(("value", "passes"), [(15, False), (16, True)])
+def test_the_others_of_a_run_count_and_the_node_itself_once(
+    sandbox: Sandbox, memory: Kept, *, value: int, passes: bool
+) -> None:
+    limit(sandbox, value)
+    one = gate(sandbox, memory)
+    one.siblings = {NAME: SPEC, replace(NAME, node_id="other"): SPEC}
+
+    if passes:
+        check(one)
+        return
+    with pytest.raises(CheckFailedError, match="16 cores are needed"):
+        check(one)
+
+
+def test_what_goes_first_leaves_its_share(sandbox: Sandbox, memory: Kept) -> None:
+    put(sandbox)
+    limit(sandbox, 8)
+
+    with pytest.raises(CheckFailedError, match="TPU401"):
+        check(gate(sandbox, memory))
+    check(gate(sandbox, memory), replaces=NODE)
+
+
+def test_who_accepts_all_is_asked_nothing(sandbox: Sandbox, memory: Kept) -> None:
+    limit(sandbox, 0)
+
+    assert (check(gate(sandbox, memory, "all")), requests(sandbox), memory) == ([], 0, {})
+
+
+@one_face
+def test_that_a_node_is_fine_does_not_let_it_be_made_again(tpuctl: Console, sandbox: Sandbox) -> None:
+    """Of a node that is there nobody asks what making it takes, such as a quota, or a grant that it comes out of."""
+    tpuctl("create", "demo", *UP[2:])
+    sandbox.advance(hours=1)
+    assert tpuctl("check", "demo")[2] == 0
+    tpuctl("delete", "demo", "--yes", "--zone", ZONE)
+    limit(sandbox, 0)
+
+    _, err, code = tpuctl("up", "demo", "--yes")
+
+    assert (code, "TPU401" in err, sandbox.changes()) == (9, True, ["create", "delete"])
+
+
+def finding(id_: str, level: Level = Level.ERROR, *remedies: Remedy, accepted: bool = False, **more: Any) -> Finding:
+    found = Found(level=level, subject="thing", text=f"`thing` of {id_}", remedies=remedies, **more)
+    return Finding(id_, "", found, accepted=accepted)
+
+
+@pytest.mark.parametrize(
+    ("errors", "message", "hint"),
+    [
+        (
+            (finding("TPU101"),),
+            "demo was not created: the check found 1 error\n  TPU101 `thing` of TPU101",
+            "mend it, or go on all the same with `--skip-check TPU101`",
+        ),
+        (
+            (
+                finding("TPU101", Level.ERROR, Remedy("do it", "a command"), Remedy("or not"), why="it costs"),
+                finding("TPU101"),
+                finding("TPU105"),
+            ),
+            (
+                "demo was not created: the check found 3 errors\n"
+                "  TPU101 `thing` of TPU101\n    it costs\n    → do it: `a command`\n    → or not\n"
+                "  TPU101 `thing` of TPU101\n  TPU105 `thing` of TPU105"
+            ),
+            "mend it, or go on all the same with `--skip-check TPU101 --skip-check TPU105`",
+        ),
+    ],
+)
+def test_an_error_names_what_mends_it_and_how_to_do_without(
+    errors: tuple[Finding, ...], message: str, hint: str
+) -> None:
+    error = failure(errors, "demo")
+
+    assert (error.message, error.hint) == (message, hint)
+
+
+def test_warnings_are_lines_and_what_could_not_be_read_is_one() -> None:
+    found = (
+        finding("TPU101", accepted=True),
+        finding("TPU105", Level.WARNING),
+        finding("TPU106", Level.WARNING, accepted=True),
+        finding("TPU401", Level.UNKNOWN),
+        finding("TPU201", Level.UNKNOWN),
+        finding("TPU401", Level.UNKNOWN),
+        finding("TPU107", Level.NOTE),
+        finding("TPU102", Level.OK),
+    )
+
+    assert said(found) == [
+        "TPU101 `thing` of TPU101 (accepted)",
+        "TPU105 `thing` of TPU105",
+        "not checked, since it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
+    ]
+    assert said(found[-2:]) == []
+
+
+def test_each_change_that_would_mend_something_is_made_once_the_worst_first() -> None:
+    enable, grant = EnableService("p", "a"), GrantBucketRole("b", "r", "m")
+    other, needless = EnableService("p", "b"), EnableService("p", "c")
+
+    def mends(level: Level, *done: EnableService | GrantBucketRole) -> Finding:
+        return finding("TPU1", level, Remedy("by hand"), *(Remedy.by(change, "so") for change in done))
+
+    report = Report(
+        (
+            *(mends(Level.ERROR, enable), mends(Level.WARNING, grant, enable), mends(Level.UNKNOWN, other)),
+            *(mends(Level.NOTE, needless), mends(Level.OK, needless)),
+        )
+    )
+
+    assert changes(report) == (enable, grant, other)

@@ -8,54 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
-from tests.checking.clients import sources
+from tests.checking.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.actions.checking.gathering import Gathering
 from tpuctl.clock import ManualClock
-from tpuctl.errors import AccessError
 from tpuctl.model import NodeSpec, Tier
 from tpuctl.model.spec import DataDisk
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.wanted import BucketUse, Wanted
 from tpuctl.sandbox import provision, request_log
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-ZONE, OTHER = "us-central2-b", "europe-west4-a"
-SPEC = NodeSpec(
-    accelerator_type="v4-8",
-    runtime_version="tpu-ubuntu2204-base",
-    tier=Tier.RESERVED,
-    data_disks=(DataDisk("one"), DataDisk(f"projects/sandbox/zones/{ZONE}/disks/two")),
-)
-# Everything that can be asked for, but what other zones offer: the bucket is beside the node.
-WHOLE = Wanted(project="sandbox", zone=ZONE, spec=SPEC, machine="loader", buckets=(BucketUse("near", "train"),))
-
-
-@pytest.fixture
-def gathering(sandbox: Sandbox, clock: ManualClock) -> Callable[[], Gathering]:
-    """What begins to gather anew, in a project that has a thing of each kind, some of them twice."""
-    world = sandbox.world
-    with world.write() as session:
-        for project in ("sandbox", "host"):
-            provision.add_project(session, project)
-        for name, location in (("near", "US-CENTRAL2"), ("far", "EUROPE-WEST1")):
-            provision.add_bucket(session, name, location=location)
-            provision.add_object(session, name, "train/0", b"abc")
-        provision.add_disk(session, "one", zone=ZONE)
-        provision.add_disk(session, "two", zone=ZONE)
-        provision.add_disk(session, "two", zone=OTHER, sizeGb="77")
-        provision.add_instance(session, "loader", zone=ZONE)
-        provision.add_instance(session, "other", zone=OTHER)
-        provision.add_network(session, "shared", project="host")
-        provision.add_subnetwork(session, "below", region="europe-west4", network="shared", project="host")
-        provision.add_firewall(session, "only-here", project="host", network="shared")
-    return lambda: Gathering(sources(sandbox), clock, timedelta(seconds=15))
 
 
 def asked(sandbox: Sandbox) -> Counter[str]:
@@ -107,95 +73,6 @@ def test_what_no_rule_needs_is_not_asked_for(
                        ("bucket.layout", "/storageLayout"), ("bucket.caller", "/testPermissions")):  # fmt: skip
         is_asked = name not in missing and not (name.startswith("bucket.") and "buckets" in missing)
         assert (part in paths) is is_asked, name
-
-
-def needs(facts: Facts) -> dict[str, Any]:
-    """Return, of what could not be read, the permission that would answer it."""
-    about = [(entry.name, getattr(facts, entry.name)) for entry in fields(facts)]
-    about += [(f"bucket.{entry.name}", getattr(one, entry.name)) for one in facts.buckets for entry in fields(one)]
-    about += [(name, fact) for _, each in about if isinstance(each, dict) for name, fact in each.items()]
-    return {name: fact.permission for name, fact in about if isinstance(fact, Unknown)}
-
-
-def test_who_may_read_nothing_learns_each_permission(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
-    provision.add_project(sandbox.world, "closed", denied=["*"])
-    provision.add_bucket(sandbox.world, "shut", location="US-CENTRAL2", project="closed", denied=["*"])
-
-    facts = gathering().facts(replace(WHOLE, project="closed", buckets=(BucketUse("shut"),)), NOW)
-
-    assert needs(facts) == {
-        "project": "resourcemanager.projects.get",
-        "types": "tpu.acceleratortypes.list",
-        "versions": "tpu.runtimeversions.list",
-        "held": "tpu.nodes.list",
-        "quotas": "serviceusage.quotas.get",
-        "region_quotas": "compute.regions.get",
-        "services": "serviceusage.services.list",
-        "billing": "resourcemanager.projects.get",
-        "compute.vmExternalIpAccess": "orgpolicy.policy.get",
-        "compute.requireOsLogin": "orgpolicy.policy.get",
-        "compute.requireShieldedVm": "orgpolicy.policy.get",
-        "network": "compute.networks.get",
-        "subnetwork": "compute.subnetworks.get",
-        "firewalls": "compute.firewalls.list",
-        "machine": "compute.instances.list",
-        "one": "compute.disks.get",
-        "reservations": "tpu.reservations.list",
-        "project_policy": "resourcemanager.projects.getIamPolicy",
-        "bucket.bucket": "storage.buckets.get",
-        "bucket.layout": "storage.objects.list",
-        "bucket.policy": "storage.buckets.getIamPolicy",
-        "bucket.contents": "storage.objects.list",
-    }
-    # What the caller may do takes no permission, and is nothing here.
-    assert facts.buckets[0].caller == Known(frozenset())
-    # The other disk is another project's, as its path says.
-    assert isinstance(facts.disks[f"projects/sandbox/zones/{ZONE}/disks/two"], Known)
-
-
-@pytest.mark.parametrize(
-    ("permission", "buckets", "missing"),
-    [
-        ("storage.anywhereCaches.list", (BucketUse("apart"),), {"bucket.caches": "storage.anywhereCaches.list"}),
-        ("iam.roles.get", (BucketUse("apart"),), {"projects/closed/roles/mine": "iam.roles.get"}),
-    ],
-)
-def test_one_permission_that_is_lacking(
-    gathering: Callable[[], Gathering],
-    sandbox: Sandbox,
-    permission: str,
-    buckets: tuple[BucketUse, ...],
-    missing: dict[str, str],
-) -> None:
-    account = "me@closed.iam.gserviceaccount.com"
-    provision.add_project(sandbox.world, "closed", denied=[permission])
-    provision.add_role(sandbox.world, "mine", project="closed", includedPermissions=["storage.objects.get"])
-    provision.add_bucket(sandbox.world, "apart", location="EU", project="closed", denied=[permission])
-    bindings = [{"role": "projects/closed/roles/mine", "members": [f"serviceAccount:{account}"]}]
-    provision.set_iam_policy(sandbox.world, bindings, bucket="apart")
-    spec = replace(SPEC, data_disks=(), service_account=account)
-
-    facts = gathering().facts(replace(WHOLE, project="closed", spec=spec, machine=None, buckets=buckets), NOW)
-
-    assert needs(facts) == missing
-
-
-def test_a_role_that_no_table_has_is_read(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
-    account = "me@sandbox.iam.gserviceaccount.com"
-    for name, permission in (("reader", "storage.objects.get"), ("lister", "storage.objects.list")):
-        provision.add_role(sandbox.world, name, includedPermissions=[permission])
-    bindings = [
-        {"role": f"projects/sandbox/roles/{name}", "members": [f"serviceAccount:{account}"]}
-        for name in ("reader", "lister")
-    ]
-    provision.set_iam_policy(sandbox.world, bindings, bucket="near")
-
-    facts = gathering().facts(replace(WHOLE, spec=replace(SPEC, service_account=account)), NOW)
-
-    assert facts.roles == {
-        "projects/sandbox/roles/reader": Known(frozenset({"storage.objects.get"})),
-        "projects/sandbox/roles/lister": Known(frozenset({"storage.objects.list"})),
-    }
 
 
 # As unlike the whole one as can be.
@@ -289,34 +166,6 @@ def test_each_node_has_the_whole_time(gathering: Callable[[], Gathering], clock:
     assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
 
 
-@pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list", "*"])
-def test_zones_that_did_not_answer_are_named_once(
-    gathering: Callable[[], Gathering], sandbox: Sandbox, method: str
-) -> None:
-    methods = [
-        f"tpu.projects.locations.{name}" for name in ("nodes.list", "queuedResources.list") if method in {name, "*"}
-    ]
-    for one in methods:
-        sandbox.fault("unreachable", zone=OTHER, method=one)
-
-    held = gathering().facts(WHOLE, NOW).held
-
-    assert isinstance(held, Known)
-    assert held.value.unreachable == (OTHER,)
-
-
-@pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list"])
-def test_half_of_what_a_project_holds_is_not_what_it_holds(
-    gathering: Callable[[], Gathering], sandbox: Sandbox, method: str
-) -> None:
-    sandbox.fault("http-error", status=503, method=f"tpu.projects.locations.{method}", count=0)
-
-    held = gathering().facts(WHOLE, NOW).held
-
-    assert isinstance(held, Unknown)
-    assert held.is_passing
-
-
 def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
     gathering: Callable[[], Gathering], sandbox: Sandbox
 ) -> None:
@@ -332,14 +181,3 @@ def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
     assert {path.split("?")[0].rpartition("/")[2] for path in asked(sandbox)} == {
         "acceleratorTypes", "consumerQuotaMetrics", "nodes", "queuedResources", "near", "iam", "o",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("ask", ["facts", "everywhere"])
-def test_a_project_that_does_not_exist_ends_it(gathering: Callable[[], Gathering], ask: str) -> None:
-    wanted = replace(WHOLE, project="nobodys-project")
-    one = gathering()
-
-    with pytest.raises(AccessError, match="no project") as raised:
-        one.facts(wanted, NOW) if ask == "facts" else one.everywhere(wanted)
-
-    assert raised.value.error_id == "iam-project-not-found"

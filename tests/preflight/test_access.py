@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,7 +45,9 @@ def access(
 ) -> dict[str, Access]:
     """What is resolved where the bucket belongs to project p, number 1, whose policy is empty unless it is given."""
     found = project or policy({})
-    given: dict[str, Any] = {"project": "1", "projects": {"p": found, "1": found}, "roles": roles or {}} | about
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    given: dict[str, Any] = {"project": "1", "projects": {"p": found, "1": found}, "roles": roles or {}, "now": now}
+    given |= about
     return resolve(account, Policies(bucket=bucket, **given))
 
 
@@ -145,6 +148,16 @@ _SURE = {
         Unknown("you may not", "storage.buckets.getIamPolicy"),
         policy({USER: [MEMBER]}),
         f"create,delete,get,list {USER} serviceAccount:A its project",
+    ),
+    "a grant that still lasts": (
+        policy({VIEWER: [MEMBER]}, 'request.time < timestamp("2026-01-01T00:00:01Z")'),
+        None,
+        f"get,list {VIEWER} serviceAccount:A the bucket",
+    ),
+    "a grant that has just ended": (
+        policy({VIEWER: [MEMBER]}, 'request.time < timestamp("2026-01-01T00:00:00Z")'),
+        None,
+        "",
     ),
     "a condition, and a role without one": (
         Known(IamPolicy((*policy({VIEWER: [MEMBER]}, "c").value.bindings, *policy({VIEWER: [MEMBER]}).value.bindings))),

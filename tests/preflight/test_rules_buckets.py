@@ -21,8 +21,9 @@ from tests.preflight.bucket_facts import (
 )
 from tpuctl.model.bucket import Bucket, Contents, Placement
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
+from tpuctl.preflight.findings import Level
 from tpuctl.preflight.rules import buckets
-from tpuctl.preflight.wanted import BucketUse
+from tpuctl.preflight.wanted import BucketUse, Purpose
 
 
 def test_the_rules_are_in_the_order_of_their_ids_and_all_are_explained() -> None:
@@ -93,17 +94,6 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
                 f"so it stays open where it is, {_OPEN}",
                 _ASK,
                 True,
-            ),
-        ),
-        (
-            Unknown("requester pays", error_id="storage-requester-pays"),
-            None,
-            (
-                "unknown",
-                "`gs://b` could not be read: requester pays",
-                f"so it stays open where it is, {_OPEN}",
-                "name the project that pays, such as `--billing-project=p`",
-                False,
             ),
         ),
     ],
@@ -188,6 +178,13 @@ def test_there_is_something_to_read(use: BucketUse, contents: Any, said: list[tu
     assert said_by("TPU108", facts_of(a_bucket(), use, contents=contents)) == said
 
 
+def test_who_serves_from_an_empty_bucket_has_nothing_to_serve() -> None:
+    empty = facts_of(a_bucket(), contents=Known(Contents(0, 0, is_complete=True)), wanted={"purpose": Purpose.SERVE})
+
+    (found,) = findings_of("TPU108", empty)
+    assert (found.level, found.why) == (Level.WARNING, "a program that reads it finds no data")
+
+
 def test_a_listing_that_was_refused_names_the_permission() -> None:
     (refused,) = findings_of("TPU108", facts_of(a_bucket(), contents=_LISTING))
     (late,) = findings_of("TPU108", facts_of(a_bucket(), contents=LATE))
@@ -208,9 +205,8 @@ def test_a_listing_that_was_refused_names_the_permission() -> None:
     )
 
 
-def test_a_listing_that_nobody_pays_for_names_who_could() -> None:
+@pytest.mark.parametrize("id_", ["TPU102", "TPU108"])
+def test_of_a_bucket_that_nobody_pays_for_only_that_is_said(id_: str) -> None:
     unpaid = Unknown("it pays", permission="storage.objects.list", error_id="storage-requester-pays")
 
-    (found,) = findings_of("TPU108", facts_of(a_bucket(**PAYS), contents=unpaid))
-
-    assert [remedy.text for remedy in found.remedies] == ["name the project that pays, such as `--billing-project=p`"]
+    assert findings_of(id_, facts_of(unpaid, contents=unpaid)) == []

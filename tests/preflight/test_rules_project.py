@@ -102,14 +102,14 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
         (REFUSED, "ask for the permission `the.permission` on project `p`", "the.permission", False),
         (
             LATE,
-            "check again; reading it takes the permission `serviceusage.services.list` on project `p`",
-            "serviceusage.services.list",
+            "check again; reading it takes the permission `serviceusage.services.get` on project `p`",
+            "serviceusage.services.get",
             True,
         ),
         (
             Unknown("the API is disabled"),
-            "mend that and check again; reading it takes the permission `serviceusage.services.list` on project `p`",
-            "serviceusage.services.list",
+            "mend that and check again; reading it takes the permission `serviceusage.services.get` on project `p`",
+            "serviceusage.services.get",
             False,
         ),
     ],

@@ -220,7 +220,7 @@ HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` 
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
-        (facts(quotas=limits(quota(REGION, 23)), held=DEAD), [("warning", "us-central2", HELD_BY_DEAD)]),
+        (facts(quotas=limits(quota(REGION, 23)), held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
         (facts(quotas=limits(quota(REGION, 24)), held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
         (facts(quotas=SLOW, held=DEAD), [("note", "us-central2", HELD_BY_DEAD)]),
         (facts(wanted(creates=False), quotas=limits(quota(REGION, 0)), held=DEAD), []),

@@ -124,9 +124,11 @@ def _wishes(settings: Settings, purpose: Purpose | None, machine: str | None) ->
 
 
 def _prices(settings: Settings) -> dict[str, str]:
-    from tpuctl.colocation import own_prices  # noqa: PLC0415  # completion and --help need not wait for it
-
     prices = settings.pairs("egress_prices")
+    if not prices:
+        return prices
+    from tpuctl.colocation import own_prices  # noqa: PLC0415  # few have prices of their own
+
     try:
         own_prices(prices)
     except ValueError as error:

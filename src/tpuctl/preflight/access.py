@@ -6,10 +6,12 @@ policies and access boundaries are not seen here, and callers say so where it ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tpuctl.clock import parse_timestamp
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 from tpuctl.preflight.facts import OBJECT_PERMISSIONS
 from tpuctl.preflight.roles import permissions as listed_permissions
@@ -17,6 +19,7 @@ from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from tpuctl.model.iam import Binding, IamPolicy
     from tpuctl.preflight.facts import BucketFacts, Facts
@@ -27,6 +30,8 @@ WRITE = ("storage.objects.create", "storage.objects.delete")
 # Members that stand for whoever has a basic role in a project [documentation: convenience values].
 _BASIC_ROLES = {"projectOwner": "roles/owner", "projectEditor": "roles/editor", "projectViewer": "roles/viewer"}
 _BUCKET = "the bucket"
+# What the console writes for a grant that ends.
+_ENDS = re.compile(r"""\s*request\.time\s*<\s*timestamp\(["']([^"']+)["']\)\s*""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class Policies:
     `project` is the one that the bucket belongs to, by id or number, nothing where that is not known; `projects` has the
     policies of projects, each by its id and by its number; `roles` what roles permit that the table of `roles.py` lacks.
     Without uniform access objects may have access lists of their own; where public access is prevented a grant to
-    everybody has no effect [documentation of Cloud Storage].
+    everybody has no effect [documentation of Cloud Storage]. A grant that ends at a time counts until then, by `now`.
     """
 
     bucket: Fact[IamPolicy]
@@ -84,6 +89,7 @@ class Policies:
     roles: Mapping[str, Fact[frozenset[str]]] = field(default_factory=dict)
     has_uniform_access: bool = True
     prevents_public_access: bool = False
+    now: datetime | None = None
 
     @classmethod
     def of(cls, bucket: BucketFacts, facts: Facts) -> Policies | None:
@@ -100,6 +106,7 @@ class Policies:
             roles=facts.roles,
             has_uniform_access=about is not None and about.uniform_access,
             prevents_public_access=access.get("publicAccessPrevention") == "enforced",
+            now=facts.now,
         )
 
 
@@ -192,13 +199,16 @@ def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
         places.append(("its project", policies.projects.get(policies.project)))
     for place, policy in places:
         for binding in policy.value.bindings if isinstance(policy, Known) else ():
+            condition = _condition(binding, policies)
+            if condition is None:
+                continue
             permits = _permits(binding.role, policies)
             if isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS):
                 continue
             for member in binding.members:
                 doubts = _membership(account, member, policies)
                 if doubts is not None:
-                    yield _Entry(binding.role, member, place, permits, doubts + _condition(binding))
+                    yield _Entry(binding.role, member, place, permits, doubts + condition)
 
 
 def _permits(role: str, policies: Policies) -> Fact[frozenset[str]]:
@@ -235,20 +245,28 @@ def _by_basic_role(account: str, role: str, project: str, policies: Policies) ->
         return (_no_policy(project, policy),)
     found: tuple[Doubt, ...] | None = None
     for binding in policy.value.bindings:
-        for member in binding.members if binding.role == role else ():
+        condition = _condition(binding, policies)
+        for member in binding.members if binding.role == role and condition is not None else ():
             # A project's own policy has no such members, so that this ends.
             doubts = None if member.partition(":")[0] in _BASIC_ROLES else _membership(account, member, policies)
             if doubts is None:
                 continue
-            doubts += _condition(binding)
+            doubts += condition or ()
             if not doubts:
                 return ()
             found = (found or ()) + doubts
     return found
 
 
-def _condition(binding: Binding) -> tuple[Doubt, ...]:
-    return (Doubt(f"`{binding.role}` is granted only where `{binding.condition}`"),) if binding.condition else ()
+def _condition(binding: Binding, policies: Policies) -> tuple[Doubt, ...] | None:
+    """Return what a condition leaves open; nothing at all (`None`) for a grant that has ended."""
+    if not binding.condition:
+        return ()
+    ends = _ENDS.fullmatch(binding.condition)
+    end = parse_timestamp(ends[1]) if ends else None
+    if end is None or policies.now is None:
+        return (Doubt(f"`{binding.role}` is granted only where `{binding.condition}`"),)
+    return () if policies.now < end else None
 
 
 def _no_policy(project: str, policy: Unknown | None) -> Doubt:

@@ -27,6 +27,8 @@ OBJECT_PERMISSIONS = (
 )
 TPU, COMPUTE, STORAGE = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
 IAP = "iap.googleapis.com"
+# What `diagnosis` calls the refusal of a request that names nobody who pays.
+_REQUESTER_PAYS = "storage-requester-pays"
 EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (
     "compute.vmExternalIpAccess",
     "compute.requireOsLogin",
@@ -59,6 +61,13 @@ class BucketFacts:
     caller: Fact[frozenset[str]] | None = None
     contents: Fact[Contents] | None = None
     caches: Fact[tuple[AnywhereCache, ...]] | None = None
+
+    @property
+    def is_unpaid(self) -> bool:
+        """Tell whether it could not be read since the requester pays, and nobody does."""
+        from tpuctl.preflight.fact import Unknown  # noqa: PLC0415  # beside its use
+
+        return isinstance(self.bucket, Unknown) and self.bucket.error_id == _REQUESTER_PAYS
 
     @property
     def placement(self) -> Placement | None:

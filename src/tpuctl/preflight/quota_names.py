@@ -51,7 +51,8 @@ class Pool:
         """Return what a metric's or a limit's name counts, or nothing where it names no generation."""
         words = _words(text)
         generation = next(filter(None, (_generation(word, words) for word in words)), None)
-        if generation is None:
+        # What reserved capacity may hold is a quota of its own, 0 for who has none [documentation of quotas].
+        if generation is None or "reserved" in words:
             return None
         kind = "pod" if "pod" in words and generation in _OF_SLICES else "serving" if "serving" in words else ""
         return cls(generation, not words.isdisjoint({"preemptible", "spot"}), kind)

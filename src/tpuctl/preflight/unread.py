@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# Of these the service writes paragraphs, each time the same, which TPU501 and TPU502 tell once.
+_TOLD_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
+
+
+def reason(fact: Unknown) -> str:
+    """Return why it could not be read, in short where another finding says the rest."""
+    return fact.reason.partition(". ")[0] if fact.error_id in _TOLD_ELSEWHERE else fact.reason
+
+
 def unread(
     fact: Unknown | Absent, subject: str, what: str, *, permission: str, project: str, also: Sequence[str] = ()
 ) -> Found:
@@ -30,7 +39,7 @@ def unread(
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
-        text=f"{what} could not be read: {unknown.reason}",
+        text=f"{what} could not be read: {reason(unknown)}",
         remedies=(Remedy(advice), *map(Remedy, also)),
         facts={"permission": needed},
         is_passing=unknown.is_passing,

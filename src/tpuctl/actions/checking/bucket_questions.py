@@ -32,18 +32,23 @@ class BucketQuestions:
         if self._use.reads:
             self._contents()
 
-    def follow_up(self) -> Placement | None:
-        """Wait for the first answers and put what follows from them; return where the bucket is, where that is known."""
-        answer = self._asking.answer
-        bucket = answer(self._bucket())
+    def follow_bucket(self) -> Placement | None:
+        """Wait for the bucket and put what follows from it; return where it is, where that is known."""
+        bucket = self._asking.answer(self._bucket())
         if isinstance(bucket, Unknown):
             self._layout()
-        if isinstance(answer(self._policy()), Unknown):
-            self._caller()
         placement = bucket.value.placement if isinstance(bucket, Known) else None
         if self._has_use_for_caches(placement):
             self._caches()
         return placement
+
+    def follow_policy(self) -> BucketFacts:
+        """Wait for the policy and put what follows from it; return what the first answers say."""
+        answer = self._asking.answer
+        policy = answer(self._policy())
+        if isinstance(policy, Unknown):
+            self._caller()
+        return BucketFacts(use=self._use, bucket=answer(self._bucket()), policy=policy)
 
     def facts(self) -> BucketFacts:
         """Wait for all answers and return them."""

@@ -79,7 +79,9 @@ class Gathering:
         for bucket in buckets:
             bucket.put()
         for bucket in buckets:
-            bucket.follow_up()
+            bucket.follow_bucket()
+        for bucket in buckets:
+            bucket.follow_policy()
         offers = answer(questions.offers())
         _check_project(offers)
         return Everywhere(
@@ -97,11 +99,13 @@ class Gathering:
         def if_created(question: Callable[[], Question[T]], *, needed: bool = True) -> Fact[T] | None:
             return answer(question()) if creates and needed else None
 
-        placements = [bucket.follow_up() for bucket in buckets]
+        # What the most follows from comes first: an answer that does not come leaves no time for what follows it.
+        placements = [bucket.follow_bucket() for bucket in buckets]
         types = if_created(questions.types)
         _check_project(types)
         offers = questions.offers() if _is_wanted_elsewhere(wanted, types, placements) else None
-        facts = Facts(
+        roles = self._roles(questions, wanted, buckets, now)
+        return Facts(
             now=now,
             wanted=wanted,
             project=answer(questions.project()),
@@ -122,15 +126,19 @@ class Gathering:
             project_policy=answer(questions.policy()) if buckets else None,
             buckets=tuple(bucket.facts() for bucket in buckets),
             offers=answer(offers) if offers else None,
+            roles={name: answer(question) for name, question in roles.items()},
         )
-        return self._with_roles(questions, facts)
 
-    def _with_roles(self, questions: Questions, facts: Facts) -> Facts:
-        """Return the facts with the permissions of those roles that no table knows."""
-        from dataclasses import replace  # noqa: PLC0415  # a name of the standard library that reads better here
-
-        roles = {name: questions.role(name) for name in roles_to_read(facts)}
-        return replace(facts, roles={name: self._asking.answer(question) for name, question in roles.items()})
+    def _roles(
+        self, questions: Questions, wanted: Wanted, buckets: Sequence[BucketQuestions], now: datetime
+    ) -> dict[str, Question[frozenset[str]]]:
+        """Wait for the policies and ask for the permissions of those roles that no table knows."""
+        if not buckets:
+            return {}
+        first = tuple(bucket.follow_policy() for bucket in buckets)
+        project, policy = (self._asking.answer(question()) for question in (questions.project, questions.policy))
+        known_by_now = Facts(now=now, wanted=wanted, project=project, project_policy=policy, buckets=first)
+        return {name: questions.role(name) for name in roles_to_read(known_by_now)}
 
     def _held(self, questions: Questions) -> Fact[Held]:
         """Return what the project holds; what is not known of one half is not known of the whole."""

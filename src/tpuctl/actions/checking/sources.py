@@ -109,7 +109,7 @@ class ProjectSource(Protocol):
         """Return who may do what in it; needs resourcemanager.projects.getIamPolicy."""
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
-        """Return which of some services are enabled; needs serviceusage.services.list."""
+        """Return which of some services are enabled; needs serviceusage.services.get."""
 
     def enable(self, project: str, service: str) -> None:
         """Enable a service; returns once that has ended."""

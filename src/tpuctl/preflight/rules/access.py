@@ -141,7 +141,7 @@ def _judged(facts: Facts) -> Iterator[_Judged]:
     account = facts.account
     for bucket, names in _needs(facts) if account else ():
         policies = Policies.of(bucket, facts)
-        if account is None or policies is None:
+        if account is None or policies is None or bucket.is_unpaid:
             continue
         whole = _Judged(
             rule="TPU201",

@@ -105,10 +105,7 @@ def _unreachable(wanted: Wanted, zones: tuple[str, ...], subject: str) -> Found:
         text=f"what is in {listed} could not be read: {'it' if len(zones) == 1 else 'they'} did not answer",
         why="what the project holds there counts against quota and grants, and may have the same name",
         remedies=(
-            Remedy(
-                "check again; reading it takes the permissions `tpu.nodes.list` and `tpu.queuedresources.list` on project "
-                f"`{wanted.project}`"
-            ),
+            Remedy(f"check again; reading it takes the permission `tpu.nodes.list` on project `{wanted.project}`"),
         ),
         facts={"unreachable": list(zones), "permission": "tpu.nodes.list"},
         is_passing=True,

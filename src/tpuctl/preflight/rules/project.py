@@ -48,7 +48,7 @@ def services(facts: Facts) -> Iterator[Found]:
         case Unknown() | Absent() as fact:
             names = " and ".join(f"`{name}`" for name in answered)
             what = "which APIs are enabled" + (f" beside {names}, which answered," if answered else "")
-            yield unread(fact, subject, what, permission="serviceusage.services.list", project=facts.wanted.project)
+            yield unread(fact, subject, what, permission="serviceusage.services.get", project=facts.wanted.project)
             fine = answered
         case Known(enabled):
             fine = [name for name in needed if enabled.get(name) or name in answered]

@@ -95,7 +95,7 @@ def quota_is_enough(facts: Facts) -> Iterator[Found]:
 def dead_hold_quota(facts: Facts) -> Iterator[Found]:
     """Look for dead records that hold the same quota: PREEMPTED and TERMINATED nodes, SUSPENDED and FAILED queued resources.
 
-    They count until they are deleted [observed: marin#87, skypilot PR#1483]. A warning where quota is short, else a note.
+    They count until they are deleted [observed: marin#87, skypilot PR#1483]. A note: where quota is short TPU401 names them.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
     held = known(facts.held)
@@ -106,10 +106,9 @@ def dead_hold_quota(facts: Facts) -> Iterator[Found]:
     dead = [one for one in near if one.is_dead]
     if not dead:
         return
-    is_short = any(account.is_short for account in _accounts(facts, accelerator))
     unit, amount = accelerator.generation.unit, sum(one.size for one in dead)
     yield Found(
-        level=Level.WARNING if is_short else Level.NOTE,
+        level=Level.NOTE,
         subject=wanted.region,
         text=f"dead records hold {amount} {unit} of {pool} quota: {_who(dead)}",
         why="they count against the quota until they are deleted",

@@ -44,7 +44,7 @@ def reservation_is_there(facts: Facts) -> Iterator[Found]:
                 yield _none(wanted, here)
         case Absent() | Unknown() as fact:
             what = f"the reservations in {wanted.zone}"
-            yield unread(fact, wanted.zone, what, permission="tpu.reservations.list", project=wanted.project)
+            yield unread(fact, wanted.zone, what, permission="tpu.nodes.list", project=wanted.project)
 
 
 def _judged(wanted: Wanted, reservation: Reservation) -> Found:

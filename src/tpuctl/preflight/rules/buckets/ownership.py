@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
-from tpuctl.preflight.rules.buckets.uses import REQUESTER_PAYS, each_bucket, each_known, root, update
+from tpuctl.preflight.rules.buckets.uses import each_bucket, each_known, root, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def requester_pays(facts: Facts) -> Iterator[Found]:
             case Known():
                 name = root(about.use.bucket)
                 yield Found(level=Level.OK, subject=name, text=f"the owner of `{name}` pays for requests")
-            case Unknown(error_id=error_id) if error_id == REQUESTER_PAYS:
+            case Unknown() if about.is_unpaid:
                 yield _unpaid(facts, about, None)
             case Absent() | Unknown():
                 pass

@@ -136,7 +136,7 @@ def _is_cached(facts: Facts, about: BucketFacts) -> bool:
 def _caches_unread(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
     name, zone = root(about.use.bucket), facts.wanted.zone
     what = f"whether an Anywhere Cache in {zone} serves `{name}`"
-    return unread(facts, fact, name, what, permission="storage.anywhereCaches.list", role="roles/storage.admin")
+    return unread(fact, name, what, permission="storage.anywhereCaches.list", role="roles/storage.admin")
 
 
 def _values(facts: Facts, about: BucketFacts, placement: Placement, costs: Price | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.uses import command, each_bucket, payer, root, size_in_words, unread
+from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,14 +42,16 @@ def readable(facts: Facts) -> Iterator[Found]:
                     "also be somebody else's",
                     remedies=(Remedy("compare the name with the buckets of the project", listing),),
                 )
+            case Unknown() if about.is_unpaid:
+                pass  # TPU104 says why, and what to do
             case Unknown() as fact:
-                yield _unreadable(facts, about, fact)
+                yield _unreadable(about, fact)
 
 
-def _unreadable(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
+def _unreadable(about: BucketFacts, fact: Unknown) -> Found:
     name = root(about.use.bucket)
     role = "roles/storage.legacyBucketReader"
-    found = unread(facts, fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
+    found = unread(fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
     where = "" if about.placement else "where it is, "
     return replace(
         found,
@@ -72,9 +75,11 @@ def empty(facts: Facts) -> Iterator[Found]:
         match about.contents:
             case Known(contents):
                 yield _of_contents(facts, about, contents)
+            case Unknown() if about.is_unpaid:
+                pass  # TPU104 says why, and what to do
             case Unknown() as fact:
                 what, role = f"what is in `{use.url}`", "roles/storage.objectViewer"
-                yield unread(facts, fact, use.url, what, permission="storage.objects.list", role=role)
+                yield unread(fact, use.url, what, permission="storage.objects.list", role=role)
             case Absent() | None:
                 pass
 
@@ -93,9 +98,10 @@ def _of_contents(facts: Facts, about: BucketFacts, contents: Contents) -> Found:
         return Found(
             level=Level.NOTE, subject=use.url, text=f"the first page of `{use.url}` lists no data", facts=values
         )
-    checkpoints = "; that is fine where only checkpoints will go there" if use.writes else ""
+    is_written = use.writes and facts.wanted.purpose is Purpose.TRAIN
+    checkpoints = "; that is fine where only checkpoints will go there" if is_written else ""
     return Found(
-        level=Level.NOTE if use.writes and not use.prefix else Level.WARNING,
+        level=Level.NOTE if is_written and not use.prefix else Level.WARNING,
         subject=use.url,
         text=there,
         why=f"a program that reads it finds no data{checkpoints}",

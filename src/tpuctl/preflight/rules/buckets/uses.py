@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.preflight.fact import Known, known
 from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.unread import reason
 from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from tpuctl.preflight.fact import Unknown
     from tpuctl.preflight.facts import BucketFacts, Facts
 
-# What `diagnosis` calls the refusal of a request that names nobody who pays.
-REQUESTER_PAYS = "storage-requester-pays"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -48,12 +47,10 @@ def each_known(facts: Facts) -> Iterator[tuple[BucketFacts, Bucket]]:
             yield about, about.bucket.value
 
 
-def unread(facts: Facts, fact: Unknown, subject: str, what: str, *, permission: str, role: str) -> Found:
+def unread(fact: Unknown, subject: str, what: str, *, permission: str, role: str) -> Found:
     """Return the finding that `what` could not be read. `role` has the `permission` that reading it takes."""
     needed = fact.permission or permission
-    if fact.error_id == REQUESTER_PAYS:
-        advice = f"name the project that pays, such as `--billing-project={facts.wanted.project}`"
-    elif fact.is_passing:
+    if fact.is_passing:
         advice = f"check again; reading it takes the permission `{needed}`"
     else:
         advice = (
@@ -62,7 +59,7 @@ def unread(facts: Facts, fact: Unknown, subject: str, what: str, *, permission: 
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
-        text=f"{what} could not be read: {fact.reason}",
+        text=f"{what} could not be read: {reason(fact)}",
         remedies=(Remedy(advice),),
         facts={"permission": needed},
         is_passing=fact.is_passing,

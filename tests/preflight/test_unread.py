@@ -1,0 +1,133 @@
+"""What could not be read is said once, by one rule, with who may read it and where; and it is never ok."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.preflight.bucket_facts import a_bucket
+from tests.preflight.cases import FACTS, ZONE, wanted
+from tpuctl.model import NodeSpec, Tier
+from tpuctl.model.iam import IamPolicy
+from tpuctl.model.network import Network
+from tpuctl.model.project import Project
+from tpuctl.model.spec import DataDisk
+from tpuctl.names import NodeName
+from tpuctl.preflight.evaluation import evaluate
+from tpuctl.preflight.fact import Known, Unknown
+from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, BucketFacts, Facts, Held
+from tpuctl.preflight.findings import Level
+from tpuctl.preflight.rules import RULES
+from tpuctl.preflight.wanted import BucketUse
+
+LATE = Unknown("no answer within 15s", is_passing=True)
+DOWN = Unknown("it is broken")
+REFUSED = Unknown("you may not", "the.permission")
+USE = BucketUse("b")
+WHOLE = wanted(
+    name=NodeName("p", ZONE, "trainer"),
+    machine="projects/machines/zones/z/instances/loader",
+    buckets=(USE,),
+    spec={
+        "tier": Tier.RESERVED,
+        "network": "projects/host/global/networks/shared",
+        "data_disks": (DataDisk("projects/disks/zones/us-central2-b/disks/one"),),
+    },
+)
+
+
+def with_bucket(**changes: Any) -> Facts:
+    known: dict[str, Any] = {"bucket": Known(a_bucket()), "policy": Known(IamPolicy((), ""))}
+    return replace(FACTS, wanted=WHOLE, buckets=(BucketFacts(use=USE, **(known | changes)),))
+
+
+def with_fact(name: str, fact: Unknown) -> Facts:
+    """Return facts of which one was asked for, and could not be read."""
+    if name.startswith("bucket."):
+        return with_bucket(**{name.removeprefix("bucket."): fact})
+    value: Any = {WHOLE.spec.data_disks[0].source: fact} if name == "disks" else fact
+    if name == "org_policies":
+        value = dict.fromkeys((EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM), fact)
+    if name == "project_policy":
+        return replace(with_bucket(), project_policy=fact)
+    return replace(FACTS, wanted=WHOLE, **{name: value})
+
+
+ROWS = [
+    ("project", "TPU506", "resourcemanager.projects.get", "p"),
+    ("types", "TPU301", "tpu.acceleratortypes.list", "p"),
+    ("versions", "TPU305", "tpu.runtimeversions.list", "p"),
+    ("held", "TPU306", "tpu.nodes.list", "p"),
+    ("quotas", "TPU401", "serviceusage.quotas.get", "p"),
+    ("region_quotas", "TPU403", "compute.regions.get", "p"),
+    ("services", "TPU501", "serviceusage.services.get", "p"),
+    ("billing", "TPU502", "resourcemanager.projects.get", "p"),
+    ("org_policies", "TPU503", "orgpolicy.policy.get", "p"),
+    ("network", "TPU601", "compute.networks.get", "host"),
+    ("subnetwork", "TPU602", "compute.subnetworks.get", "host"),
+    ("firewalls", "TPU604", "compute.firewalls.list", "host"),
+    ("machine", "TPU701", "compute.instances.list", "machines"),
+    ("disks", "TPU703", "compute.disks.get", "disks"),
+    ("reservations", "TPU407", "tpu.nodes.list", "p"),
+]
+
+
+@pytest.mark.parametrize(("name", "id_", "permission", "project"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(
+    ("fact", "start"),
+    [
+        (LATE, "check again; reading it takes the permission"),
+        (DOWN, "mend that and check again; reading it takes the permission"),
+        (REFUSED, "ask for the permission"),
+    ],
+)
+def test_one_rule_says_so_with_who_may_read_it_and_where(  # noqa: PLR0917  # what a row says
+    name: str, id_: str, permission: str, project: str, fact: Unknown, start: str
+) -> None:
+    report = evaluate(with_fact(name, fact), RULES)
+
+    needed = fact.permission or permission
+    assert [
+        (one.id, one.found.facts["permission"], one.found.is_passing, one.found.remedies[0].text)
+        for one in report.of(Level.UNKNOWN)
+    ] == [(id_, needed, fact.is_passing, f"{start} `{needed}` on project `{project}`")]
+    assert fact.reason in report.of(Level.UNKNOWN)[0].found.text
+    assert report.is_lasting is (not fact.is_passing)
+
+
+@pytest.mark.parametrize(
+    ("name", "id_"),
+    [
+        ("bucket.bucket", "TPU102"),
+        ("bucket.policy", "TPU201"),
+        ("bucket.contents", "TPU108"),
+        ("project_policy", "TPU201"),
+    ],
+)
+@pytest.mark.parametrize("fact", [LATE, DOWN, REFUSED])
+def test_so_it_is_of_a_bucket(name: str, id_: str, fact: Unknown) -> None:
+    facts = replace(with_fact(name, fact), project=Known(Project("p", "42", "ACTIVE")))
+    unknown = evaluate(facts, RULES).of(Level.UNKNOWN)
+
+    told = [(one.id, one.found.is_passing) for one in unknown if fact.reason in one.found.text]
+    assert told == [(id_, fact.is_passing)]
+    assert all(one.found.remedies for one in unknown)
+
+
+def test_what_was_not_asked_for_is_not_spoken_of() -> None:
+    """A node alone, of which nothing but the project is known."""
+    plain = wanted(spec={"network": None})
+    found = evaluate(replace(FACTS, wanted=plain), RULES).findings
+
+    assert {one.id for one in found if one.level is not Level.OK} == set()
+    assert {one.id for one in found} == {"TPU203", "TPU204", "TPU303", "TPU506"}
+    assert isinstance(plain.spec, NodeSpec)
+
+
+def test_the_zones_that_did_not_answer_are_said_once() -> None:
+    held = Known(Held(unreachable=("europe-west4-a", ZONE)))
+    facts = replace(FACTS, wanted=WHOLE, held=held, network=Known(Network("shared", "", True, False)))
+
+    assert [(one.id, one.found.is_passing) for one in evaluate(facts, RULES).of(Level.UNKNOWN)] == [("TPU306", True)]

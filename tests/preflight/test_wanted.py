@@ -1,0 +1,57 @@
+"""What names a bucket and what does not, and what else a wish says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.preflight.cases import wanted
+from tpuctl.errors import InvalidInputError
+from tpuctl.names import NodeName
+from tpuctl.preflight.wanted import BucketUse, parse_bucket
+
+
+@pytest.mark.parametrize(
+    ("text", "bucket", "prefix", "url"),
+    [
+        ("gs://data", "data", "", "gs://data"),
+        ("gs://data/", "data", "", "gs://data"),
+        ("gs://data/a/b", "data", "a/b", "gs://data/a/b"),
+        ("gs://data/a/b/", "data", "a/b", "gs://data/a/b"),
+        ("gs://data/a/part-0.tfrecord", "data", "a/part-0.tfrecord", "gs://data/a/part-0.tfrecord"),
+    ],
+)
+def test_a_place_is_a_bucket_and_perhaps_a_prefix(text: str, bucket: str, prefix: str, url: str) -> None:
+    use = parse_bucket(text, writes=False)
+
+    assert (use, use.url) == (BucketUse(bucket, prefix, reads=True, writes=False), url)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("s3://data", "`s3://data` is not in Cloud Storage", "copy it first"),
+        ("s3a://data", "`s3a://data` is not in Cloud Storage", "copy it first"),
+        ("https://x/y", "`https://x/y` is not in Cloud Storage", "write it like"),
+        ("://data", "`://data` is not in Cloud Storage", "write it like"),
+        ("data/train", "`data/train` is a path of this machine", "put the files into a bucket"),
+        ("./data", "`./data` is a path of this machine", "put the files into a bucket"),
+        ("~", "`~` is a path of this machine", "put the files into a bucket"),
+        ("..", "`..` is a path of this machine", "put the files into a bucket"),
+        ("data", "`data` is not a bucket", "did you mean `gs://data`?"),
+        ("", "`` is not a bucket", "write it like"),
+        ("gs://data//", "`gs://data//` names no place: it ends with several slashes", "write it like"),
+        ("gs://", "`gs://` names no bucket", ""),
+    ],
+)
+def test_what_names_no_bucket_is_refused_with_what_it_is(text: str, message: str, hint: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        parse_bucket(text)
+
+    assert raised.value.message.startswith(message)
+    assert (raised.value.hint or "").startswith(hint)
+
+
+def test_a_node_is_called_by_its_name_or_by_its_type() -> None:
+    assert wanted().what == "a v4-8"
+    assert wanted(name=NodeName("p", "us-central2-b", "trainer")).what == "`trainer`"
+    assert wanted().region == "us-central2"

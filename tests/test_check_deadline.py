@@ -1,0 +1,70 @@
+"""One call of a check that gets no answer does not keep others from being made: time is real here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from tests.conftest import Sandbox
+from tests.lifecycle import ZONE
+from tpuctl.actions.checking.gathering import Gathering
+from tpuctl.actions.checking.sources import Sources
+from tpuctl.api.buckets import BucketsClient
+from tpuctl.api.compute import ComputeClient
+from tpuctl.api.projects import ProjectsClient
+from tpuctl.api.tpu import TpuClient
+from tpuctl.clock import SystemClock
+from tpuctl.model import NodeSpec
+from tpuctl.preflight.fact import Known, Unknown
+from tpuctl.preflight.facts import Facts
+from tpuctl.preflight.wanted import BucketUse, Wishes
+from tpuctl.sandbox import provision
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.world import World
+
+NODE = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
+_DEADLINE, _LATENCY, _FOREVER = (timedelta(seconds=seconds) for seconds in (1, 0.15, 3))
+
+
+def gather(world: World, *, unanswered: str) -> Facts:
+    """Return the facts about a node with a bucket, where calls take their time and those of one method longer than there is."""
+    sandbox, clock = Sandbox(world), SystemClock()
+    sandbox.fault("slow", method=unanswered, duration=_FOREVER, count=0)
+    sandbox.fault("slow", duration=_LATENCY, count=0)
+
+    def http() -> SandboxHttp:
+        return SandboxHttp(world)
+
+    sources = Sources(
+        TpuClient(http, clock), BucketsClient(http, clock), ComputeClient(http, clock), ProjectsClient(http, clock)
+    )
+    wanted = Wishes(buckets=(BucketUse("data"),)).wanted("sandbox", ZONE, NODE)
+    return Gathering(sources, clock, _DEADLINE).facts(wanted, clock.now())
+
+
+def test_a_policy_that_does_not_come_leaves_time_for_what_follows_from_the_bucket(tmp_path: Path) -> None:
+    """A bucket elsewhere: which caches it has, and what other zones offer."""
+    with World.open(tmp_path / "world.sqlite3", speed=1) as world:
+        provision.add_bucket(world, "data", location="EUROPE-WEST4")
+
+        facts = gather(world, unanswered="storage.buckets.getIamPolicy")
+
+    (bucket,) = facts.buckets
+    kinds = [type(fact) for fact in (bucket.policy, bucket.bucket, bucket.caches, facts.offers)]
+    assert kinds == [Unknown, Known, Known, Known]
+
+
+def test_quotas_that_do_not_come_leave_time_for_roles(tmp_path: Path) -> None:
+    with World.open(tmp_path / "world.sqlite3", speed=1) as world:
+        provision.add_bucket(world, "data", location="US-CENTRAL2")
+        provision.add_role(world, "reader", title="Reader", includedPermissions=["storage.objects.get"])
+        account = f"serviceAccount:{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+        provision.set_iam_policy(
+            world, [{"role": "projects/sandbox/roles/reader", "members": [account]}], bucket="data"
+        )
+        provision.set_iam_policy(world, [])
+
+        facts = gather(world, unanswered="serviceusage.services.consumerQuotaMetrics.list")
+
+    assert type(facts.quotas) is Unknown
+    assert facts.roles == {"projects/sandbox/roles/reader": Known(frozenset({"storage.objects.get"}))}
