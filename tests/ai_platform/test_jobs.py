@@ -199,3 +199,64 @@ def test_labels_are_carried_over_where_a_node_can_have_them(tmp_path: Path) -> N
     assert settings_of(good, tmp_path).pairs("labels") == {"team": "vision", "stage": "1"}
     assert settings_of(bad, tmp_path).pairs("labels") == {}
     assert "# labels are left out: " in (bad.file or "")
+
+
+POD = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-highcpu-16
+  workerType: cloud_tpu
+  workerCount: 1
+  workerConfig:
+    acceleratorConfig:
+      type: {type}
+      count: {count}
+"""
+
+
+def test_a_tpu_that_never_was_is_replaced_by_nothing() -> None:
+    """Neither a file nor a command is made, and a script is told so in every field."""
+    made = from_ai_platform(POD.format(type="TPU_V3_POD", count=33), "config.yaml")
+
+    assert made.to_json() == {
+        "source": "config.yaml",
+        "acceleratorType": None,
+        "zone": None,
+        "runtimeVersion": None,
+        "command": None,
+        "file": None,
+    }
+    assert made.report.worst is Level.ERROR
+
+
+@pytest.mark.parametrize(
+    ("type_", "count", "said"),
+    [
+        ("TPU_V3", "8", {"TPU802": "ok", "TPU803": "ok"}),
+        ("TPU_V3", "32", {"TPU802": "error", "TPU803": "ok"}),
+        ("TPU_V3_POD", "32", {"TPU802": "ok", "TPU803": "ok"}),
+        ("TPU_V3_POD", "31", {"TPU802": "error", "TPU803": "ok"}),
+        ("TPU_V3_POD", "many", {"TPU802": "error", "TPU803": "ok"}),
+        ("TPU_V5", "8", {"TPU803": "error"}),
+    ],
+)
+def test_the_facts_of_type_and_count_hold_what_was_said(type_: str, count: str, said: dict[str, str]) -> None:
+    findings = from_ai_platform(POD.format(type=type_, count=count), "config.yaml").report.findings
+    about = {one.id: one for one in findings if one.id in {"TPU802", "TPU803"}}
+
+    assert {id_: str(one.level) for id_, one in about.items()} == said
+    values = {"TPU802": (count, 9), "TPU803": (type_, 8)}
+    assert {id_: (one.found.facts["value"], one.found.facts["line"]) for id_, one in about.items()} == {
+        id_: values[id_] for id_ in said
+    }
+
+
+def test_of_a_field_that_is_missing_there_is_no_value() -> None:
+    without = POD.replace("  masterType: n1-highcpu-16\n", "").replace("  workerCount: 1\n", "")
+    findings = from_ai_platform(without.format(type="TPU_V3", count=8), "config.yaml").report.findings
+
+    assert {
+        one.id: (one.found.facts["key"], one.found.facts["value"])
+        for one in findings
+        if one.id in {"TPU804", "TPU805"} and one.level is Level.ERROR
+    } == {"TPU804": ("masterType", None), "TPU805": ("workerCount", None)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tpuctl.api.buckets import BucketsClient
 from tpuctl.api.calls import PlainRequest
 from tpuctl.api.connections import AuthorizedHttp
 from tpuctl.api.transport import TransportOptions
+from tpuctl.clock import ManualClock
 from tpuctl.errors import AccessError, ConflictError, NotFoundError
 from tpuctl.model.bucket import AnywhereCache, Contents, Placement
 from tpuctl.model.iam import Binding, IamPolicy
@@ -258,6 +260,29 @@ def test_a_grant_whose_answer_was_lost_is_not_made_twice() -> None:
 
     assert policy.members == [ROBOT]
     assert [request.method for request in server.received] == ["GET", "PUT", "PUT", "GET"]
+
+
+@pytest.mark.parametrize("code", [409, 412])
+def test_a_policy_that_has_changed_meanwhile_is_read_anew_after_a_pause(code: int) -> None:
+    clock = ManualClock()
+    answers = in_turn(Reply({"etag": "1"}), older(code, "conflict", "changed"), Reply({"etag": "2"}), Reply({}))
+    with scripted(BucketsClient, answers, clock=clock) as (client, server):
+        client.grant("data", ROLE, ROBOT)
+
+    assert [request.method for request in server.received] == ["GET", "PUT", "GET", "PUT"]
+    assert [request.body["etag"] for request in server.received if request.method == "PUT"] == ["1", "2"]
+    assert clock.monotonic() > timedelta()
+
+
+def test_a_grant_that_is_not_allowed_is_not_tried_again_and_names_its_permission() -> None:
+    denied = older(403, "forbidden", "ada does not have storage.buckets.setIamPolicy access.")
+    with (
+        scripted(BucketsClient, in_turn(Reply({"etag": "1"}), denied)) as (client, server),
+        pytest.raises(AccessError, match=r"`storage\.buckets\.setIamPolicy` is not allowed on the bucket `gs://data`"),
+    ):
+        client.grant("data", ROLE, ROBOT)
+
+    assert [request.method for request in server.received] == ["GET", "PUT"]
 
 
 def test_a_policy_that_never_rests_is_a_conflict() -> None:

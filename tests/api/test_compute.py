@@ -63,6 +63,21 @@ def test_a_machine_is_found_whatever_its_zone(compute: ComputeClient, sandbox: S
     provision.add_instance(sandbox.world, "vm", zone=ZONE)
     with pytest.raises(ConflictError, match=f"more than one .*: in europe-west4-a, {ZONE}"):
         compute.find_machine("sandbox", "vm")
+    # As the hint says.
+    assert compute.find_machine("sandbox", "vm", zone=ZONE).zone == ZONE
+    with pytest.raises(NotFoundError, match="no virtual machine `vm` in us-east1-b of the project `sandbox`"):
+        compute.find_machine("sandbox", "vm", zone="us-east1-b")
+
+
+@pytest.mark.parametrize(
+    ("zone", "expected"), [(None, ServiceUnavailableError), ("c", ServiceUnavailableError), ("a", NotFoundError)]
+)
+def test_a_machine_is_absent_where_the_zone_that_counts_has_answered(
+    zone: str | None, expected: type[Exception]
+) -> None:
+    silent = Reply({"items": {"zones/a": EMPTY}, "unreachables": ["projects/p/zones/c"]})
+    with scripted(ComputeClient, in_turn(silent)) as (client, _), pytest.raises(expected):
+        client.find_machine("p", "vm", zone=zone)
 
 
 def test_ssh_is_let_in_once(compute: ComputeClient) -> None:
@@ -121,6 +136,29 @@ def test_quotas_that_were_left_out_are_not_none() -> None:
             client.region_quotas("p", "r")
         assert client.region_quotas("p", "r") == {"IN_USE_ADDRESSES": RegionQuota("IN_USE_ADDRESSES", 8, 3)}
         assert client.region_quotas("p", "r") == {}
+
+
+def test_quotas_beside_a_warning_are_quotas() -> None:
+    quota = {"quotas": [{"metric": "CPUS", "limit": 8.0}], "quotaStatusWarning": {"code": "X"}}
+    with scripted(ComputeClient, in_turn(Reply(quota))) as (client, _):
+        assert list(client.region_quotas("p", "r")) == ["CPUS"]
+
+
+def test_a_rule_is_for_the_network_that_is_named_by_its_path_too() -> None:
+    network = "projects/host/global/networks/n"
+    with scripted(ComputeClient, in_turn(Reply(DONE))) as (client, server):
+        client.open_firewall("p", network, "iap-ssh", [IAP], ["22"])
+
+    assert server.received[0].body == {**BODY, "network": network}
+
+
+def test_a_rule_that_may_not_be_made_names_its_permission() -> None:
+    denied = older(403, "forbidden", "no")
+    with (
+        scripted(ComputeClient, in_turn(denied)) as (client, _),
+        pytest.raises(AccessError, match=r"`compute\.firewalls\.create` is not allowed on the firewall rule `iap-ssh`"),
+    ):
+        client.open_firewall("p", "n", "iap-ssh", [IAP], ["22"])
 
 
 def test_firewall_rules_of_all_pages() -> None:

@@ -144,6 +144,14 @@ def test_more_services_than_can_be_named_are_listed() -> None:
     assert server.lines == ["GET /v1/projects/p/services"]
 
 
+def test_as_many_services_as_can_be_named_are_named() -> None:
+    names = [f"s{number}.googleapis.com" for number in range(30)]
+    with scripted(ProjectsClient, in_turn(Reply({"services": [ON]}))) as (client, server):
+        assert client.services("p", names) == dict.fromkeys(names, False)
+
+    assert server.lines == ["GET /v1/projects/p/services:batchGet"]
+
+
 def test_quotas_of_all_pages() -> None:
     def metric(name: str, *buckets: dict[str, Any]) -> dict[str, Any]:
         limits = [{"metric": f"{TPU}/{name}", "unit": "1/{project}/{region}", "quotaBuckets": list(buckets)}]

@@ -12,11 +12,11 @@ from tests.checking.wishes import OTHER, ZONE
 from tests.conftest import Sandbox
 from tpuctl.actions.checking.gathering import Gathering
 from tpuctl.clock import ManualClock
-from tpuctl.sandbox import provision
+from tpuctl.sandbox import admin, provision
 
 
 @pytest.fixture
-def gathering(sandbox: Sandbox, clock: ManualClock) -> Callable[[], Gathering]:
+def gathering(sandbox: Sandbox) -> Callable[[], Gathering]:
     """What begins to gather anew, in a project that has a thing of each kind, some of them twice."""
     world = sandbox.world
     with world.write() as session:
@@ -29,8 +29,19 @@ def gathering(sandbox: Sandbox, clock: ManualClock) -> Callable[[], Gathering]:
         provision.add_disk(session, "two", zone=ZONE)
         provision.add_disk(session, "two", zone=OTHER, sizeGb="77")
         provision.add_instance(session, "loader", zone=ZONE)
-        provision.add_instance(session, "other", zone=OTHER)
+        for zone in (ZONE, OTHER):
+            provision.add_instance(session, "other", zone=zone)
         provision.add_network(session, "shared", project="host")
         provision.add_subnetwork(session, "below", region="europe-west4", network="shared", project="host")
         provision.add_firewall(session, "only-here", project="host", network="shared")
-    return lambda: Gathering(sources(sandbox), clock, timedelta(seconds=15))
+    admin.set_setting(
+        world,
+        "reservations",
+        [
+            {"name": f"projects/{project}/locations/{zone}/reservations/of-{zone}", "state": "ACTIVE"}
+            for project in ("sandbox", "host")
+            for zone in (ZONE, OTHER)
+        ],
+    )
+    # Its time is not that of the clients, whose pauses would use it up.
+    return lambda: Gathering(sources(sandbox), ManualClock(), timedelta(seconds=15))

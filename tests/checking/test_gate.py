@@ -13,14 +13,14 @@ from tests.checking.clients import sources
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, one_face, put
 from tpuctl.actions.checking.gate import Gate, failure, said
-from tpuctl.actions.checking.mending import changes
+from tpuctl.actions.checking.mending import carry_out, changes
 from tpuctl.clock import ManualClock
-from tpuctl.errors import CheckFailedError
+from tpuctl.errors import CheckFailedError, TpuctlError
 from tpuctl.events import Event
 from tpuctl.model import Node, NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.preflight.evaluation import Report
-from tpuctl.preflight.findings import EnableService, Finding, Found, GrantBucketRole, Level, Remedy
+from tpuctl.preflight.findings import EnableService, Finding, Found, GrantBucketRole, Level, OpenFirewall, Remedy
 from tpuctl.preflight.wanted import BucketUse, Wanted, Wishes
 from tpuctl.sandbox import provision, quotas, request_log
 
@@ -249,6 +249,30 @@ def test_warnings_are_lines_and_what_could_not_be_read_is_one() -> None:
         "not checked, since it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
     ]
     assert said(found[-2:]) == []
+
+
+def test_a_grant_on_a_bucket_names_who_pays(sandbox: Sandbox) -> None:
+    provision.add_bucket(sandbox.world, "data", billing={"requesterPays": True})
+    grant = GrantBucketRole("data", "roles/storage.objectViewer", "user:ada@example.com")
+
+    with pytest.raises(TpuctlError, match="requester pays"):
+        carry_out(sources(sandbox), grant)
+    carry_out(sources(sandbox), replace(grant, user_project="sandbox"))
+
+    assert sandbox.changes() == ["setIamPolicy"]
+
+
+def test_ssh_is_let_in_as_the_change_says(sandbox: Sandbox) -> None:
+    asked = sources(sandbox)
+    carry_out(asked, OpenFirewall("sandbox", "default", "iap", ("35.235.240.0/20",)))
+
+    (made,) = (rule for rule in asked.compute.firewalls("sandbox") if rule.name == "iap")
+    assert (made.network, made.source_ranges, dict(made.protocols)) == (
+        "default",
+        ("35.235.240.0/20",),
+        {"tcp": ("22",)},
+    )
+    assert (made.is_ingress, made.denies, made.is_disabled) == (True, False, False)
 
 
 def test_each_change_that_would_mend_something_is_made_once_the_worst_first() -> None:

@@ -5,23 +5,29 @@ Through the real clients, of the sandbox.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from tests.checking.clients import sources
 from tests.checking.wishes import NOW, OTHER, SPEC, WHOLE, ZONE, needs
 from tests.conftest import Sandbox
 from tpuctl.actions.checking.gathering import Gathering
 from tpuctl.clock import ManualClock
 from tpuctl.model import NodeSpec, Tier
+from tpuctl.model.bucket import Contents
 from tpuctl.model.spec import DataDisk
-from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.wanted import BucketUse, Wanted
-from tpuctl.sandbox import provision, request_log
+from tpuctl.sandbox import provision, quotas, request_log
+from tpuctl.sandbox.in_process import SandboxHttp
 
 
 def asked(sandbox: Sandbox) -> Counter[str]:
@@ -46,10 +52,10 @@ CREATION = {"types", "versions", "held", "quotas", "region_quotas", "billing", "
     [
         (WHOLE, NEAR),
         (replace(WHOLE, creates=False), NEAR | CREATION),
-        (replace(WHOLE, spec=replace(SPEC, internal_ips=True)), NEAR | {"region_quotas"}),
-        (replace(WHOLE, spec=replace(SPEC, tier=Tier.SPOT)), NEAR | {"reservations"}),
-        (replace(WHOLE, spec=replace(SPEC, data_disks=())), NEAR | {"disks"}),
-        (replace(WHOLE, machine=None), NEAR | {"machine"}),
+        (
+            replace(WHOLE, spec=replace(SPEC, internal_ips=True, tier=Tier.SPOT, data_disks=()), machine=None),
+            NEAR | {"region_quotas", "reservations", "disks", "machine"},
+        ),
         (replace(WHOLE, buckets=()), ROLES | {"offers", "project_policy", "buckets"}),
         (replace(WHOLE, buckets=(BucketUse("near", reads=False),)), NEAR | {"bucket.contents"}),
         # What is elsewhere raises the question of where else the TPU could be, and of caches where it is.
@@ -92,24 +98,56 @@ UNLIKE = Wanted(
 )
 
 
-@pytest.mark.parametrize(("first", "second"), [(WHOLE, UNLIKE), (UNLIKE, WHOLE)])
+OTHERS = tuple(f"projects/sandbox/zones/{zone}/instances/other" for zone in (ZONE, OTHER))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (WHOLE, UNLIKE),
+        (WHOLE, replace(WHOLE, zone=OTHER)),
+        (WHOLE, replace(WHOLE, project="host")),
+        (replace(WHOLE, machine=OTHERS[0]), replace(WHOLE, machine=OTHERS[1])),
+    ],
+)
 def test_what_was_asked_for_one_node_is_no_answer_about_another(
     gathering: Callable[[], Gathering], sandbox: Sandbox, first: Wanted, second: Wanted
 ) -> None:
+    """And what is one answer about both is asked for once."""
     provision.set_region_quota(sandbox.world, "europe-west4", "IN_USE_ADDRESSES", limit=3, usage=1)
+    sandbox.add_node("mine", zone=ZONE)
+    sandbox.add_queued_resource("asked", zone=ZONE)
+    with sandbox.world.write() as session:
+        quotas.set_quota(session, limit=8, generation="v4", zone=ZONE, project="host")
     shared = gathering()
     shared.facts(first, NOW)
-    before = asked(sandbox)
     found = shared.facts(second, NOW)
 
-    # The region of the one has no types of the other, so that both are asked about all zones: once.
-    assert max((before + (asked(sandbox) - before)).values()) == 1
+    # Machines of one name in two zones come from the same list.
+    assert {path for path, count in asked(sandbox).items() if count > 1 and "/aggregated/" not in path} == set()
     assert found == gathering().facts(second, NOW)
+
+
+def test_that_one_project_is_billed_says_nothing_of_another(
+    gathering: Callable[[], Gathering], sandbox: Sandbox
+) -> None:
+    provision.set_billing(sandbox.world, enabled=False, project="host")
+    one = gathering()
+
+    assert [one.facts(replace(WHOLE, project=name), NOW).billing for name in ("sandbox", "host")] == [
+        Known(value=True),
+        Known(value=False),
+    ]
 
 
 def test_what_is_named_by_its_link_is_asked_for_there(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     facts = gathering().facts(UNLIKE, NOW)
 
+    assert [bucket.contents and known(bucket.contents) for bucket in facts.buckets] == [
+        Contents(1, 3, is_complete=True),
+        Contents(1, 3, is_complete=True),
+        Contents(0, 0, is_complete=True),
+    ]
     assert isinstance(facts.subnetwork, Known)
     assert (facts.subnetwork.value.name, facts.subnetwork.value.network) == ("below", "shared")
     assert isinstance(facts.firewalls, Known)
@@ -118,7 +156,7 @@ def test_what_is_named_by_its_link_is_asked_for_there(gathering: Callable[[], Ga
     assert facts.machine.value.zone == OTHER
     elsewhere = replace(
         WHOLE,
-        machine="projects/host/zones/x/instances/loader",
+        machine=f"projects/host/zones/{ZONE}/instances/loader",
         spec=replace(
             SPEC,
             # Another region than the node's: the one of the link is asked, and a rule says that it does not do.
@@ -154,15 +192,23 @@ def test_who_pays_is_named_in_every_request_about_a_bucket(
             ("bucket", "policy", "contents", "layout", "caller")} == {Unknown}  # fmt: skip
 
 
-def test_each_node_has_the_whole_time(gathering: Callable[[], Gathering], clock: ManualClock) -> None:
-    one = gathering()
-    one.facts(WHOLE, NOW)
+def test_each_time_it_has_the_whole_time(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, clock: ManualClock
+) -> None:
+    del gathering
+
+    class Slow(SandboxHttp):
+        def request(self, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
+            time.sleep(0.03)  # a network takes real time, and no answer is there at once
+            return super().request(*args, **kwargs)
+
+    one = Gathering(sources(sandbox, Slow), clock, timedelta(seconds=15))
     clock.sleep(timedelta(minutes=1))
-    facts = one.facts(UNLIKE, NOW)
+    facts = one.facts(WHOLE, NOW)
+    clock.sleep(timedelta(minutes=1))
+    everywhere = one.everywhere(replace(WHOLE, zone="", project="host"))
 
     assert needs(facts) == {}
-    clock.sleep(timedelta(minutes=1))
-    everywhere = one.everywhere(replace(UNLIKE, zone="", project="host"))
     assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
 
 
@@ -181,3 +227,37 @@ def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
     assert {path.split("?")[0].rpartition("/")[2] for path in asked(sandbox)} == {
         "acceleratorTypes", "consumerQuotaMetrics", "nodes", "queuedResources", "near", "iam", "o",
     }  # fmt: skip
+
+
+class Crowd:
+    """Lets nobody's request through until so many have come, or one has waited for the others in vain."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._came, self._change = size, 0, threading.Condition()
+        self.is_there = False
+        self._is_off = False
+
+    def wait(self) -> None:
+        with self._change:
+            self._came += 1
+            self.is_there |= not self._is_off and self._came >= self._size
+            self._change.notify_all()
+            self._is_off |= not self._change.wait_for(lambda: self.is_there or self._is_off, 2)
+            self._change.notify_all()
+
+
+def test_all_that_needs_no_answer_is_asked_side_by_side(
+    gathering: Callable[[], Gathering], sandbox: Sandbox, clock: ManualClock
+) -> None:
+    del gathering
+    crowd = Crowd(20 + 3)  # of the node and all around it, of the bucket
+
+    class Crowded(SandboxHttp):
+        def request(self, *args: Any, **kwargs: Any) -> tuple[Any, bytes]:
+            crowd.wait()
+            return super().request(*args, **kwargs)
+
+    one = Gathering(sources(sandbox, Crowded), clock, timedelta(seconds=15))
+
+    assert needs(one.facts(WHOLE, NOW)) == {}
+    assert crowd.is_there

@@ -10,12 +10,12 @@ import pytest
 from tests.preflight import bucket_facts, cases, offer_facts
 from tests.preflight.offer_facts import NOW, ZONE, held, node, quota, request, spec
 from tpuctl.accelerators import parse
-from tpuctl.model import Tier
+from tpuctl.model.bucket import Bucket, Placement
 from tpuctl.model.project import OrgPolicy, QuotaLimit
 from tpuctl.preflight.coverage import alternative, nearest
 from tpuctl.preflight.fact import Known
-from tpuctl.preflight.facts import EXTERNAL_IPS, SHIELDED_VM
-from tpuctl.preflight.findings import Level
+from tpuctl.preflight.facts import EXTERNAL_IPS, SHIELDED_VM, BucketFacts
+from tpuctl.preflight.findings import Level, OpenFirewall
 from tpuctl.preflight.firewall import Area, Target, openings
 from tpuctl.preflight.grants import Grant
 from tpuctl.preflight.holdings import holdings
@@ -25,10 +25,12 @@ from tpuctl.preflight.own_commands import again
 from tpuctl.preflight.quota_names import Limit, Pool, limits
 from tpuctl.preflight.rules import project, ssh
 from tpuctl.preflight.rules.buckets.uses import size_in_words
+from tpuctl.preflight.rules.images import version_fits
 from tpuctl.preflight.rules.names import name_is_free
 from tpuctl.preflight.rules.offer import zone_is_open
-from tpuctl.preflight.wanted import Purpose
-from tpuctl.preflight.zones import Quota
+from tpuctl.preflight.rules.quota import quota_is_enough
+from tpuctl.preflight.wanted import BucketUse
+from tpuctl.preflight.zones import Quota, rank
 
 V4 = parse("v4-8")
 
@@ -100,10 +102,10 @@ def test_who_pays_for_requests_is_in_the_facts() -> None:
 @pytest.mark.parametrize(
     ("zone", "type_", "creates", "count"),
     [
-        ("us-central1-c", "v3-8", True, 0),
-        ("us-west1-c", "v5litepod-8", True, 1),
-        ("us-west1-c", "v5litepod-8", False, 0),
-        ("us-west1-c", "v9-8", True, 0),
+        ("us-west1-c", "v5litepod-8", True, 0),
+        ("us-east5-c", "v5litepod-8", True, 1),
+        ("us-east5-c", "v5litepod-8", False, 0),
+        ("us-east5-c", "v9-8", True, 0),
     ],
 )
 def test_a_closed_zone_matters_where_a_node_of_a_known_type_is_to_be_made(
@@ -227,20 +229,21 @@ def test_a_firewall_rule_may_name_a_range_by_any_of_its_addresses() -> None:
 
 def test_the_name_of_a_new_firewall_rule_is_one_that_the_api_takes() -> None:
     """At most 63 characters, the last of them no hyphen."""
-    taken = [cases.allow("allow-ssh-from-iap", target_tags=("web",))]
-    for length in range(30, 63):
-        name = "n" * 44 + "-" * (length == 45) + "x" * max(length - 45, 0) if length > 44 else "n" * length
-        facts = cases.facts(firewalls=Known(tuple(taken)), want={"iap": True, "spec": {"network": name}})
-        (found,) = cases.found(ssh.iap_in, facts)
-        (remedy,) = found.remedies
-        assert remedy.change is not None
-        made = getattr(remedy.change, "name", "")
-        assert len(made) == min(63, len(f"allow-ssh-from-iap-{name}".rstrip("-")))
-        assert not made.endswith("-")
+    taken = (cases.allow("allow-ssh-from-iap", target_tags=("web",)),)
+
+    def name_for(network: str) -> str:
+        facts = cases.facts(firewalls=Known(taken), want={"iap": True, "spec": {"network": network}})
+        ((remedy,),) = (found.remedies for found in cases.found(ssh.iap_in, facts))
+        assert isinstance(remedy.change, OpenFirewall)
+        return remedy.change.name
+
+    assert name_for("n" * 44) == "allow-ssh-from-iap-" + "n" * 44
+    assert name_for("n" * 45) == "allow-ssh-from-iap-" + "n" * 44
+    assert name_for("n" * 43 + "-more") == "allow-ssh-from-iap-" + "n" * 43
 
 
 def test_what_is_ok_needs_no_remedy_and_what_is_certain_no_doubt() -> None:
-    open_, strict = OrgPolicy(allows_all=True), OrgPolicy(enforced=True)
+    open_, strict = OrgPolicy(EXTERNAL_IPS, allows_all=True), OrgPolicy(SHIELDED_VM, enforced=True)
     (fine,) = cases.found(project.external_addresses, cases.facts(org_policies={EXTERNAL_IPS: Known(open_)}))
     (bad,) = cases.found(project.secure_boot, cases.facts(org_policies={SHIELDED_VM: Known(strict)}))
 
@@ -252,8 +255,6 @@ def test_what_is_ok_needs_no_remedy_and_what_is_certain_no_doubt() -> None:
 
 
 def test_a_quota_that_is_exactly_enough_is_enough() -> None:
-    from tpuctl.preflight.rules.quota import quota_is_enough  # noqa: PLC0415  # beside its use
-
     name = "TPUV4sPodPerProjectPerZoneForTPUAPI"
     levels = [
         offer_facts.said(quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), held=held()))[0][0]
@@ -261,4 +262,27 @@ def test_a_quota_that_is_exactly_enough_is_enough() -> None:
     ]
 
     assert levels == ["error", "ok"]
-    assert (Tier.SPOT, Purpose.SERVE) == ("spot", "serve")
+
+
+def test_the_farthest_bucket_counts_most_then_the_next() -> None:
+    """Nearer to two of three is better than in the very region of one."""
+    places = (Placement("EU", "multi-region", ()), Placement("EUROPE-WEST2", "region", ()))
+    named = [Bucket.from_api({"name": f"b{number}", "location": place.location, "locationType": place.kind})
+             for number, place in enumerate((places[0], places[0], places[1]))]  # fmt: skip
+    found = rank(
+        spec("v6e-8"),
+        project="p",
+        today=TODAY,
+        offers=Known(dict.fromkeys(("europe-west2-a", "europe-west4-a"), ("v6e-8",))),
+        buckets=[BucketFacts(use=BucketUse(one.name), bucket=Known(one)) for one in named],
+    )
+
+    assert [zone.zone for zone in found.zones] == ["europe-west4-a", "europe-west2-a"]
+
+
+def test_an_image_that_does_not_fit_is_replaced_by_its_own_like() -> None:
+    """The same TensorFlow for several workers, and not the image that is usual for the type."""
+    about = offer_facts.facts(offer_facts.wanted(spec("v4-32", runtime_version="tpu-vm-tf-2.11.0")))
+
+    (found,) = offer_facts.found_by(version_fits, about)
+    assert [remedy.text for remedy in found.remedies] == ["use `tpu-vm-tf-2.11.0-pod`"]

@@ -77,10 +77,10 @@ class ComputeClient(Client):
         quotas = [RegionQuota.from_api(entry) for entry in data.get("quotas") or ()]
         return {quota.metric: quota for quota in quotas}
 
-    def find_machine(self, project: str, name: str) -> Machine:
-        """Return the virtual machine of that name, whatever its zone; needs compute.instances.list.
+    def find_machine(self, project: str, name: str, *, zone: str | None = None) -> Machine:
+        """Return the virtual machine of that name, whatever its zone where none is named; needs compute.instances.list.
 
-        Raises `ConflictError` where several zones have one, `NotFoundError` only where every zone has answered.
+        Raises `ConflictError` where several zones have one, `NotFoundError` only where every zone that counts has answered.
         """
 
         def page(token: str | None) -> PlainRequest:
@@ -91,17 +91,18 @@ class ComputeClient(Client):
 
         with about(_words(project), "compute.instances.list"):
             listing = all_pages(self._caller, page, _instances, Machine.from_api)
-        found = [machine for machine in listing.items if machine.name == name]
+        found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
         if len(found) == 1:
             return found[0]
-        what = f"virtual machine `{name}` in {_words(project)}"
+        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_words(project)}"
         if found:
             zones = ", ".join(sorted(machine.zone for machine in found))
             hint = f"name the one that is meant: `projects/{project}/zones/{found[0].zone}/instances/{name}`"
             raise ConflictError(f"there is more than one {what}: in {zones}", hint=hint)
-        if listing.unreachable:
-            zones = ", ".join(listing.unreachable)
-            raise ServiceUnavailableError(f"whether there is a {what} is not known: {zones} did not answer")
+        if missing := [place for place in listing.unreachable if zone in {None, place}]:
+            raise ServiceUnavailableError(
+                f"whether there is a {what} is not known: {', '.join(missing)} did not answer"
+            )
         raise NotFoundError(f"there is no {what}", hint="look with `gcloud compute instances list`")
 
     def disk(self, project: str, zone: str, name: str) -> Disk:

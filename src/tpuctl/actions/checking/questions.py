@@ -83,39 +83,45 @@ class Questions:
         """Ask for the accelerator types of the zone."""
         zone = self._wanted.zone
         return self._ask(
-            ("types", zone),
+            ("types", self._project, zone),
             lambda: self._tpu.accelerator_types(self._project, zone),
             permission="tpu.acceleratortypes.list",
         )
 
     def offers(self) -> Question[Mapping[str, tuple[str, ...]]]:
         """Ask for the accelerator types of every zone."""
-        return self._ask("offers", lambda: self._tpu.offers(self._project), permission="tpu.acceleratortypes.list")
+        return self._ask(
+            ("offers", self._project), lambda: self._tpu.offers(self._project), permission="tpu.acceleratortypes.list"
+        )
 
     def versions(self) -> Question[tuple[str, ...]]:
         """Ask for the runtime versions of the zone."""
         zone = self._wanted.zone
         return self._ask(
-            ("versions", zone),
+            ("versions", self._project, zone),
             lambda: self._tpu.runtime_versions(self._project, zone),
             permission="tpu.runtimeversions.list",
         )
 
     def nodes(self) -> Question[NodeListing]:
         """Ask for the nodes of all zones."""
-        return self._ask("nodes", lambda: self._tpu.list_nodes(self._project), permission="tpu.nodes.list")
+        return self._ask(
+            ("nodes", self._project), lambda: self._tpu.list_nodes(self._project), permission="tpu.nodes.list"
+        )
 
     def requests(self) -> Question[QueuedListing]:
         """Ask for the queued resources of all zones."""
         return self._ask(
-            "requests", lambda: self._tpu.list_queued_resources(self._project), permission="tpu.nodes.list"
+            ("requests", self._project),
+            lambda: self._tpu.list_queued_resources(self._project),
+            permission="tpu.nodes.list",
         )
 
     def reservations(self) -> Question[tuple[Reservation, ...]]:
         """Ask for the reservations of the zone."""
         zone = self._wanted.zone
         return self._ask(
-            ("reservations", zone),
+            ("reservations", self._project, zone),
             lambda: self._tpu.reservations(self._project, zone),
             permission="tpu.nodes.list",
         )
@@ -123,14 +129,16 @@ class Questions:
     def quotas(self) -> Question[tuple[QuotaLimit, ...]]:
         """Ask for the limits of the Cloud TPU API."""
         return self._ask(
-            "quotas", lambda: self._projects.quotas(self._project, TPU), permission="serviceusage.quotas.get"
+            ("quotas", self._project),
+            lambda: self._projects.quotas(self._project, TPU),
+            permission="serviceusage.quotas.get",
         )
 
     def region_quotas(self) -> Question[Mapping[str, RegionQuota]]:
         """Ask for the limits of Compute Engine in the region."""
         region = self._wanted.region
         return self._ask(
-            ("region", region),
+            ("region", self._project, region),
             lambda: self._compute.region_quotas(self._project, region),
             permission="compute.regions.get",
         )
@@ -138,13 +146,15 @@ class Questions:
     def billing(self) -> Question[bool]:
         """Ask whether the project is billed."""
         return self._ask(
-            "billing", lambda: self._projects.billing(self._project), permission="resourcemanager.projects.get"
+            ("billing", self._project),
+            lambda: self._projects.billing(self._project),
+            permission="resourcemanager.projects.get",
         )
 
     def org_policy(self, constraint: str) -> Question[OrgPolicy]:
         """Ask what a constraint comes to."""
         return self._ask(
-            ("constraint", constraint),
+            ("constraint", self._project, constraint),
             lambda: self._projects.org_policy(self._project, constraint),
             permission="orgpolicy.policy.get",
         )
@@ -177,12 +187,12 @@ class Questions:
         )
 
     def machine(self, name: str) -> Question[Machine]:
-        """Ask for the virtual machine beside the node, in whatever zone."""
+        """Ask for the virtual machine beside the node, in whatever zone unless one is named."""
         machine = _Link.parse(name)
         project = machine.project or self._project
         return self._ask(
-            ("machine", project, machine.name),
-            lambda: self._compute.find_machine(project, machine.name),
+            ("machine", project, machine.zone, machine.name),
+            lambda: self._compute.find_machine(project, machine.name, zone=machine.zone),
             permission="compute.instances.list",
         )
 

@@ -84,8 +84,8 @@ class ComputeSource(Protocol):
     def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
         """Return the quotas of a region by metric; needs compute.regions.get."""
 
-    def find_machine(self, project: str, name: str) -> Machine:
-        """Return the virtual machine of that name, whatever its zone; needs compute.instances.list.
+    def find_machine(self, project: str, name: str, *, zone: str | None = None) -> Machine:
+        """Return the virtual machine of that name, whatever its zone where none is named; needs compute.instances.list.
 
         Raises `ConflictError` where several zones have one.
         """

@@ -1,0 +1,32 @@
+"""How patient the clients are that answer the questions of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tpuctl.api.buckets import BucketsClient
+from tpuctl.api.client import Client
+from tpuctl.api.compute import ComputeClient
+from tpuctl.api.projects import ProjectsClient
+
+from .beside import older, outcome, scripted
+from .scripted_api import in_turn
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [
+        (BucketsClient, lambda client: client.bucket("data")),
+        (ProjectsClient, lambda client: client.billing("p")),
+        (ComputeClient, lambda client: client.network("p", "n")),
+    ],
+)
+def test_what_is_good_to_know_is_asked_for_twice_at_most(kind: type[Client], ask: Callable[[Any], object]) -> None:
+    """A check has seconds, and says at their end what was not answered."""
+    with scripted(kind, in_turn(older(503, "backendError", "down"))) as (client, server):
+        assert outcome(lambda: ask(client))[0] == "ServiceUnavailableError"
+
+    assert len(server.received) == 2
