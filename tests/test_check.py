@@ -254,6 +254,32 @@ def test_without_a_zone_the_zones_are_ranked(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("check", "v4-8", "--where", "--zone", "europe-west4-a,us-central2-b", "-o", "name")[0] == f"{ZONE}\n"
 
 
+@pytest.mark.parametrize("kind", ["http-error", "unreachable"])
+@one_face
+def test_a_node_that_cannot_be_looked_for_is_one_thing_not_known(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
+    method = {"method": "*.nodes.*", "status": 503} if kind == "http-error" else {"zone": ZONE}
+    sandbox.fault(kind, count=0, **method)
+
+    out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")
+
+    assert (code, levels(out)["unknown"] & {"TPU306"}) == (0, {"TPU306"})
+    assert tpuctl("check", "demo", "--zone", ZONE)[2] == 1
+
+
+@one_face
+def test_an_api_that_is_off_is_found_for_a_name_too(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+
+    out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")
+
+    assert (code, levels(out)["error"]) == (9, {"TPU501"})
+
+
+@one_face
+def test_a_type_that_is_misspelt_is_no_node(tpuctl: Console) -> None:
+    assert "did you mean `v4-8`?" in tpuctl("check", "v4-7", "--zone", ZONE)[1]
+
+
 @one_face
 def test_a_file_about_new_nodes_does_not_change_what_is_there(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")

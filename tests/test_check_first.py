@@ -134,6 +134,37 @@ def test_what_was_good_is_not_asked_again_within_ten_minutes(tpuctl: Console, sa
 
 
 @one_face
+def test_an_error_forgets_what_was_good_before(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
+    assert tpuctl("check", *UP[1:], "--bucket", "gs://data")[2] == 0
+    provision.add_bucket(sandbox.world, "data", location="ASIA-NORTHEAST1")
+    # Another question, about the same bucket.
+    assert tpuctl("check", *UP[2:], "--bucket", "gs://data")[2] == 9
+
+    assert (tpuctl(*UP, "--bucket", "gs://data")[2], sandbox.changes()) == (9, [])
+
+
+@one_face
+def test_what_is_created_takes_from_what_others_were_told(tpuctl: Console, sandbox: Sandbox) -> None:
+    quota(sandbox, 8)
+    assert [tpuctl("check", name, *UP[2:])[2] for name in ("a", "b")] == [0, 0]
+
+    assert [tpuctl("up", name, *UP[2:])[2] for name in ("a", "b")] == [0, 9]
+    assert sandbox.changes() == ["create"]
+
+
+@pytest.mark.parametrize("skipped", ["all", "TPU405"])
+@one_face
+def test_a_project_file_cannot_let_pass_what_guards_money(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
+    (tpuctl.folder / "tpuctl.yaml").write_text(f"skip_checks: [TPU101, {skipped}]\n")
+
+    _, err, code = tpuctl(*UP, "--no-billing-outside-grants")
+
+    assert (code, sandbox.changes()) == (2, [])
+    assert f"tpuctl.yaml line 1: `skip_checks` of a project file cannot name `{skipped}`" in err
+
+
+@one_face
 def test_what_was_said_of_a_sandbox_ends_with_it(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
     assert tpuctl(*UP, "--bucket", "gs://data")[2] == 0

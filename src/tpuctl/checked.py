@@ -34,7 +34,18 @@ class Checked:
     def remember(self, key: str, said: Any) -> None:  # JSON
         """Keep what was said; what is too old goes."""
         entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": said}}
-        kept = dict(list(entries.items())[-_MOST:])
+        self._write(dict(list(entries.items())[-_MOST:]))
+
+    def forget(self, *, but: str = "") -> None:
+        """Forget what was said of every question, `but` of one."""
+        entries = self._entries()
+        if kept := {key: entry for key, entry in entries.items() if key == but}:
+            self._write(kept)
+        elif entries:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _write(self, kept: dict[str, Any]) -> None:
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with suppress(OSError):
             make_private(self._path.parent)

@@ -26,6 +26,8 @@ _FULL_NAME = re.compile(
 )
 # Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
+# `gs:x`, `gs:/x`, `gs//x`, `GS://x`: what was meant for `gs://x`.
+_NEARLY_GS = re.compile(r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,19 +60,26 @@ class BucketPath:
 
     @classmethod
     def parse(cls, text: str) -> BucketPath:
-        """Return the place that `gs://BUCKET` or `gs://BUCKET/PREFIX` names. Raises `InvalidInputError` for all else."""
+        """Return the place that `gs://BUCKET` or `gs://BUCKET/PREFIX` names. Raises `InvalidInputError` for all else.
+
+        One slash at its end is left out. An empty segment is refused: objects may be below it, but not below what is left.
+        """
         bucket, _, rest = text.removeprefix("gs://").partition("/")
         hint = "write it like `gs://BUCKET/PREFIX`"
         if not text.startswith("gs://"):
+            meant = nearly_bucket(text)
+            hint = f"did you mean `{meant}`?" if meant else hint
             raise InvalidInputError(f"`{text}` is not a place in Cloud Storage", hint=hint)
         if not _BUCKET.fullmatch(bucket):
             why = f": `{bucket}` cannot be one" if bucket else ""
             raise InvalidInputError(f"`{text}` names no bucket{why}", hint=hint)
-        prefix = rest.strip("/")
+        if "//" in f"/{rest}":
+            raise InvalidInputError(f"`{text}` names no place: it has several slashes in a row", hint=hint)
+        prefix = rest.removesuffix("/")
         # What the service refuses in names, and what other programs take for wildcards [documentation of object names].
         if (
             len(prefix.encode()) > 512
-            or re.search(r"[\x00-\x1f\x7f#\[\]*?]|//", prefix)
+            or re.search(r"[\x00-\x1f\x7f#\[\]*?]", prefix)
             or {".", ".."} & {*prefix.split("/")}
         ):
             raise InvalidInputError(
@@ -84,6 +93,12 @@ class BucketPath:
     def object_name(self, name: str) -> str:
         """Return the full name of an object below this place."""
         return f"{self.prefix}/{name}" if self.prefix else name
+
+
+def nearly_bucket(text: str) -> str | None:
+    """Return the `gs://…` that was probably meant by `gs:/x`, `gs:x` or `GS://x`; nothing for what is all right or far off."""
+    match = _NEARLY_GS.fullmatch(text)
+    return f"gs://{match['rest']}" if match and not text.startswith("gs://") else None
 
 
 def parse_reference(text: str) -> NodeReference:

@@ -31,10 +31,14 @@ NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "
 
 
 class Kept(dict[str, Any]):
-    """A memory that forgets nothing."""
+    """A memory without an end."""
 
     def recall(self, key: str) -> Any:  # JSON
         return self.get(key)
+
+    def forget(self, *, but: str = "") -> None:
+        for key in [key for key in self if key != but]:
+            del self[key]
 
     def remember(self, key: str, said: Any) -> None:  # JSON
         self[key] = json.loads(json.dumps(said))

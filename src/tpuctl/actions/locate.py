@@ -9,7 +9,7 @@ from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, Servi
 from tpuctl.names import NodeName, NodeReference
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tpuctl.actions.cloud import NodeListing, QueuedListing
     from tpuctl.model import Node, QueuedResource
@@ -73,15 +73,20 @@ def locate(finder: Finder, place: Place, reference: NodeReference) -> Node:
 def search(finder: Finder, place: Place, reference: NodeReference) -> Node | None:
     """Return the one node of that name in all zones, or nothing where every zone answered that it has none."""
     listing = finder.list_nodes(reference.project or place.project)
-    found = [node for node in listing.nodes if node.name.node_id == reference.node_id]
+    found = the_only(listing.nodes, reference.node_id)
+    if found is None and listing.unreachable:
+        raise unreachable(reference.node_id, listing.unreachable)
+    return found
+
+
+def the_only(nodes: Iterable[Node], node_id: str) -> Node | None:
+    """Return the one node of a name among some, or nothing. Raises `ConflictError` where there are several."""
+    found = [node for node in nodes if node.name.node_id == node_id]
     if len(found) > 1:
         where = ", ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
         raise ConflictError(
-            f"there are {len(found)} nodes `{reference.node_id}`: {where}",
-            hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
+            f"there are {len(found)} nodes `{node_id}`: {where}", hint="name the zone: `--zone ZONE` or `ZONE/NODE`"
         )
-    if not found and listing.unreachable:
-        raise unreachable(reference.node_id, listing.unreachable)
     return found[0] if found else None
 
 

@@ -62,15 +62,11 @@ def command(app: App, **options: Any) -> int:  # click's options
         from tpuctl.cli.check_zones import show_zones  # noqa: PLC0415  # see above
 
         return show_zones(app, checks, target)
-    report = _check(app, checks, target, options)
-    if not checks.was_heard:
-        hint = "check the network, the proxy and the endpoint"
-        raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
-    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
+    return _check(app, checks, target, options)
 
 
-def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> Report:
-    """Check, show what was found, mend it where that was asked for, and return what there is then."""
+def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> int:
+    """Check, show what was found, mend it where that was asked for; return the exit code of what there is then."""
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.findings import show_findings  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
@@ -90,37 +86,25 @@ def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> R
             sandbox=app.is_sandbox,
         )
 
+    def end(report: Report) -> ExitCode:
+        show(report)
+        if not checks.was_heard:
+            hint = "check the network, the proxy and the endpoint"
+            raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
+        return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
+
     report = checks.report(wanted)
     if not options["fix"]:
-        show(report)
-        return report
+        return end(report)
+    from tpuctl.cli.check_fix import ending, mend, say_what_failed  # noqa: PLC0415  # rarely asked for
+
     if app.format is Format.TABLE:
         show(report)
-    if _fix(app, report, yes=options["yes"]):
-        checks.forget()
-        began = real.monotonic()
-        report = checks.report(wanted)
-        show(report)
-    elif app.format is not Format.TABLE:
-        show(report)
-    return report
-
-
-def _fix(app: App, report: Report, *, yes: bool) -> bool:
-    """Do what is safe to do, once it was agreed to; return whether anything was done."""
-    from tpuctl.actions.checking.mending import carry_out, changes  # noqa: PLC0415  # completion need not wait for it
-    from tpuctl.cli.check_options import sources  # noqa: PLC0415  # as above
-
-    planned = changes(report)
-    if not planned:
-        app.terminal.note("there is nothing that `--fix` could do")
-        return False
-    app.terminal.note("\n".join(["what `--fix` would do:", *(f"  {change.command}" for change in planned)]))
-    if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
-        app.terminal.note("nothing was changed")
-        return False
-    asked = sources(app)
-    for change in planned:
-        carry_out(asked, change)
-        app.terminal.note(f"done: {change.command}")
-    return True
+    mending = mend(app, report, yes=options["yes"])
+    if mending is None:
+        return XXX
+    checks.forget()
+    began = real.monotonic()
+    code = end(checks.report(wanted))
+    say_what_failed(app, mending)
+    return code or ending(mending)

@@ -9,6 +9,7 @@ import click
 from tpuctl.cli.places import checked_file
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import nearest
+from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,10 @@ _NAMES = (
     "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
     "skip_checks", "check_timeout",
 )  # fmt: skip
+
+
+# What may be billed is for whoever pays to say.
+_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405"})
 
 
 def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,6 +158,7 @@ def _accepted(settings: Settings) -> frozenset[str]:
     from tpuctl.preflight.evaluation import ALL  # noqa: PLC0415  # completion and --help need not wait for it
 
     given = frozenset(text.upper() if text.lower() != ALL else ALL for text in settings.items("skip_checks"))
+    _check_who_skips(settings, given)
     if given <= {ALL}:
         return given
     from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
@@ -164,6 +170,16 @@ def _accepted(settings: Settings) -> frozenset[str]:
             hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` is every one"
             raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
     return given
+
+
+def _check_who_skips(settings: Settings, given: frozenset[str]) -> None:
+    """Raise `SettingError` where a file that may come from a stranger's repository lets pass what guards money."""
+    setting, refused = settings["skip_checks"], sorted(given & _NOT_FOR_A_PROJECT_FILE)
+    if setting and setting.source.kind is SourceKind.PROJECT_FILE and refused:
+        raise SettingError(
+            f"{setting.source}: `skip_checks` of a project file cannot name {' and '.join(f'`{id_}`' for id_ in refused)}",
+            hint="it may come from a repository of others: use the flag `--skip-check`, or your own file",
+        )
 
 
 def _identity(app: App) -> str:

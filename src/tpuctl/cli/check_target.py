@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import find, sold_elsewhere
+from tpuctl.accelerators import check, find, sold_elsewhere
+from tpuctl.actions.locate import the_only, unreachable
 from tpuctl.cli.spec import build_spec, take_spec
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, ServiceUnavailableError
 from tpuctl.model import NodeSpec
+from tpuctl.names import NodeName
+from tpuctl.preflight.fact import Fact, Known, Unknown
 
 if TYPE_CHECKING:
     from tpuctl.actions.checking.gate import Gate
+    from tpuctl.actions.cloud import NodeListing
     from tpuctl.cli.app import App
-    from tpuctl.names import NodeName
     from tpuctl.preflight.wanted import Wanted
 
 _FILES = (".yaml", ".yml")
+_LIKE_A_TYPE = re.compile(r"(tpu)?v\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +75,37 @@ def _spec(app: App, given: dict[str, Any]) -> NodeSpec | None:
 def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: bool) -> Wanted:
     """Return the node as it is; where it is not there, is dead or differs from what is asked for, as it would be made.
 
-    What a file says about new nodes is not asked of one that is there: `is_asked` tells that a flag did.
+    What a file says about new nodes is not asked of one that is there: `is_asked` tells that a flag did. Where nobody can say
+    whether it is there, what is asked for is checked all the same.
     """
-    from tpuctl.cli.target import where_to_create  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.target import zone_to_create  # noqa: PLC0415  # as above
 
-    name, found = where_to_create(app, text, spec)
+    reference, place = app.reference(text), app.place
+    project, zone = reference.project or place.project, reference.zone or place.zone
+    fact = gate.nodes(project)
+    listed = fact.value.nodes if isinstance(fact, Known) else ()
+    found = the_only([node for node in listed if node.name.zone == zone or zone is None], reference.node_id)
     if found is None:
-        spec = spec or _remembered(app, name)
+        name = NodeName(project, zone or zone_to_create(app, reference, spec), reference.node_id)
+        spec = spec or _remembered(app, name, fact)
         return gate.wishes.wanted(name.project, name.zone, spec, name=name)
+    name = found.name
     if found.state.is_dead or (is_asked and spec is not None and spec.differences(found)):
         return gate.wishes.wanted(name.project, name.zone, spec or NodeSpec.from_node(found), name=name, replaces=found)
     return gate.wishes.wanted(name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False)
 
 
-def _remembered(app: App, name: NodeName) -> NodeSpec:
-    from tpuctl.errors import NodeNotFoundError  # noqa: PLC0415  # a rare way
-
+def _remembered(app: App, name: NodeName, fact: Fact[NodeListing]) -> NodeSpec:
+    """Return what the node was. Raises why it cannot be told, and what was probably meant."""
+    if not isinstance(fact, Known):
+        kind = AccessError if isinstance(fact, Unknown) and not fact.is_passing else ServiceUnavailableError
+        raise kind(f"whether there is a node `{name.node_id}` could not be read: {fact.reason}")
+    if name.zone in fact.value.unreachable:
+        raise unreachable(name.node_id, (name.zone,))
     remembered = app.journal.last_spec(name)
     if remembered is None:
+        if _LIKE_A_TYPE.match(name.node_id):
+            check(name.node_id)
         raise NodeNotFoundError(name.node_id, name.zone)
     app.terminal.note(f"`{name.node_id}` is not there: checking what it was, {remembered.spec.accelerator_type}")
     return remembered.spec

@@ -24,6 +24,7 @@ from tpuctl.readiness import Goal
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.model import Node, NodeSpec
+    from tpuctl.names import NodeReference
 
 
 def where_to_create(
@@ -47,10 +48,16 @@ def where_to_create(
     found = search(app.client, place, reference)
     if found is not None:
         return found.name, found
-    zone = place.default_zone or _remembered_zone(app, reference.node_id)
+    zone = zone_to_create(app, reference, spec)
+    return NodeName(reference.project or place.project, zone, reference.node_id), None
+
+
+def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
+    """Return the zone where a node that is in none is to be made. Raises `SettingError` where nothing says so."""
+    zone = app.place.default_zone or _remembered_zone(app, reference.node_id)
     if zone is None:
         raise _no_zone(app, spec)
-    return NodeName(reference.project or place.project, zone, reference.node_id), None
+    return zone
 
 
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:

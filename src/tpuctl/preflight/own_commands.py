@@ -6,9 +6,15 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.model.states import Tier
+from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.model import NodeSpec
     from tpuctl.preflight.wanted import Wanted
+
+_MODES = {"READ_WRITE": "read-write", "READ_ONLY": "read-only"}
 
 
 def again(
@@ -19,18 +25,24 @@ def again(
     tier: Tier | None = None,
     more: tuple[str, ...] = (),
 ) -> str:
-    """Return the command for the same node elsewhere, of another type or tier: to make it, or to check it without a name."""
+    """Return the command for the same node elsewhere, of another type or tier: to make it, or to check it.
+
+    All that is asked for goes with it, what the node works with as well. It makes nothing where the node has no name, and
+    where a part of it has no place in a command, or would not fit there.
+    """
     spec = wanted.spec
-    words = ["tpuctl", "up", wanted.name.node_id] if wanted.name else ["tpuctl", "check"]
+    makes = wanted.name is not None and _can_be_written(spec, is_moved=zone not in {None, wanted.zone})
+    words = ["tpuctl", "up" if makes else "check", *([wanted.name.node_id] if wanted.name else ())]
     words += [f"--project={wanted.project}", f"--zone={zone or wanted.zone}"]
-    shape = spec.topology if accelerator_type in {None, spec.accelerator_type} else None
-    accelerator = wanted.accelerator
-    if shape and accelerator:
-        words += [f"--type={accelerator.generation.name}", f"--topology={shape}"]
-    else:
-        words += [f"--type={accelerator_type or spec.accelerator_type}"]
+    words += _kind(wanted, accelerator_type or spec.accelerator_type, more)
     if tier := tier or spec.tier:
         words.append(f"--{tier}")
+    words += _surroundings(spec)
+    words += _wishes(wanted)
+    if not makes:
+        words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
+        words += [f"--vm={wanted.machine}"] if wanted.machine else []
+        more = tuple(word for word in more if word != "--replace")  # an option of `up` alone
     return shlex.join([*words, *more])
 
 
@@ -48,3 +60,64 @@ def take_down(project: str, zone: str, node_id: str, *, all_nodes: bool = False)
     """Delete the queued resource that a node belongs to, with it."""
     words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
+
+
+def _can_be_written(spec: NodeSpec, *, is_moved: bool) -> bool:
+    """Tell whether options say all of it. Scripts and keys are too long, and disks and subnetworks stay where they are."""
+    stays = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
+    return not (spec.metadata or spec.setup or spec.kept or (is_moved and stays))
+
+
+def _kind(wanted: Wanted, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
+    """Yield type, shape and image. An image fits one generation only, and the usual one need not be named."""
+    from tpuctl.accelerators import find  # noqa: PLC0415  # reads the table
+
+    spec, accelerator, other = wanted.spec, wanted.accelerator, find(accelerator_type)
+    if spec.topology and accelerator and accelerator_type == spec.accelerator_type:
+        yield from (f"--type={accelerator.generation.name}", f"--topology={spec.topology}")
+    else:
+        yield f"--type={accelerator_type}"
+    usual = accelerator.runtime_version if accelerator else None
+    is_asked = "runtime_version" in spec.named or (not spec.named and spec.runtime_version != usual)
+    is_alike = accelerator_type == spec.accelerator_type or (
+        accelerator is not None and other is not None and accelerator.generation == other.generation
+    )
+    is_given = any(word.startswith("--version=") for word in more)
+    if spec.runtime_version and is_asked and is_alike and not is_given:
+        yield f"--version={spec.runtime_version}"
+
+
+def _surroundings(spec: NodeSpec) -> Iterator[str]:
+    """Yield the options of what else a node is made with."""
+    plain = {
+        "--network": spec.network,
+        "--subnetwork": spec.subnetwork,
+        "--range": spec.cidr_block,
+        "--queue-count": spec.queue_count,
+        "--service-account": spec.service_account,
+        "--scopes": ",".join(spec.scopes),
+        "--labels": ",".join(f"{key}={value}" for key, value in spec.labels.items()),
+        "--tags": ",".join(spec.tags),
+        "--description": spec.description,
+    }
+    yield from (f"{flag}={value}" for flag, value in plain.items() if value)
+    yield from (f"--data-disk=source={disk.source},mode={_MODES.get(disk.mode, disk.mode)}" for disk in spec.data_disks)
+    if spec.internal_ips:
+        yield "--internal-ips"
+    if spec.shielded_secure_boot:
+        yield "--shielded-secure-boot"
+
+
+def _wishes(wanted: Wanted) -> Iterator[str]:
+    """Yield the options of what a node works with, how it is reached and what may be spent."""
+    for use in wanted.buckets:
+        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
+        yield f"{flag}={use.url}"
+    if wanted.dataset_size is not None:
+        yield f"--dataset-size={wanted.dataset_size}"
+    if wanted.billing_project:
+        yield f"--billing-project={wanted.billing_project}"
+    if wanted.no_billing_outside_grants:
+        yield "--no-billing-outside-grants"
+    if wanted.iap != wanted.internal_ip:  # one way at a time; where two places of settings differ, they go on doing so
+        yield "--iap" if wanted.iap else "--internal-ip"

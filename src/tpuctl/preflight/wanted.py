@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import BucketPath
+from tpuctl.names import BucketPath, nearly_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,10 +127,10 @@ def parse_bucket(text: str, *, reads: bool = True, writes: bool = True) -> Bucke
     Raises `InvalidInputError` naming the value, for a local path with the reason why it does not do.
     """
     scheme, separator, _ = text.partition("://")
-    if separator and scheme != "gs":
+    if separator and scheme != "gs" and not nearly_bucket(text):
         hint = "copy it first: `gcloud storage cp -r` reads `s3://` too" if scheme in {"s3", "s3a"} else _GS_HINT
         raise InvalidInputError(f"`{text}` is not in Cloud Storage: a TPU reads `gs://` buckets", hint=hint)
-    if not separator:
+    if not separator and not nearly_bucket(text):
         _refuse_bare(text)
     if text.endswith("//") and text != "gs://":
         raise InvalidInputError(f"`{text}` names no place: it ends with several slashes", hint=_GS_HINT)
@@ -144,7 +144,7 @@ def _refuse_bare(text: str) -> NoReturn:
             f"`{text}` is a path of this machine, which the workers of a TPU do not see",
             hint="put the files into a bucket (`gcloud storage cp -r`), or bring them with `tpuctl scp` or `tpuctl sync`",
         )
-    raise InvalidInputError(f"`{text}` is not a bucket", hint=f"did you mean `gs://{text}`?" if text else _GS_HINT)
+    raise InvalidInputError(f"`{text}` is not a bucket", hint=_GS_HINT if text in {"", "gs:"} else f"did you mean `gs://{text}`?")
 
 
 _GS_HINT = "write it like `gs://BUCKET` or `gs://BUCKET/PREFIX`"

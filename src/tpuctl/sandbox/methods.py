@@ -107,6 +107,8 @@ METHODS: Mapping[str, Callable[[Session, Call], Json | Response]] = {
     "storage.objects.get": storage.get_object,
     "storage.objects.list": storage.list_objects,
     "storage.objects.insert": storage.insert_object,
+    "storage.objects.patch": storage.patch_object,
+    "storage.objects.update": storage.update_object,
     "storage.objects.rewrite": storage.rewrite_object,
     "storage.objects.delete": storage.delete_object,
     "serviceusage.services.get": serviceusage.get,

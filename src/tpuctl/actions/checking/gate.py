@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.checking.gathering import Gathering
     from tpuctl.actions.checking.sources import Sources
+    from tpuctl.actions.cloud import NodeListing
     from tpuctl.clock import Clock
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
+    from tpuctl.preflight.fact import Fact
     from tpuctl.preflight.findings import Rule
     from tpuctl.preflight.wanted import Wanted
     from tpuctl.preflight.zones import Ranking
@@ -42,6 +44,9 @@ class Memory(Protocol):
 
     def remember(self, key: str, said: Any) -> None:  # JSON
         """Keep what was said."""
+
+    def forget(self, *, but: str = "") -> None:
+        """Forget what was said of every question, `but` of one."""
 
 
 class Gate:
@@ -76,9 +81,12 @@ class Gate:
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
-        remembered = self._memory.recall(question_key(wanted, self._accepted, self._identity))
+        key = question_key(wanted, self._accepted, self._identity)
+        remembered = self._memory.recall(key)
         findings = self._ask(wanted) if remembered is None else _read(remembered)
         self._passed[name] = now
+        # What is created now takes of the quota, and of the grants, that others were found to have.
+        self._memory.forget(but=key)
         for line in said(findings):
             tell(Event(EventKind.NOTE, now, name, line, {"check": True}))
 
@@ -115,6 +123,11 @@ class Gate:
             egress_prices=wishes.egress_prices,
         )
 
+    def nodes(self, project: str) -> Fact[NodeListing]:
+        """Return the nodes of all zones; the report that follows has what is left of the time, and asks no second time."""
+        self._gathering = self._new_gathering(), self._now()
+        return self._gathering[0].nodes(project)
+
     def report(self, wanted: Wanted) -> Report:
         """Return what the rules say of what is there now; what is good is remembered. Raises `CredentialsError`."""
         now = self._now()
@@ -122,7 +135,10 @@ class Gate:
             self._gathering = self._new_gathering(), now
         facts = self._gathering[0].facts(wanted, now, meanwhile=_rules)
         report = evaluate(facts, _rules(), accepted=self._accepted)
-        if report.is_lasting:
+        if report.of(Level.ERROR):
+            # Something has changed since, and may be wrong for other questions too.
+            self._memory.forget()
+        elif report.is_lasting:
             key = question_key(wanted, self._accepted, self._identity)
             self._memory.remember(key, [_written(finding) for finding in report.of(*_SAID)])
         return report

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.bucket_questions import BucketQuestions
-from tpuctl.actions.checking.questions import Questions
+from tpuctl.actions.checking.questions import Questions, nodes_of
 from tpuctl.colocation import relation
 from tpuctl.errors import AccessError
 from tpuctl.model import Tier
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.checking.asking import Question
     from tpuctl.actions.checking.sources import Sources
+    from tpuctl.actions.cloud import NodeListing
     from tpuctl.clock import Clock
     from tpuctl.model.bucket import Placement
     from tpuctl.model.project import QuotaLimit
@@ -50,18 +51,27 @@ class Gathering:
     def __init__(self, sources: Sources, clock: Clock, timeout: timedelta) -> None:
         self._sources = sources
         self._asking = Asking(clock, timeout)
+        self._is_begun = False
 
     @property
     def was_heard(self) -> bool:
         """Tell whether the cloud has answered anything at all."""
         return self._asking.was_heard
 
+    def nodes(self, project: str) -> Fact[NodeListing]:
+        """Return the nodes of all zones. What is asked next has what is left of the time."""
+        self._asking.begin()
+        self._is_begun = True
+        return self._asking.answer(nodes_of(project, self._sources.tpu, self._asking))
+
     def facts(self, wanted: Wanted, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> Facts:
         """Return everything that the rules need. `meanwhile` is called while the first answers are on their way.
 
         Raises `CredentialsError` where nobody knows who asks.
         """
-        self._asking.begin()
+        if not self._is_begun:
+            self._asking.begin()
+        self._is_begun = False
         questions = Questions(self._sources, self._asking, wanted)
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
         for put in (*_at_once(questions, wanted), *(bucket.put for bucket in buckets)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
+from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.preflight.findings import EnableService, GrantBucketRole, Level, OpenFirewall
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.preflight.evaluation import Report
     from tpuctl.preflight.findings import Change
@@ -21,6 +25,34 @@ def changes(report: Report) -> tuple[Change, ...]:
         if remedy.change is not None
     ]
     return tuple(dict.fromkeys(found))
+
+
+@dataclass(slots=True)
+class Mending:
+    """Changes on their way: those that are done, those that failed and why, those that wait; the first of these may be begun."""
+
+    waiting: list[Change]
+    done: list[Change] = field(default_factory=list)
+    failed: list[tuple[Change, TpuctlError]] = field(default_factory=list)
+
+    def go_on(self, sources: Sources, tell: Callable[[str], None]) -> None:
+        """Make the changes that wait, one after the other; one that fails keeps no other from being made.
+
+        Raises `CredentialsError`: none of the others would be made either.
+        """
+        while self.waiting:
+            change = self.waiting[0]
+            try:
+                carry_out(sources, change)
+            except CredentialsError:
+                raise
+            except TpuctlError as error:
+                self.failed.append((change, error))
+                tell(f"failed: {change.command}: {error.message}")
+            else:
+                self.done.append(change)
+                tell(f"done: {change.command}")
+            del self.waiting[0]
 
 
 def carry_out(sources: Sources, change: Change) -> None:

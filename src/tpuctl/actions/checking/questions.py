@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.actions.checking.asking import Asking, Question
-    from tpuctl.actions.checking.sources import Sources
+    from tpuctl.actions.checking.sources import Sources, TpuSource
     from tpuctl.actions.cloud import NodeListing, QueuedListing
     from tpuctl.model.iam import IamPolicy
     from tpuctl.model.machine import Disk, Machine
@@ -44,12 +44,18 @@ class _Link(NamedTuple):
         return cls(found["project"], found["zone"], found["region"], found["name"])
 
 
+def nodes_of(project: str, source: TpuSource, asking: Asking) -> Question[NodeListing]:
+    """Ask for the nodes of all zones of a project."""
+    return asking.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
+
+
 class Questions:
     """The questions about one wanted node. Nothing waits here."""
 
     def __init__(self, sources: Sources, asking: Asking, wanted: Wanted) -> None:
         self._tpu, self._compute, self._projects = sources.tpu, sources.compute, sources.projects
-        self._ask, self._wanted, self._project = asking.ask, wanted, wanted.project
+        self._asking, self._ask = asking, asking.ask
+        self._wanted, self._project = wanted, wanted.project
 
     def project(self) -> Question[Project]:
         """Ask for the project itself, and its number."""
@@ -105,9 +111,7 @@ class Questions:
 
     def nodes(self) -> Question[NodeListing]:
         """Ask for the nodes of all zones."""
-        return self._ask(
-            ("nodes", self._project), lambda: self._tpu.list_nodes(self._project), permission="tpu.nodes.list"
-        )
+        return nodes_of(self._project, self._tpu, self._asking)
 
     def requests(self) -> Question[QueuedListing]:
         """Ask for the queued resources of all zones."""

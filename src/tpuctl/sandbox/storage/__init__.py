@@ -12,6 +12,8 @@ from tpuctl.sandbox.storage.caches import get as get_cache
 from tpuctl.sandbox.storage.caches import insert as insert_cache
 from tpuctl.sandbox.storage.caches import list_ as list_caches
 from tpuctl.sandbox.storage.copies import rewrite as rewrite_object
+from tpuctl.sandbox.storage.object_changes import patch as patch_object
+from tpuctl.sandbox.storage.object_changes import update as update_object
 from tpuctl.sandbox.storage.objects import delete as delete_object
 from tpuctl.sandbox.storage.objects import get as get_object
 from tpuctl.sandbox.storage.objects import insert as insert_object
@@ -32,7 +34,9 @@ __all__ = [
     "list_caches",
     "list_objects",
     "patch_bucket",
+    "patch_object",
     "rewrite_object",
     "set_iam_policy",
     "test_iam_permissions",
+    "update_object",
 ]

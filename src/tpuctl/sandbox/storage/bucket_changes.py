@@ -47,7 +47,7 @@ def patch(session: Session, call: Call) -> Json:
         raise refusals.condition_not_met()
     if (current.get("retentionPolicy") or {}).get("isLocked") and "retentionPolicy" in call.body:
         raise refusals.locked(current["name"])
-    document = {**current, **_merged(current, {key: call.body[key] for key in _CHOSEN if key in call.body})}
+    document = {**current, **merged(current, {key: call.body[key] for key in _CHOSEN if key in call.body})}
     document = {key: value for key, value in document.items() if value is not None}
     document |= {
         "metageneration": str(int(current["metageneration"]) + 1),
@@ -58,12 +58,13 @@ def patch(session: Session, call: Call) -> Json:
     return document
 
 
-def _merged(current: Json, change: Json) -> Json:
+def merged(current: Json, change: Json) -> Json:
+    """Return what a patch sets: objects merged with what is there, all else as it came; null stays for who drops it."""
     merged: Json = {}
     for key, value in change.items():
         before = current.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
-            merged[key] = {k: v for k, v in {**before, **_merged(before, value)}.items() if v is not None}
+            merged[key] = {k: v for k, v in {**before, **merged(before, value)}.items() if v is not None}
         else:
             merged[key] = value
     return merged

@@ -1,0 +1,62 @@
+"""What is said of an object is changed; its bytes, and so its generation, stay."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+from tpuctl.sandbox import rendering
+from tpuctl.sandbox.storage import objects, refusals
+from tpuctl.sandbox.storage.bucket_changes import merged
+from tpuctl.sandbox.storage.buckets import opened
+
+if TYPE_CHECKING:
+    from tpuctl.sandbox.calls import Call, Json
+    from tpuctl.sandbox.world import Session
+
+# Documentation of objects.patch and objects.update. A storage class is not among them: it changes by a rewrite, and what a
+# patch says of it is passed over (unverified; gcloud 528 sends one that the object already has).
+_CHOSEN = (
+    *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
+    *("metadata", "eventBasedHold", "temporaryHold"),
+)
+
+
+def patch(session: Session, call: Call) -> Json:
+    """Answer objects.patch: what is null goes, metadata are merged, all else is replaced (documentation: patch semantics)."""
+    current = _opened(session, call)
+    change = merged(current, {key: call.body[key] for key in _CHOSEN if key in call.body})
+    return _kept(session, current, {**current, **change})
+
+
+def update(session: Session, call: Call) -> Json:
+    """Answer objects.update: what the request leaves out goes (documentation: a full update)."""
+    current = _opened(session, call)
+    rest = {key: value for key, value in current.items() if key not in _CHOSEN}
+    return _kept(session, current, {**rest, **{key: call.body[key] for key in _CHOSEN if key in call.body}})
+
+
+def _opened(session: Session, call: Call) -> Json:
+    """Return the object as it is. Raises `ApiError` unless the caller may change it, it is there, and preconditions hold."""
+    bucket, name = str(call.params["bucket"]), str(call.params["object"])
+    session.log_request(call.method, f"{bucket}/{name}")
+    opened(session, call, "storage.objects.update")
+    found = objects.current(session, call)
+    objects.check_preconditions(call, found)
+    if found is None:
+        raise refusals.no_object(bucket, name)
+    return found
+
+
+def _kept(session: Session, current: Json, changed: Json) -> Json:
+    metageneration = int(current["metageneration"]) + 1
+    etag = base64.b64encode(int(current["generation"]).to_bytes(8, "big") + metageneration.to_bytes(4, "big")).decode()
+    document = {
+        "contentType": "application/octet-stream",
+        **{key: value for key, value in changed.items() if value is not None},
+        "metageneration": str(metageneration),
+        "etag": etag,
+        "updated": rendering.milliseconds(session.now),
+    }
+    session.resources.put(objects.KIND, document["bucket"], document["name"], document)
+    return document
