@@ -73,6 +73,15 @@ def _placement(text: str) -> Placement:
         ("ASIA dual-region asia-east1,asia-southeast1", "asia-east1-c", "dual-region"),
         ("ASIA dual-region asia-east1,asia-southeast1", "us-east1-d", "other-area"),
         ("CA dual-region northamerica-northeast1,northamerica-northeast2", "northamerica-northeast1-a", "dual-region"),
+        ("IN dual-region asia-south1,asia-south2", "asia-south1-a", "dual-region"),
+        ("DE dual-region europe-west3,europe-west10", "us-central2-b", "other-area"),
+        ("AU dual-region australia-southeast1,australia-southeast2", "us-central2-b", "other-area"),
+        # Two regions are a dual-region whatever else is said of it.
+        ("AU zone australia-southeast1,australia-southeast2", "australia-southeast1-a", "dual-region"),
+        ("AU zone australia-southeast1,australia-southeast2", "us-central2-b", "other-area"),
+        ("IN multi-region asia-south1,asia-south2", "asia-south2-a", "dual-region"),
+        ("EU multi-region europe-west1,europe-west3", "europe-west4-a", "same-area"),
+        ("DE planet europe-west3,europe-west10", "europe-west4-a", "same-area"),
         # Multi-regions: the United States only, the European Union only.
         ("US multi-region", "us-central1-a", "multi-region"),
         ("US multi-region", "northamerica-northeast1-a", "same-area"),

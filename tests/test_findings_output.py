@@ -299,3 +299,60 @@ def test_a_command_among_words_stays_on_one_line() -> None:
         f"  (`{MAKE}`),",
         "  or not; an odd ` is just ` a character `",
     ]
+
+
+def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> Rule:
+    """Return a rule that says the same of many buckets."""
+    return rule(
+        "TPU107",
+        *(
+            Found(
+                level=level, subject=f"gs://{name}", text=f"`gs://{name}` keeps it", remedies=(Remedy("do", command),)
+            )
+            for name in names
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "level", "command", "blocks"),
+    [
+        ("abcde", Level.NOTE, "do it", 5),
+        ("abcdef", Level.NOTE, "do it", 1),
+        ("abcdef", Level.WARNING, None, 1),
+        # Each has a command of its own.
+        ("abcdef", Level.WARNING, "do it", 6),
+    ],
+)
+def test_what_is_said_of_many_is_said_once(names: str, level: Level, command: str | None, blocks: int) -> None:
+    what = evaluate(FACTS, [soft(*names, level=level, command=command)])
+
+    out, _ = shown(what, person=True, environ={"NO_COLOR": "1"})
+
+    assert out.count("TPU107") == blocks
+    assert shown(what)[0].count("TPU107") == len(names)
+
+
+def test_of_many_the_first_are_named() -> None:
+    names = [f"b{number:02}" for number in range(50)]
+    what = evaluate(FACTS, [soft(*names), rule("TPU108", *(other(f"gs://{name}") for name in names))])
+
+    out, err = shown(what, person=True, environ={"NO_COLOR": "1"})
+
+    assert out == (
+        "note     TPU107  gs://b00\n"
+        "  `gs://b00` keeps it\n"
+        "  → do\n"
+        "  the same is true of gs://b01, gs://b02, gs://b03, gs://b04 and 45 more\n"
+        "\n"
+        "note     TPU108  gs://b00\n"
+        "  it is empty\n"
+        "  the same is true of gs://b01, gs://b02, gs://b03, gs://b04 and 45 more\n"
+        "\n"
+    )
+    assert err == "100 notes in 0.6 s\n"
+
+
+def other(subject: str) -> Found:
+    """Return a note that does not name its subject."""
+    return Found(level=Level.NOTE, subject=subject, text="it is empty")

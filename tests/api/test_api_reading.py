@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tpuctl.errors import (
     InvalidInputError,
     NodeNotFoundError,
     ServiceUnavailableError,
+    TpuctlError,
 )
 from tpuctl.model import Node, Operation, OperationError, QueuedResource
 
@@ -167,6 +169,57 @@ def test_when_no_zone_answers_there_is_no_list(zones: dict[str, Reply], kind: ty
             client.list_nodes("p")
         with pytest.raises(kind):
             client.list_nodes("p", list(zones))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "error_id"),
+    [
+        ("Cloud TPU API has not been used in project 7 before or it is disabled.", "SERVICE_DISABLED", "api-disabled"),
+        ("This API method requires billing to be enabled.", "BILLING_DISABLED", "billing-disabled"),
+        ("Permission denied on resource project p.", "CONSUMER_INVALID", "iam-project-not-found"),
+        ("Permission 'tpu.nodes.list' denied on 'projects/p/locations/-'", "", "iam-permission-denied"),
+        ("The request had insufficient scopes.", "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "auth-insufficient-scopes"),
+    ],
+)
+def test_what_is_refused_to_the_project_or_the_caller_is_asked_once(message: str, reason: str, error_id: str) -> None:
+    details = [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason}] if reason else []
+    with client_of(lambda _: refuse(403, "PERMISSION_DENIED", message, *details)) as (client, server):
+        for ask in (client.list_nodes, client.list_queued_resources, client.offers):
+            with pytest.raises(TpuctlError) as raised:
+                ask("p")
+            assert raised.value.error_id == error_id
+
+        assert [line.rpartition("/")[2] for line in server.lines] == ["nodes", "queuedResources", "acceleratorTypes"]
+        assert all("/locations/-/" in line for line in server.lines)
+
+
+def test_a_refusal_of_the_wildcard_alone_is_no_refusal_of_the_zones() -> None:
+    message = "Permission denied on 'locations/-' (or it may not exist)."
+    refusal = refuse(403, "PERMISSION_DENIED", message, {"reason": "LOCATION_POLICY_VIOLATED"})
+    with client_of(zone_by_zone({"us-a-a": Reply({"nodes": [node()]})}, wildcard=refusal)) as (client, _server):
+        assert client.list_nodes("p") == NodeListing((Node(NAME, node()),))
+
+
+def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
+    clock = ManualClock()
+    zones = {"us-a-a": Reply({"nodes": []}), "us-b-b": Reply({"nodes": []})}
+    with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND")), clock=clock) as (client, server):
+        asking = [
+            threading.Thread(target=ask, args=("p",))
+            for ask in (client.list_nodes, client.list_queued_resources, client.offers)
+        ]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        assert server.lines.count("GET /v2/projects/p/locations") == 1
+
+        clock.sleep(timedelta(seconds=59))
+        client.list_nodes("p")
+        assert server.lines.count("GET /v2/projects/p/locations") == 1
+        clock.sleep(timedelta(seconds=1))
+        client.list_nodes("p")
+        assert server.lines.count("GET /v2/projects/p/locations") == 2
 
 
 def test_a_service_that_is_down_is_not_asked_zone_by_zone() -> None:

@@ -91,7 +91,7 @@ def test_a_node_that_differs_is_checked_as_it_would_be(tpuctl: Console, sandbox:
 
     assert (as_it_is["creates"], as_it_is["acceleratorType"], as_it_is["nodeId"]) == (False, "v4-16", "demo")
     assert (other["creates"], other["acceleratorType"], other["nodeId"]) == (True, "v4-8", "demo")
-    assert [one["level"] for one in said["TPU306"]] == ["ok"]
+    assert [one["level"] for one in said["TPU306"]] == ["note"]
 
 
 @one_face

@@ -109,6 +109,22 @@ def test_what_mends_a_bucket_and_a_service(service: Service) -> None:
     assert wire("GET", f"/v1/projects/{PROJECT}/services/tpu.googleapis.com")["state"] == "ENABLED"
 
 
+def test_what_mends_the_class_of_objects(service: Service) -> None:
+    """What has the class already is only patched, what has another is written anew."""
+    provision.add_bucket(service.world, "cold", location="US-CENTRAL2", storageClass="ARCHIVE")
+    provision.add_object(service.world, "cold", "a/frozen", b"1")
+    provision.add_object(service.world, "cold", "a/warm", b"2", storageClass="STANDARD")
+
+    answer = service.any_gcloud("storage", "objects", "update", "gs://cold/**", "--storage-class=STANDARD")
+
+    assert answer.code == 0, answer.err
+    items = Wire(service.world)("GET", "/storage/v1/b/cold/o")["items"]
+    assert [(item["name"], item["storageClass"]) for item in items] == [
+        ("a/frozen", "STANDARD"),
+        ("a/warm", "STANDARD"),
+    ]
+
+
 def test_what_mends_a_network(service: Service) -> None:
     wire = Wire(service.world)
     provision.remove_network(service.world, "default")
@@ -139,3 +155,12 @@ def test_gcloud_says_what_a_policy_comes_to(service: Service) -> None:
 
     path = f"/v2/projects/{PROJECT}/policies/compute.vmExternalIpAccess:getEffectivePolicy"
     assert (json.loads(shown.out), shown.err) == (Wire(service.world)("GET", path), "")
+
+
+def test_gcloud_says_what_nobody_has_set(service: Service) -> None:
+    """A constraint that restricts by default."""
+    constraint = "iam.disableCrossProjectServiceAccountUsage"
+
+    shown = service.any_gcloud("org-policies", "describe", constraint, "--effective", "--format=json")
+
+    assert (json.loads(shown.out)["spec"], shown.err) == ({"rules": [{"enforce": True}]}, "")

@@ -53,7 +53,10 @@ def facts_of(
     return Facts(
         now=NOW,
         wanted=Wanted(
-            project="p", zone=zone, spec=NodeSpec(accelerator_type=type_, runtime_version="v"), **(wanted or {})
+            project="p",
+            zone=zone,
+            spec=NodeSpec(accelerator_type=type_, runtime_version="v", named=frozenset({"accelerator_type"})),
+            **{"buckets": (use,), **(wanted or {})},
         ),
         project=project or Known(Project("p", "42", "ACTIVE")),
         offers=offers,

@@ -203,7 +203,7 @@ def test_what_tpus_there_are_where_the_data_is(type_: str, offers: Any, text: st
 
 def test_a_shape_of_ones_own_is_offered_where_its_generation_is() -> None:
     facts = facts_of(a_bucket("EUROPE-WEST4"), zone="us-east5-a", offers=Known(_EUROPE))
-    spec = NodeSpec(accelerator_type="v5p-64", runtime_version="v", topology="2x4x4")
+    spec = NodeSpec(accelerator_type="v5p-64", runtime_version="v", topology="2x4x4", named=facts.wanted.spec.named)
 
     (found,) = findings_of("TPU101", replace(facts, wanted=replace(facts.wanted, spec=spec)))
 

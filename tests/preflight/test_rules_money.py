@@ -196,15 +196,6 @@ def test_the_command_that_would_be_free(grant: Grant, made: Any, records: Any, c
     assert [remedy.command for remedy in found.remedies] == ([command] if command else [])
 
 
-def test_without_any_grant_the_setting_forbids_everything_and_the_remedy_says_how_to_write_one() -> None:
-    (found,) = found_by(grant_covers, facts(granted(strict=True)))
-
-    assert [remedy.command for remedy in found.remedies] == [
-        "tpuctl config set grants 'zone=us-central2-b,type=v4,tier=on-demand,count=32,until=2026-12-31'",
-        "tpuctl config set no_billing_outside_grants false",
-    ]
-
-
 def until(day: int, month: int = 6) -> Grant:
     return Grant(ZONE, "v4", "on-demand", 8, date(2026, month, day))
 

@@ -9,9 +9,12 @@ import pytest
 from tests.preflight.offer_facts import ZONE, facts, found_by, held, said, spec, wanted
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import Facts
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, Rule
+from tpuctl.preflight.rules.addresses import addresses_are_enough
+from tpuctl.preflight.rules.images import version_is_offered
 from tpuctl.preflight.rules.names import name_is_free
 from tpuctl.preflight.rules.offer import RULES, type_is_of_this_api, type_is_offered, zone_is_open
+from tpuctl.preflight.rules.quota import quota_is_enough
 
 DENIED = Unknown("the caller may not", "tpu.acceleratortypes.list")
 SLOW = Unknown("there was no answer within 15s", is_passing=True)
@@ -169,3 +172,50 @@ def test_only_what_may_pass_is_marked_so() -> None:
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=SLOW))] == [True]
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=DENIED))] == [False]
     assert [found.is_passing for found in found_by(name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [True]
+
+
+def nowhere(zone: str, **more: Any) -> Facts:
+    refused = Unknown(f"Permission denied on 'locations/{zone}' (or it may not exist)", error_id="iam-location-policy")
+    return facts(wanted(zone=zone), types=refused, **more)
+
+
+@pytest.mark.parametrize(
+    ("about", "meant", "zones"),
+    [
+        (nowhere("us-centrall2-b"), "; did you mean `us-central2-b`?", ["us-central2-b"]),
+        (
+            nowhere("us-east5-aa", offers=Known({"us-east5-a": ("v6e-8",)})),
+            "; did you mean `us-east5-a`?",
+            ["us-east5-a"],
+        ),
+        # One that offers the type goes before one that is spelt more alike.
+        (
+            nowhere("us-central2-a", offers=Known({"us-central1-a": ("v6e-8",), "us-central2-b": ("v4-8",)})),
+            "; did you mean `us-central2-b`?",
+            ["us-central2-b"],
+        ),
+        # Nothing is spelt alike: one of the same continent, and no guess where there is none.
+        (nowhere("us-nowhere1-z"), "; did you mean `us-central2-b`?", ["us-central2-b"]),
+        (nowhere("mars-x", offers=Known({"us-central2-b": ("v4-8",)})), "", ["us-central2-b"]),
+        # One that is there, and not for the project.
+        (nowhere("us-central1-a", offers=Known({"us-central2-b": ("v4-8",)})), "", ["us-central2-b"]),
+        (nowhere("mars-x", offers=Known({})), "", []),
+    ],
+)
+def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, zones: list[str]) -> None:
+    (found,) = found_by(type_is_offered, about)
+    up = "tpuctl up trainer --project=p"
+
+    text = f"the project is not offered the zone `{about.wanted.zone}`, or there is none of that name{meant}"
+    assert (found.level, found.subject, found.text) == (Level.ERROR, about.wanted.zone, text)
+    assert [remedy.command for remedy in found.remedies] == (
+        [f"{up} --zone={zone} --type=v4-8" for zone in zones] or ["tpuctl types v4-8 --project=p"]
+    )
+
+
+@pytest.mark.parametrize("rule", [quota_is_enough, addresses_are_enough, version_is_offered])
+def test_of_a_zone_that_is_not_there_nothing_else_is_missed(rule: Rule) -> None:
+    refused = Unknown("no such zone", error_id="iam-location-policy")
+    about = nowhere("mars-x", quotas=Known(()), region_quotas=Absent(), versions=refused)
+
+    assert found_by(rule, about) == []

@@ -326,10 +326,10 @@ def test_own_prices_count_and_wrong_ones_are_refused() -> None:
 
 
 def written(
-    ranking: Ranking, form: Format = Format.TABLE, *, person: bool = False, sandbox: bool = False
+    ranking: Ranking, form: Format = Format.TABLE, *, person: bool = False, sandbox: bool = False, width: int = 130
 ) -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    terminal = Terminal(Streams(io.StringIO(), out, err, person, person, person, 130), {"NO_COLOR": "1"})
+    terminal = Terminal(Streams(io.StringIO(), out, err, person, person, person, width), {"NO_COLOR": "1"})
     show_zones(terminal, ranking, form, sandbox=sandbox)
     return out.getvalue(), err.getvalue()
 
@@ -354,9 +354,61 @@ def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
         "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n"
     )
     assert err == (
-        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in US-CENTRAL1 or NAM4 for us-central1, "
-        "US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
+        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in US-CENTRAL1 or NAM4\n"
+        "  for us-central1, US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
     )
+
+
+def test_where_columns_do_not_fit_no_word_is_broken() -> None:
+    """Notes go below their row; where that does not fit either each zone has lines of its own."""
+    found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
+
+    assert written(found, person=True, width=90)[0] == (
+        "ZONE        BUCKETS                    TO READ 1 TB\n"
+        "us-east1-d  same continent (US-WEST1)  $18.63 (list of 2026-06)\n"
+        "  grant: 8 chips of v6e on-demand in us-east1-d\n"
+    )
+    assert written(found, person=True, width=40)[0] == (
+        "us-east1-d\n"
+        "  same continent (US-WEST1)\n"
+        "  to read 1 TB: $18.63 (list of 2026-06)\n"
+        "  grant: 8 chips of v6e on-demand in\n"
+        "    us-east1-d\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("uses", "person", "pipe"),
+    [
+        (("a", "a/x"), "same region (US-EAST1)", "gs://a same region (US-EAST1), gs://a/x same region (US-EAST1)"),
+        (
+            ("a", "a/x", "eu"),
+            "gs://a same region (US-EAST1), gs://eu other continent (EUROPE-WEST4)",
+            "gs://a same region (US-EAST1), gs://a/x same region (US-EAST1), gs://eu other continent (EUROPE-WEST4)",
+        ),
+        (
+            ("eu", "b", "a", "a/x"),
+            "2 co-located, 1 other continent",
+            (
+                "gs://eu other continent (EUROPE-WEST4), gs://b same region (US-EAST1), gs://a same region (US-EAST1), "
+                "gs://a/x same region (US-EAST1)"
+            ),
+        ),
+    ],
+)
+def test_many_buckets_are_counted_for_a_person(uses: tuple[str, ...], person: str, pipe: str) -> None:
+    """Places in one bucket count once."""
+    seen = [
+        BucketFacts(
+            use=BucketUse(use.partition("/")[0], prefix=use.partition("/")[2]),
+            bucket=bucket(at("EUROPE-WEST4" if use == "eu" else "US-EAST1")).bucket,
+        )
+        for use in uses
+    ]
+    found = ranked(V6E, offers=Known({EAST: ("v6e-8",)}), buckets=seen)
+
+    assert person in written(found, person=True, width=300)[0].splitlines()[1].split("  ")
+    assert written(found)[0].split("\t")[1] == pipe
 
 
 def test_a_pipe_gets_tabs_and_what_could_not_be_read_is_said() -> None:

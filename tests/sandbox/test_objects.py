@@ -133,6 +133,42 @@ def test_each_change_is_a_new_generation_also_when_time_stands_still(wire: Wire,
     assert wire.send("GET", f"{B}/data/o/o?ifGenerationNotMatch={fourth['generation']}").status == 304
 
 
+def test_what_is_said_of_an_object_changes_and_its_bytes_stay(wire: Wire, clock: ManualClock) -> None:
+    path = f"{B}/data/o/o"
+    first = provision.add_object(wire.world, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store")
+    clock.sleep(timedelta(seconds=1))
+
+    change = {"metadata": {"a": None, "c": "3"}, "cacheControl": None, "storageClass": "NEARLINE"}
+    patched = wire("PATCH", f"{path}?ifMetagenerationMatch=1", change)
+    replaced = wire("PUT", f"{path}?ifMetagenerationMatch=2", {"metadata": {"d": "4"}})
+
+    own = {"metadata", "cacheControl", "contentType", "metageneration", "etag", "updated"}
+    kept = {key: value for key, value in first.items() if key not in own}
+    assert [{key: value for key, value in found.items() if key not in own} for found in (patched, replaced)] == [
+        kept
+    ] * 2
+    assert [
+        (found["metageneration"], found["metadata"], found.get("cacheControl"), found["contentType"])
+        for found in (patched, replaced)
+    ] == [
+        ("2", {"b": "2", "c": "3"}, None, first["contentType"]),
+        ("3", {"d": "4"}, None, "application/octet-stream"),
+    ]
+    assert len({found["etag"] for found in (first, patched, replaced)}) == 3
+    assert patched["updated"] > first["updated"] == first["timeCreated"]
+    assert wire("GET", path) == replaced
+    assert wire.send("GET", f"{path}?alt=media").body == b"x"
+    assert wire("PATCH", f"{path}?ifMetagenerationMatch=1", {}) == FAILED
+    assert wire("PATCH", f"{B}/data/o/gone", {})[0] == 404
+
+
+def test_who_may_not_change_an_object_is_refused(wire: Wire) -> None:
+    provision.add_bucket(wire.world, "shut", denied=["storage.objects.update"])
+    provision.add_object(wire.world, "shut", "o", b"x")
+
+    assert [wire(method, f"{B}/shut/o/o", {})[0] for method in ("PATCH", "PUT")] == [403, 403]
+
+
 _COUNTER = """
 import json, sys
 from pathlib import Path

@@ -125,6 +125,35 @@ def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) ->
     assert (api.state("good"), admin.status(world).faults) == (404, ())
 
 
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("us", False),
+        ("abc", True),
+        ("a" * 63, True),
+        ("a" * 64, False),
+        (f"{'a' * 60}.{'b' * 60}", True),
+        (".".join(["a" * 63] * 4), False),
+        ("a..b", False),
+        ("with_one-sign", True),
+        ("Data", False),
+        ("-data", False),
+        ("data-", False),
+        ("goog-data", False),
+        ("192.168.5.4", False),
+        ("192.168.5", True),
+    ],
+)
+def test_a_bucket_has_a_name_that_buckets_can_have(world: World, name: str, is_one: bool) -> None:
+    entries = seeding.read(f"buckets:\n- name: {name}", "s.yaml")
+    if is_one:
+        seeding.plant(world, entries)
+        return
+    with pytest.raises(SeedError) as caught:
+        seeding.plant(world, entries)
+    assert caught.value.message == f"s.yaml line 2: Invalid bucket name: '{name}'"
+
+
 def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
     admin.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
 

@@ -82,6 +82,8 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "storage.objects.get": [("GET", "/storage/v1/b/b/o/o", None)],
     "storage.objects.list": [("GET", "/storage/v1/b/b/o", None)],
     "storage.objects.insert": [("POST", "/upload/storage/v1/b/b/o?uploadType=media&name=n", b"x")],
+    "storage.objects.patch": [("PATCH", "/storage/v1/b/b/o/o", {"metadata": {"by": "me"}})],
+    "storage.objects.update": [("PUT", "/storage/v1/b/b/o/o", {"contentType": "a/b"})],
     "storage.objects.rewrite": [("POST", "/storage/v1/b/b/o/o/rewriteTo/b/b/o/copy", {})],
     "storage.objects.delete": [("DELETE", "/storage/v1/b/b/o/o", None)],
     "serviceusage.services.get": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sqlite3
@@ -11,7 +12,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -193,6 +194,32 @@ def test_threads_that_ended_leave_no_files_open(tmp_path: Path) -> None:
             counts.append(len(list(Path("/proc/self/fd").iterdir())))
 
         assert (counts[-1] - counts[2] <= 1, admin.status(world).states) == (True, {"sandbox": {"READY": 20}})
+
+
+def test_what_a_thread_leaves_that_was_at_work_at_the_close_goes_with_the_world(tmp_path: Path) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before, has_begun, may_end = open_files(), Event(), Event()
+    world = World.open(tmp_path / "world.db")
+
+    def work(world: World) -> None:
+        with world.read() as session:
+            has_begun.set()
+            assert may_end.wait(10)
+            assert session.seed == 0
+
+    thread = Thread(target=work, args=(world,))
+    thread.start()
+    assert has_begun.wait(10)
+    world.close()
+    del world
+    assert open_files() > before
+
+    may_end.set()
+    thread.join()
+    gc.collect()
+    assert open_files() == before
 
 
 def test_writes_are_logged_for_those_who_count(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.errors import credential_failure, excerpt, parse_refusal, translated
 from tpuctl.api.failures import AnswerLostError, GarbledAnswerError, NotSentError, RefusedError, TransportError
+from tpuctl.api.memory import ShortMemory
 from tpuctl.api.retry import RetryPolicy, retrying
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Caller:
         self.random = random or Random()  # noqa: S311  # jitter, not a secret
         self.policy = policy or RetryPolicy()
         self.server_time: datetime | None = None
+        # By project; made here, since the threads that list at the same time must find one.
+        self.zones = ShortMemory[tuple[str, ...]](clock)
         self._api = api
         self._endpoint = Endpoint.parse(endpoint).url(api.path) if endpoint else None
         self._service: Any = None

@@ -74,7 +74,7 @@ class CatalogueClient(Client):
             self._caller,
             lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), key, read),
             zones=zones,
-            locations=lambda: self.locations(project),
+            locations=lambda: self._caller.zones.recall(project, lambda: self.locations(project)),
         )
 
     def _catalogue(self, build: _Page, key: str, word: str, project: str, zone: str) -> tuple[str, ...]:

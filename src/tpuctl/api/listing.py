@@ -21,6 +21,19 @@ T = TypeVar("T")
 _THREADS = 8
 # How a service says that it does not take `-` for a zone; it is then asked zone by zone.
 _NO_WILDCARD = frozenset({400, 403, 404, 501})
+# What `diagnosis` calls refusals that are about the project or the caller: each zone would answer the same.
+_SAME_EVERYWHERE = frozenset(
+    {
+        *(
+            "api-disabled",
+            "auth-insufficient-scopes",
+            "auth-no-quota-project",
+            "billing-disabled",
+            "billing-free-trial",
+        ),
+        *("iam-impersonation", "iam-permission-denied", "iam-project-not-found", "project-suspended"),
+    }
+)
 # A zone that this project is not offered [observed: Google's own zone listings in `gcloud compute tpus`].
 _NOT_OFFERED = "LOCATION_POLICY_VIOLATED"
 
@@ -76,7 +89,8 @@ def list_everywhere(
 ) -> Listing[T]:
     """Return what is in the zones, or in all of them where none are named. Raises tpuctl's exceptions.
 
-    One call with `-` asks all zones where the service takes it; else each of `locations` is asked.
+    One call with `-` asks all zones where the service takes it; else each of `locations` is asked, unless the refusal is
+    about the project or the caller.
     """
     if zones:
         return fan_out(caller, one_zone, zones)
@@ -85,8 +99,9 @@ def list_everywhere(
     except TransportError as failure:
         raise translate(failure) from failure
     except RefusedError as failure:
-        if failure.refusal.code not in _NO_WILDCARD:
-            raise translate(failure) from failure
+        error = translate(failure)
+        if failure.refusal.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
+            raise error from failure
     return fan_out(caller, one_zone, locations())
 
 

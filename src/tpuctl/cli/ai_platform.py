@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.cli.check_options import accepted_checks
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.output.findings import SCHEMA_VERSION, finding_to_json, page, summary
 from tpuctl.output.terminal import Format
@@ -20,19 +21,30 @@ _SUFFIXES = (".yaml", ".yml")
 _STDIN = "-"
 
 
-def translate(app: App, name: str, *, write: str | None = None, yes: bool = False, strict: bool = False) -> int:
+def translate(
+    app: App,
+    name: str,
+    *,
+    write: str | None = None,
+    yes: bool = False,
+    strict: bool = False,
+    skip_checks: tuple[str, ...] = (),
+) -> int:
     """Show what a job comes to, and write its `tpuctl.yaml`: to `write`, else to stdout. Return the exit code.
 
     Findings go to stderr, since stdout has the file; with `write` stdout has the command that replaces the job. What is there
-    already is overwritten only where `yes` says so or the user does. No call is made. Raises `InvalidInputError` for a file
-    that cannot be read or holds no job with a TPU, `NotConfirmedError` for a no.
+    already is overwritten only where `yes` says so or the user does. No call is made. Raises `InvalidInputError` for an
+    id that no check has, and for a file that cannot be read or holds no job with a TPU, `NotConfirmedError` for a no.
     """
     target = write or _TARGET
     if not target.endswith(_SUFFIXES):
         raise InvalidInputError(
             f"`--write {target}`: `tpuctl run --up` knows a file by its ending", hint=f"write to `{target}.yaml`"
         )
-    translation = from_ai_platform(_read(app, name), name if name != _STDIN else "stdin", target=target)
+    accepted = accepted_checks(app, skip_checks)
+    translation = from_ai_platform(
+        _read(app, name), name if name != _STDIN else "stdin", target=target, accepted=accepted
+    )
     if write is not None and translation.file is not None:
         _write(app, app.invocation.folder / Path(write).expanduser(), translation.file, yes=yes)
     _show(app, translation, is_written=write is not None)

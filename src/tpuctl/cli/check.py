@@ -10,9 +10,11 @@ from tpuctl.cli.check_options import check_options, gate, take_checks
 from tpuctl.cli.options import cli_command, complete_node, yes_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.spec import spec_options
-from tpuctl.errors import ExitCode, ServiceUnavailableError
+from tpuctl.errors import ExitCode, InvalidInputError, ServiceUnavailableError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.cli.app import App
     from tpuctl.preflight.evaluation import Report
@@ -51,7 +53,9 @@ def command(app: App, **options: Any) -> int:  # click's options
     if options["ai_platform"]:
         from tpuctl.cli.ai_platform import translate  # noqa: PLC0415  # rarely asked for
 
-        return translate(app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict")})
+        return translate(
+            app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict", "skip_checks")}
+        )
     from tpuctl.cli.check_target import Somewhere, find_target, use_file  # noqa: PLC0415  # see above
 
     purpose = Purpose(options["purpose"]) if options["purpose"] else None
@@ -59,52 +63,63 @@ def command(app: App, **options: Any) -> int:  # click's options
     checks = gate(app, take_checks(options), purpose=purpose, machine=options["vm"])
     target = find_target(app, checks, options)
     if isinstance(target, Somewhere):
+        if options["fix"]:
+            raise InvalidInputError("`--fix` needs a zone: what it mends depends on it", hint="name one with `--zone`")
         from tpuctl.cli.check_zones import show_zones  # noqa: PLC0415  # see above
 
         return show_zones(app, checks, target)
-    return _check(app, checks, target, options)
+    report, mended = _check(app, checks, target, options)
+    if not checks.was_heard:
+        hint = "check the network, the proxy and the endpoint"
+        raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else mended
 
 
-def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> int:
-    """Check, show what was found, mend it where that was asked for; return the exit code of what there is then."""
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.output.findings import show_findings  # noqa: PLC0415  # as above
+def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> tuple[Report, ExitCode]:
+    """Check, show what was found, mend it where that was asked for; return what there is then, and how mending went."""
+    from tpuctl.cli.check_waiting import sign_of_life  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     real = app.invocation.clock or SystemClock()
     began = real.monotonic()
 
     def show(report: Report) -> None:
-        show_findings(
-            app.terminal,
-            report,
-            app.format,
-            wanted=wanted,
-            elapsed=real.monotonic() - began,
-            verbose=options["shows_all"] or app.is_verbose,
-            can_fix=not options["fix"],
-            sandbox=app.is_sandbox,
-        )
+        _show(app, report, wanted, options, elapsed=real.monotonic() - began)
 
-    def end(report: Report) -> ExitCode:
-        show(report)
-        if not checks.was_heard:
-            hint = "check the network, the proxy and the endpoint"
-            raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
-        return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else ExitCode.OK
-
-    report = checks.report(wanted)
+    with sign_of_life(app.terminal):
+        report = checks.report(wanted)
     if not options["fix"]:
-        return end(report)
+        show(report)
+        return report, ExitCode.OK
     from tpuctl.cli.check_fix import ending, mend, say_what_failed  # noqa: PLC0415  # rarely asked for
 
     if app.format is Format.TABLE:
         show(report)
     mending = mend(app, report, yes=options["yes"])
+    if mending is not None:
+        checks.forget()
+        began = real.monotonic()
+        with sign_of_life(app.terminal):
+            report = checks.report(wanted)
+    if mending is not None or app.format is not Format.TABLE:
+        show(report)
     if mending is None:
-        return XXX
-    checks.forget()
-    began = real.monotonic()
-    code = end(checks.report(wanted))
+        return report, ExitCode.OK
     say_what_failed(app, mending)
-    return code or ending(mending)
+    return report, ending(mending)
+
+
+def _show(app: App, report: Report, wanted: Wanted, options: dict[str, Any], *, elapsed: timedelta) -> None:
+    from tpuctl.output.findings import show_findings  # noqa: PLC0415  # completion and --help need not wait for it
+
+    show_findings(
+        app.terminal,
+        report,
+        app.format,
+        wanted=wanted,
+        elapsed=elapsed,
+        verbose=options["shows_all"] or app.is_verbose,
+        can_fix=not options["fix"],
+        sandbox=app.is_sandbox,
+    )

@@ -31,14 +31,17 @@ _OPTIONS = (
     click.option("--dataset-size", metavar="SIZE", help="What one epoch reads, like 1.2TB."),
     click.option("--billing-project", metavar="ID", help="Who pays for buckets whose requester pays."),
     click.option(
-        "--no-billing-outside-grants", is_flag=True, default=None, help="Create nothing that no grant covers."
+        "--no-billing-outside-grants",
+        is_flag=True,
+        default=None,
+        help="Create nothing that no grant covers (up, create, run --up; not start and watch).",
     ),
     click.option(
         "--skip-check",
         "skip_checks",
         metavar="ID",
         multiple=True,
-        help="Check that stops nothing, like TPU101, or all.",
+        help="Checks that stop nothing, like TPU101,TPU401, or all.",
     ),
     click.option("--check-timeout", metavar="TIME", help="How long the checks may ask the cloud. [default: 15s]"),
 )
@@ -78,7 +81,7 @@ def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, mac
     for name in ("buckets", "data_buckets", "checkpoint_buckets"):
         for text in given.get(name, ()):
             parse_bucket(text)  # also what is empty, and would not count as a value
-    settings = app.settings_with({name: "true" if value is True else value for name, value in given.items()})
+    settings = app.settings_with({name: _as_setting(name, value) for name, value in given.items()})
     return Gate(
         lambda: sources(app),
         _wishes(settings, purpose, machine),
@@ -92,6 +95,12 @@ def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, mac
     )
 
 
+def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
+    """Return the ids that `--skip-check`, else the settings, name. Raises `InvalidInputError` for one that no check has."""
+    flags = {"skip_checks": _as_setting("skip_checks", given)} if given else {}
+    return _accepted(app.settings_with(flags))
+
+
 def sources(app: App) -> Sources:
     """Return what the checks ask. Nothing is sent."""
     from tpuctl.actions.checking.sources import Sources  # noqa: PLC0415  # completion and --help need not wait for it
@@ -99,11 +108,14 @@ def sources(app: App) -> Sources:
     from tpuctl.api.buckets import BucketsClient  # noqa: PLC0415  # as above
     from tpuctl.api.compute import ComputeClient  # noqa: PLC0415  # as above
     from tpuctl.api.projects import ProjectsClient  # noqa: PLC0415  # as above
+    from tpuctl.api.retry import SHORT_PATIENCE  # noqa: PLC0415  # as above
+    from tpuctl.api.tpu import TpuClient  # noqa: PLC0415  # as above
     from tpuctl.cli.connect import http_access  # noqa: PLC0415  # as above
 
     factory, endpoint = http_access(app)
     return Sources(
-        tpu=app.client,
+        # Not the app's own, which waits half a minute for a service that is down: what is asked here is good to know.
+        tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE),
         buckets=BucketsClient(factory, app.clock, endpoint=endpoint),
         compute=ComputeClient(factory, app.clock, endpoint=endpoint),
         projects=ProjectsClient(factory, app.clock, endpoint=endpoint),
@@ -144,14 +156,23 @@ def _prices(settings: Settings) -> dict[str, str]:
 
 
 def _buckets(settings: Settings) -> tuple[BucketUse, ...]:
-    from tpuctl.preflight.wanted import parse_bucket  # noqa: PLC0415  # completion and --help need not wait for it
-
     uses = (
-        *(parse_bucket(text) for text in settings.items("buckets")),
-        *(parse_bucket(text, writes=False) for text in settings.items("data_buckets")),
-        *(parse_bucket(text, reads=False) for text in settings.items("checkpoint_buckets")),
+        *_parsed(settings, "buckets"),
+        *_parsed(settings, "data_buckets", writes=False),
+        *_parsed(settings, "checkpoint_buckets", reads=False),
     )
     return tuple(dict.fromkeys(uses))
+
+
+def _parsed(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:
+    from tpuctl.preflight.wanted import parse_bucket  # noqa: PLC0415  # completion and --help need not wait for it
+
+    try:
+        return tuple(parse_bucket(text, **use) for text in settings.items(key))
+    except InvalidInputError as error:
+        setting = settings[key]
+        where = f"{setting.source}: " if setting else ""
+        raise SettingError(f"{where}`{key}`: {error.message}", hint=error.hint) from None
 
 
 def _accepted(settings: Settings) -> frozenset[str]:
@@ -163,12 +184,8 @@ def _accepted(settings: Settings) -> frozenset[str]:
         return given
     from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
-    known = {rule.id for rule in RULES}
-    for text in sorted(given):
-        if text not in known and text != ALL:
-            near = nearest(text, sorted(known))
-            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` is every one"
-            raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+    if wrong := sorted(given - {rule.id for rule in RULES} - {ALL}):
+        _check_ids(wrong, settings)
     return given
 
 
@@ -180,6 +197,29 @@ def _check_who_skips(settings: Settings, given: frozenset[str]) -> None:
             f"{setting.source}: `skip_checks` of a project file cannot name {' and '.join(f'`{id_}`' for id_ in refused)}",
             hint="it may come from a repository of others: use the flag `--skip-check`, or your own file",
         )
+
+
+def _check_ids(given: list[str], settings: Settings) -> None:
+    """Return if these are ids of checks of AI Platform's jobs; else raise `InvalidInputError` naming where one stands."""
+    from tpuctl.preflight import ai_platform  # noqa: PLC0415  # few have such a job
+    from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
+
+    known = [*(rule.id for rule in RULES), *(rule.id for rule in ai_platform.RULES)]
+    setting = settings["skip_checks"]
+    for text in given:
+        if text not in known:
+            near = nearest(text, known[: len(RULES)]) or nearest(text, known)
+            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` is every one"
+            if setting is None or setting.source.kind is SourceKind.FLAG:
+                raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
+            raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
+
+
+def _as_setting(name: str, value: Any) -> Any:  # click's value, as the settings take it
+    if value is True:
+        return "true"
+    # Of a list's items none is split: an id has no comma, a bucket's name may.
+    return tuple(part.strip() for text in value for part in text.split(",")) if name == "skip_checks" else value
 
 
 def _identity(app: App) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tpuctl.cli.check_waiting import sign_of_life
 from tpuctl.errors import ExitCode
 from tpuctl.output.zone_ranks import show_zones as show_ranking
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 def show_zones(app: App, checks: Gate, wish: Somewhere) -> int:
     """Show the zones that offer the type, the best first; 9 where none does, and for a bucket that does not exist."""
-    ranking = checks.ranking(app.project, wish.spec, wish.zones)
+    with sign_of_life(app.terminal):
+        ranking = checks.ranking(app.project, wish.spec, wish.zones)
     show_ranking(app.terminal, ranking, app.format, sandbox=app.is_sandbox)
     is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
     return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED

@@ -70,6 +70,10 @@ def best_locations(region: str) -> tuple[str, ...]:
 def regions_within(placement: Placement) -> tuple[str, ...]:
     """Return the regions that hold a bucket's data; nothing for a multi-region and for what is not known."""
     place = placement.location.lower()
+    named = tuple(region.lower() for region in placement.data_locations)
+    # A configurable dual-region is within a continent or a country, and only its regions say where [API storage v1].
+    if len(named) > 1:
+        return named
     match placement.kind:
         case "zone":
             region = _zone_of(placement).rpartition("-")[0]
@@ -77,7 +81,6 @@ def regions_within(placement: Placement) -> tuple[str, ...]:
         case "region":
             return (place,) if place else ()
         case "dual-region":
-            named = tuple(region.lower() for region in placement.data_locations)
             return named or load().dual_regions.get(placement.location, ())
     return ()
 
@@ -89,16 +92,18 @@ def _zone_of(placement: Placement) -> str:
 
 def spans(placement: Placement, region: str) -> bool:
     """Tell whether a bucket's data is in a region, or may be there as in the rest of a multi-region."""
-    multi = load().multi_regions.get(placement.location) if placement.kind == "multi-region" else None
-    return multi.spans(region) if multi else region in regions_within(placement)
+    regions = regions_within(placement)
+    multi = load().multi_regions.get(placement.location) if placement.kind == "multi-region" and not regions else None
+    return multi.spans(region) if multi else region in regions
 
 
 def areas_within(placement: Placement) -> frozenset[str]:
     """Return the areas (keys of the price table) in which a bucket is; nothing where one of them is not known."""
-    if placement.kind == "multi-region":
+    regions = regions_within(placement)
+    if placement.kind == "multi-region" and not regions:
         multi = load().multi_regions.get(placement.location)
         return frozenset({multi.area} if multi else ())
-    areas = [area_of(region) for region in regions_within(placement)]
+    areas = [area_of(region) for region in regions]
     return frozenset(area for area in areas if area) if all(areas) else frozenset()
 
 

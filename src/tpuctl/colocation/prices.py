@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from tpuctl.colocation.places import Relation, area_of, areas_within, relation
+from tpuctl.colocation.places import Relation, area_of, areas_within, regions_within, relation
 from tpuctl.colocation.table import load
 
 if TYPE_CHECKING:
@@ -23,13 +23,14 @@ TB = 10**12
 class Price:
     """Dollars per GiB: the lowest and the highest that sources name. `seen` is the month of a list price; nothing where free.
 
-    With `is_own` it comes from the user's settings.
+    With `is_own` it comes from the user's settings; `is_disputed` tells that sources disagree on the group of the region.
     """
 
     low: Decimal
     high: Decimal
     seen: str | None = None
     is_own: bool = False
+    is_disputed: bool = False
 
     @property
     def is_free(self) -> bool:
@@ -54,7 +55,8 @@ class Price:
         each = _between(_dollars(self.low), _dollars(self.high))
         if self.is_own:
             return f"{each}/GiB, the price in your settings"
-        return f"{each}/GiB, list price of {self.seen}" if self.seen else f"{each}/GiB"
+        doubt = "; sources disagree" if self.is_disputed else ""
+        return f"{each}/GiB, list price of {self.seen}{doubt}" if self.seen else f"{each}/GiB"
 
     def __str__(self) -> str:
         """Return `$18.63 per TB ($0.02/GiB, list price of 2026-06)`; a TB is 10^12 bytes, 931.3 GiB."""
@@ -74,11 +76,19 @@ def price(placement: Placement, zone: str, *, own: Mapping[str, str] | None = No
     how = relation(placement, zone)
     if how.is_colocated:
         return FREE
-    there = area_of(zone.rpartition("-")[0])
+    region = zone.rpartition("-")[0]
+    there = area_of(region)
     if how is Relation.UNKNOWN or there is None:
         return None
     pairs = [load().pair(area, there) for area in areas_within(placement)]
-    return max((_priced(pair, mine) for pair in pairs), key=lambda found: found.high, default=None)
+    dearest = max((_priced(pair, mine) for pair in pairs), key=lambda found: found.high, default=None)
+    return dearest and _disputed(dearest, (region, *regions_within(placement)))
+
+
+def _disputed(found: Price, regions: tuple[str, ...]) -> Price:
+    """Return a list price up to the highest that is seen for one of the regions."""
+    highest = max((load().dearer[region] for region in regions if region in load().dearer), default=found.high)
+    return found if found.is_own or highest <= found.high else replace(found, high=highest, is_disputed=True)
 
 
 def retrieval(storage_class: str) -> Price | None:

@@ -45,13 +45,17 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """The whole table. `prices_seen` is the month of the prices, such as `2026-06`."""
+    """The whole table. `prices_seen` is the month of the prices, such as `2026-06`.
+
+    `dearer` are regions that some sources have in a dearer group than their area, with the highest price seen for it.
+    """
 
     areas: dict[str, Area]
     dual_regions: dict[str, tuple[str, ...]]
     multi_regions: dict[str, MultiRegion]
     prices_seen: str
     prices: dict[Pair, Span]
+    dearer: dict[str, Decimal]
     classes: dict[str, StorageClass]
 
     def pair(self, area: str, other: str) -> Pair:
@@ -80,6 +84,7 @@ def load() -> Locations:
         },
         prices_seen=str(data["prices_seen"]),
         prices={_pair(name): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()},
+        dearer={region: Decimal(highest) for region, highest in data["dearer"].items()},
         classes={
             name: StorageClass(Decimal(entry["retrieval"]), entry["days"]) for name, entry in data["classes"].items()
         },

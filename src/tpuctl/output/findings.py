@@ -12,7 +12,7 @@ from tpuctl.preflight.findings import Level
 from tpuctl.preflight.lines import ACCEPTED, is_milder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from tpuctl.output.terminal import Terminal
@@ -26,6 +26,8 @@ SCHEMA_VERSION = 1
 _STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "dim", Level.OK: "green"}
 _PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
 _WORD = max(map(len, Level))
+# So many subjects are named of which the same is said.
+_NAMED = 5
 # Longer lines are hard to read, narrower ones hard to wrap.
 _WIDEST, _NARROWEST = 100, 40
 # Words, and commands in backticks, which can be copied only from one line.
@@ -65,8 +67,11 @@ def page(report: Report, *, width: int, colored: bool, verbose: bool = False, ca
     """Yield the lines for a person: the worst first, what is said of one subject together, what is ok in one line."""
     shown = [finding for finding in report.findings if finding.level is not Level.OK]
     subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
-    for finding in sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject))):
+    in_order = sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
+    for finding, *others in _folded(in_order):
         yield from block(finding, width=width, colored=colored, can_fix=can_fix)
+        if others:
+            yield from wrapped(f"the same is true of {_named(others)}", first="  ", rest="    ", width=width)
         yield ""
     fine = report.of(Level.OK)
     if verbose:
@@ -76,6 +81,41 @@ def page(report: Report, *, width: int, colored: bool, verbose: bool = False, ca
         yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _STYLES[Level.OK], colored=colored)
 
 
+def _folded(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return the findings that say the same of many subjects together, each other one by itself, in their order.
+
+    Of what is worse than a note each has its own command that mends it, which must not be left out.
+    """
+    alike: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(_gist(finding), []).append(finding)
+    groups: list[list[Finding]] = []
+    for finding in findings:
+        same = alike[_gist(finding)]
+        has_command = any(remedy.command for remedy in finding.found.remedies)
+        if len(same) <= _NAMED or (has_command and finding.level is not Level.NOTE):
+            groups.append([finding])
+        elif finding is same[0]:
+            groups.append(same)
+    return groups
+
+
+def _gist(finding: Finding) -> tuple[object, ...]:
+    """Return what a finding says but for the name of its subject."""
+    found = finding.found
+    bucket = found.subject.removeprefix("gs://").partition("/")[0]
+    texts = (found.text, found.why or "", *(remedy.text for remedy in found.remedies))
+    gist = tuple(text.replace(found.subject, "").replace(f"gs://{bucket}", "") for text in texts)
+    return (finding.id, finding.level, finding.accepted, *gist)
+
+
+def _named(others: Sequence[Finding]) -> str:
+    """Return the first subjects by name, with that of their block as many as are named at all, and how many more there are."""
+    names = [finding.found.subject for finding in others]
+    shown, more = names[: _NAMED - 1], len(names) - _NAMED + 1
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
 def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False) -> Iterator[str]:
     """Yield the lines of one finding: level, id and subject; what was found; why it matters; what mends it.
 
@@ -83,12 +123,12 @@ def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False)
     """
     found = finding.found
     yield _header(finding, colored=colored)
-    yield from _wrapped(found.text, first="  ", rest="  ", width=width)
+    yield from wrapped(found.text, first="  ", rest="  ", width=width)
     if found.why:
-        yield from _wrapped(found.why, first="  why: ", rest="       ", width=width)
+        yield from wrapped(found.why, first="  why: ", rest="       ", width=width)
     for remedy in found.remedies:
         colon = ":" if remedy.command else ""
-        yield from _wrapped(_advice(remedy, can_fix=can_fix) + colon, first="  → ", rest="    ", width=width)
+        yield from wrapped(_advice(remedy, can_fix=can_fix) + colon, first="  → ", rest="    ", width=width)
         if remedy.command:
             yield "      " + styled(flat(remedy.command), "cyan", colored=colored)
 
@@ -169,7 +209,7 @@ def _advice(remedy: Remedy, *, can_fix: bool) -> str:
     return f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
 
 
-def _wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
+def wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
     """Yield the text in lines of a readable width. A word, or what is quoted, is not broken even if it is longer."""
     room = min(max(width, _NARROWEST), _WIDEST)
     line, words = first, _WORDS.findall(flat(text))

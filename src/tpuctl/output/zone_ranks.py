@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.colocation import Relation
-from tpuctl.output.tables import Cell
+from tpuctl.output.findings import wrapped
+from tpuctl.output.tables import Cell, columns, flat, styled, text_width
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from decimal import Decimal
 
     from tpuctl.colocation import Price
@@ -35,6 +37,8 @@ _STYLES = {
     Relation.OTHER_AREA: "red",
     Relation.UNKNOWN: "magenta",
 }
+# So many buckets are named; of more it is counted where they are.
+_LISTED = 2
 # So many regions are named for which a bucket would have to be made.
 _NAMED = 3
 
@@ -47,16 +51,53 @@ def show_zones(terminal: Terminal, ranking: Ranking, form: Format, *, sandbox: b
     if form is Format.NAME:
         terminal.names(zone.zone for zone in ranking.zones)
         return
-    if ranking.zones or not terminal.is_interactive:
-        terminal.table(HEADER, [row(zone) for zone in ranking.zones])
+    rows = [row(zone) for zone in ranking.zones]
+    if not terminal.is_interactive:
+        terminal.table(HEADER, rows)
+    elif rows:
+        terminal.names(page(rows, width=terminal.streams.width, colored=terminal.colors_out))
     for note in notes(ranking):
-        terminal.note(note)
+        lines = wrapped(note, first="", rest="  ", width=terminal.streams.width) if terminal.is_interactive else (note,)
+        terminal.note("\n".join(lines))
 
 
 def row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the row of one zone."""
     style = _STYLES.get(zone.worst, "green") if zone.worst else ""
-    return (Cell(zone.zone), Cell(_where(zone), style=style), Cell(_price(zone)), Cell("; ".join(_notes(zone))))
+    where = Cell(_where(zone), _listed(zone), style)
+    return (Cell(zone.zone), where, Cell(_price(zone)), Cell("; ".join(_notes(zone))))
+
+
+def page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
+    """Yield the lines for a person: columns where these fit, else notes below their row, else each zone on lines of its own.
+
+    No word is broken, whatever the width.
+    """
+    if _fits(HEADER, rows, width):
+        yield from columns(HEADER, rows, width=None, colored=colored)
+        return
+    shorter = [each[:-1] for each in rows]
+    if _fits(HEADER[:-1], shorter, width):
+        header, *lines = columns(HEADER[:-1], shorter, width=None, colored=colored)
+        yield header
+        for line, each in zip(lines, rows, strict=True):
+            yield line
+            yield from _below(each[-1:], width)
+        return
+    for zone, where, price, further in rows:
+        yield styled(flat(zone.text), "bold", colored=colored)
+        to_read = Cell(f"to read 1 TB: {price.text}" if price.text else "")
+        yield from _below((where, to_read, further), width)
+
+
+def _fits(header: Sequence[str], rows: Sequence[Sequence[Cell]], width: int) -> bool:
+    return all(text_width(line) <= width for line in columns(header, rows, width=None, colored=False))
+
+
+def _below(cells: Iterable[Cell], width: int) -> Iterator[str]:
+    for cell in cells:
+        if cell.text:
+            yield from wrapped(cell.text, first="  ", rest="    ", width=width)
 
 
 def notes(ranking: Ranking) -> Iterator[str]:
@@ -122,7 +163,22 @@ def _bucket_to_json(seen: BucketFrom) -> dict[str, Any]:
 
 
 def _where(zone: ZoneRank) -> str:
-    """Return where the buckets are from there: each with its name, but of one only where it is."""
+    """Return where the buckets are from there: of one only that, two by their names, more counted, the nearest first.
+
+    Several places in one bucket count once.
+    """
+    places = {seen.use.bucket: seen for seen in zone.buckets}
+    if len(places) > _LISTED:
+        counts = Counter(_group(each) for each in sorted((seen.relation for seen in places.values()), key=_rank))
+        return ", ".join(f"{count} {group}" for group, count in counts.items())
+    words = [_relation(seen) for seen in places.values()]
+    if len(words) == 1:
+        return words[0]
+    return ", ".join(f"gs://{name} {where}" for name, where in zip(places, words, strict=True))
+
+
+def _listed(zone: ZoneRank) -> str:
+    """Return where each place is from there, for a pipe: each with its name, but of one only where it is."""
     words = [(seen.use.url, _relation(seen)) for seen in zone.buckets]
     if len(words) == 1:
         return words[0][1]
@@ -132,6 +188,14 @@ def _where(zone: ZoneRank) -> str:
 def _relation(seen: BucketFrom) -> str:
     place = f" ({seen.placement.location})" if seen.placement else ""
     return _WORDS[seen.relation] + place
+
+
+def _rank(relation: Relation) -> int:
+    return relation.rank
+
+
+def _group(relation: Relation) -> str:
+    return "co-located" if relation.is_colocated else _WORDS[relation]
 
 
 def _price(zone: ZoneRank) -> str:

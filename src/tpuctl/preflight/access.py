@@ -15,6 +15,7 @@ from tpuctl.clock import parse_timestamp
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 from tpuctl.preflight.facts import OBJECT_PERMISSIONS
 from tpuctl.preflight.roles import permissions as listed_permissions
+from tpuctl.preflight.unread import beside
 from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ class Policies:
         about, project = known(bucket.bucket), known(facts.project)
         names = (facts.wanted.project, project.number) if project else (facts.wanted.project,)
         access = about.raw.get("iamConfiguration") or {} if about else {}
+        policy = beside(bucket.policy, bucket.bucket, "TPU102") if isinstance(bucket.policy, Unknown) else bucket.policy
         return cls(
-            bucket=bucket.policy,
+            bucket=policy,
             project=about.project_number or None if about else None,
             projects=dict.fromkeys(names, facts.project_policy) if facts.project_policy else {},
             roles=facts.roles,

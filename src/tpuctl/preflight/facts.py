@@ -27,8 +27,10 @@ OBJECT_PERMISSIONS = (
 )
 TPU, COMPUTE, STORAGE = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
 IAP = "iap.googleapis.com"
-# What `diagnosis` calls the refusal of a request that names nobody who pays.
+# What `diagnosis` calls the refusal of a request that names nobody who pays, and of one that names a zone that is not there
+# or not for the project, which the service does not tell apart.
 _REQUESTER_PAYS = "storage-requester-pays"
+_NO_ZONE = "iam-location-policy"
 EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (
     "compute.vmExternalIpAccess",
     "compute.requireOsLogin",
@@ -108,6 +110,13 @@ class Facts:
     project_policy: Fact[IamPolicy] | None = None
     roles: Mapping[str, Fact[frozenset[str]]] = field(default_factory=dict)
     buckets: tuple[BucketFacts, ...] = ()
+
+    @property
+    def is_without_zone(self) -> bool:
+        """Tell whether the project has no such zone: there is none of that name, or the project is not admitted to it."""
+        from tpuctl.preflight.fact import Unknown  # noqa: PLC0415  # beside its use
+
+        return isinstance(self.types, Unknown) and self.types.error_id == _NO_ZONE
 
     @property
     def account(self) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.preflight.fact import Absent, Unknown
 from tpuctl.preflight.findings import Found, Level, Remedy
@@ -10,6 +11,7 @@ from tpuctl.preflight.findings import Found, Level, Remedy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuctl.preflight.fact import Fact
 
 # Of these the service writes paragraphs, each time the same, which TPU501 and TPU502 tell once.
 _TOLD_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
@@ -18,6 +20,13 @@ _TOLD_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
 def reason(fact: Unknown) -> str:
     """Return why it could not be read, in short where another finding says the rest."""
     return fact.reason.partition(". ")[0] if fact.error_id in _TOLD_ELSEWHERE else fact.reason
+
+
+def beside(fact: Unknown, told: Fact[Any], rule_id: str) -> Unknown:
+    """Return a refusal that points to the rule that tells of another one of the same place, and has its whole text."""
+    if not isinstance(told, Unknown) or fact.permission is None or told.permission is None:
+        return fact
+    return replace(fact, reason=f"see {rule_id}")
 
 
 def unread(

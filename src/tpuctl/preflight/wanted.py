@@ -144,7 +144,9 @@ def _refuse_bare(text: str) -> NoReturn:
             f"`{text}` is a path of this machine, which the workers of a TPU do not see",
             hint="put the files into a bucket (`gcloud storage cp -r`), or bring them with `tpuctl scp` or `tpuctl sync`",
         )
-    raise InvalidInputError(f"`{text}` is not a bucket", hint=_GS_HINT if text in {"", "gs:"} else f"did you mean `gs://{text}`?")
+    raise InvalidInputError(
+        f"`{text}` is not a bucket", hint=_GS_HINT if text in {"", "gs:"} else f"did you mean `gs://{text}`?"
+    )
 
 
 _GS_HINT = "write it like `gs://BUCKET` or `gs://BUCKET/PREFIX`"

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox import catalog, paging, projects, rendering
+from tpuctl.sandbox import catalog, constraints, paging, projects, rendering
 from tpuctl.sandbox.calls import ApiError
 
 if TYPE_CHECKING:
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 KIND = "orgpolicy.policy"
-# Source of both: the documentation's list of constraints. All of these allow everything, or are not enforced, by default.
-_LISTS = frozenset(
-    {
-        *("compute.restrictSharedVpcSubnetworks", "compute.restrictVpcPeering", "compute.trustedImageProjects"),
-        *("compute.vmCanIpForward", "compute.vmExternalIpAccess", "gcp.resourceLocations", "gcp.restrictServiceUsage"),
-        *("iam.allowedPolicyMemberDomains",),
-    }
-)
-_BOOLEANS = frozenset(
-    {
-        *("compute.disableGuestAttributesAccess", "compute.disableSerialPortAccess", "compute.requireOsLogin"),
-        *("compute.requireShieldedVm", "compute.skipDefaultNetworkCreation"),
-        *("iam.automaticIamGrantsForDefaultServiceAccounts", "iam.disableServiceAccountKeyCreation"),
-        *("storage.publicAccessPrevention", "storage.uniformBucketLevelAccess"),
-    }
-)
 
 
 def put(session: Session, project: str, constraint: str, spec: Json) -> Json:
@@ -114,8 +98,7 @@ def _named(session: Session, name: str) -> tuple[str, str]:
     """Return project and constraint of a policy's name. Raises `ApiError` 404 for a constraint that there is not."""
     parts = name.split("/")
     constraint = parts[-1]
-    is_custom = constraint.startswith("custom.")
-    if len(parts) != 4 or not (is_custom or constraint in _LISTS | _BOOLEANS):
+    if len(parts) != 4 or constraints.default(constraint) is None:
         raise _not_found()
     return projects.named(session, parts[1]), constraint
 
@@ -135,7 +118,7 @@ def _effective(session: Session, project: str, constraint: str) -> Json:
     if rules:
         return {"rules": rules}
     # Documentation: the default of a constraint is shown as a rule of its own.
-    return {"rules": [{"allowAll": True} if constraint in _LISTS else {"enforce": False}]}
+    return {"rules": [constraints.default(constraint) or {}]}
 
 
 def _name(project: str, constraint: str) -> str:

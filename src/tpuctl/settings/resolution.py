@@ -132,7 +132,7 @@ class Settings:
 
     def duration(self, key: str) -> timedelta:
         """Return a duration; raise `SettingError` where it is missing."""
-        return self._present(key, lambda _, value: as_duration(value))
+        return self._present(key, as_duration)
 
     def items(self, key: str) -> tuple[str, ...]:
         """Return the items of a list; unset has none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ class SettingSpec:
 
     `environment` is tpuctl's own variable; `foreign` are variables of gcloud and Google's libraries, in order.
     `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text. `fields` are the
-    keys of each record, those of `optional_fields` may be left out.
+    keys of each record, those of `optional_fields` may be left out. `shortest` and `longest` bound a duration.
     """
 
     key: str
@@ -57,6 +58,8 @@ class SettingSpec:
     may_be_empty: bool = False
     fields: tuple[str, ...] = ()
     optional_fields: tuple[str, ...] = ()
+    shortest: timedelta | None = None
+    longest: timedelta | None = None
 
     @property
     def flag(self) -> str | None:
@@ -134,7 +137,15 @@ _CHECKS: Final = (
         has_flag=False,
     ),
     SettingSpec("billing_project", ValueKind.TEXT, "project that pays for buckets whose requester pays"),
-    SettingSpec("check_timeout", ValueKind.DURATION, "how long the checks may ask the cloud", default="15s"),
+    SettingSpec(
+        "check_timeout",
+        ValueKind.DURATION,
+        "how long the checks may ask the cloud, from 0.1s to 10m",
+        default="15s",
+        # In less no cloud answers; what has not answered by then will not.
+        shortest=timedelta(seconds=0.1),
+        longest=timedelta(minutes=10),
+    ),
 )
 
 _SPECS: Final = (

@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.clock import parse_duration
+from tpuctl.clock import format_duration, parse_duration
 from tpuctl.names import nearest
 from tpuctl.settings.table import SettingSpec, ValueKind
 
@@ -34,7 +34,7 @@ def check_value(spec: SettingSpec, value: Value) -> None:
         case ValueKind.NUMBER:
             as_number(value)
         case ValueKind.DURATION:
-            as_duration(value)
+            as_duration(spec, value)
         case ValueKind.LIST:
             as_items(spec, value)
         case ValueKind.PAIRS:
@@ -89,12 +89,17 @@ def as_number(value: Value) -> int:
     return int(text)
 
 
-def as_duration(value: Value) -> timedelta:
-    """Return a duration; a bare number is seconds."""
+def as_duration(spec: SettingSpec, value: Value) -> timedelta:
+    """Return a duration, within the setting's bounds where it has some; a bare number is seconds."""
     try:
-        return parse_duration(_scalar(value))
+        duration = parse_duration(_scalar(value))
     except (ValueError, OverflowError):
         raise ValueError("it must be a duration like 90s, 30m, 2h or 1h30m") from None
+    if spec.shortest is not None and duration < spec.shortest:
+        raise ValueError(f"it must be at least {spec.shortest.total_seconds():g}s")
+    if spec.longest is not None and duration > spec.longest:
+        raise ValueError(f"it must be at most {format_duration(spec.longest)}")
+    return duration
 
 
 def as_items(spec: SettingSpec, value: Value) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ def changes(report: Report) -> tuple[Change, ...]:
 
 @dataclass(slots=True)
 class Mending:
-    """Changes on their way: those that are done, those that failed and why, those that wait; the first of these may be begun."""
+    """Changes on their way: those that are done, those that failed and why, those that wait, of which one may be begun."""
 
     waiting: list[Change]
     done: list[Change] = field(default_factory=list)

@@ -6,31 +6,21 @@ project once for all buckets; the project itself, from whose number the default 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tpuctl.preflight.access import (
-    READ,
-    WRITE,
-    Doubt,
-    Granted,
-    NotGranted,
-    Perhaps,
-    Policies,
-    deleted_roles,
-    needed,
-    resolve,
-)
+from tpuctl.preflight.access import READ, Granted, deleted_roles
 from tpuctl.preflight.fact import Unknown, known
-from tpuctl.preflight.findings import Found, GrantBucketRole, Level, Remedy, rule
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules import identity
+from tpuctl.preflight.rules.judged import VERBS, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from tpuctl.preflight.access import Access
-    from tpuctl.preflight.facts import BucketFacts, Facts
+    from tpuctl.preflight.access import Doubt
+    from tpuctl.preflight.facts import Facts
     from tpuctl.preflight.findings import Rule
+    from tpuctl.preflight.rules.judged import Judged
 
 _DEFAULT_ACCOUNT = "-compute@developer.gserviceaccount.com"
 _IS_NO_EDITOR = (
@@ -38,62 +28,8 @@ _IS_NO_EDITOR = (
     "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that"
 )
 _UNSEEN = "what a managed folder grants is not seen here: where that is enough, go on with"
-_VERBS = {"read": READ, "write to": WRITE}
 # Who reads a line can take in so many reasons; JSON has the permissions that would answer all of them.
 _REASONS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """What one rule says of one bucket: the permissions that it asks for, and what came of them.
-
-    `above` are, in words, the folder or organisation whose roles may yet grant what is lacking; nothing where there is none.
-    """
-
-    rule: str
-    facts: BucketFacts
-    policies: Policies
-    account: str
-    access: Mapping[str, Access]
-    user_project: str | None
-    above: str | None
-
-    @property
-    def url(self) -> str:
-        return f"gs://{self.facts.use.bucket}"
-
-    @property
-    def lacking(self) -> tuple[str, ...]:
-        """What is certainly not granted."""
-        return tuple(name for name, access in self.access.items() if isinstance(access, NotGranted))
-
-    @property
-    def doubts(self) -> tuple[Doubt, ...]:
-        """Why some of it cannot be told."""
-        found = (doubt for access in self.access.values() if isinstance(access, Perhaps) for doubt in access.doubts)
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def level(self) -> Level:
-        if self.lacking:
-            return Level.WARNING if self.above else Level.ERROR
-        return Level.UNKNOWN if self.doubts else Level.OK
-
-    @property
-    def verbs(self) -> tuple[str, ...]:
-        """What it is about, in words."""
-        return tuple(word for word, names in _VERBS.items() if set(names) & set(self.access))
-
-    def part(self, rule_id: str, names: Collection[str]) -> _Judged:
-        """Return what a rule has to say of some of the permissions."""
-        access = {name: access for name, access in self.access.items() if name in names}
-        return replace(self, rule=rule_id, access=access)
-
-    @property
-    def grant(self) -> GrantBucketRole:
-        """The role that settles it [documentation of Cloud Storage: objectUser reads, lists, creates and deletes]."""
-        role = "roles/storage.objectUser" if set(WRITE) & set(self.access) else "roles/storage.objectViewer"
-        return GrantBucketRole(self.facts.use.bucket, role, f"serviceAccount:{self.account}", self.user_project)
 
 
 @rule("TPU201", "the node's account may read the buckets")
@@ -122,11 +58,11 @@ def may_write(facts: Facts) -> Iterator[Found]:
 
 
 def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
-    judged = [entry for entry in _judged(facts) if entry.rule == rule_id]
+    judged = [entry for entry in judge(facts) if entry.rule == rule_id]
     yield from (_granted(entry) for entry in judged if entry.level is Level.OK)
     yield from (_refused(entry) for entry in judged if entry.lacking)
     unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
-    shared: dict[tuple[Doubt, ...], list[_Judged]] = {}
+    shared: dict[tuple[Doubt, ...], list[Judged]] = {}
     for entry in unknown:
         if all(doubt.project for doubt in entry.doubts):
             shared.setdefault(entry.doubts, []).append(entry)
@@ -136,48 +72,7 @@ def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
         yield _undecided(f"project {doubts[0].project}", entries)
 
 
-def _judged(facts: Facts) -> Iterator[_Judged]:
-    """Yield what each rule has to judge: reading and writing apart, both by TPU201 where they fail alike."""
-    account = facts.account
-    for bucket, names in _needs(facts) if account else ():
-        policies = Policies.of(bucket, facts)
-        if account is None or policies is None or bucket.is_unpaid:
-            continue
-        whole = _Judged(
-            rule="TPU201",
-            facts=bucket,
-            policies=policies,
-            account=account,
-            access={name: access for name, access in resolve(account, policies).items() if name in names},
-            user_project=_payer(bucket, facts),
-            above=_above(facts),
-        )
-        parts = [part for part in (whole.part("TPU201", READ), whole.part("TPU202", WRITE)) if part.access]
-        fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
-        yield from [whole] if fail_alike else parts
-
-
-def _needs(facts: Facts) -> Iterable[tuple[BucketFacts, set[str]]]:
-    """Return each bucket once, with what is needed of it below all of its prefixes."""
-    found: dict[str, tuple[BucketFacts, set[str]]] = {}
-    for bucket in facts.buckets:
-        found.setdefault(bucket.use.bucket, (bucket, set()))[1].update(needed(facts.wanted, bucket.use))
-    return found.values()
-
-
-def _payer(bucket: BucketFacts, facts: Facts) -> str | None:
-    about = known(bucket.bucket)
-    return facts.wanted.billing_project if about and about.requester_pays else None
-
-
-def _above(facts: Facts) -> str | None:
-    project = known(facts.project)
-    if project is None:
-        return f"a folder or organisation above project `{facts.wanted.project}`"
-    return f"`{project.parent}`, above project `{project.id}`," if project.parent else None
-
-
-def _granted(judged: _Judged) -> Found:
+def _granted(judged: Judged) -> Found:
     granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
     by = dict.fromkeys(_by(access, judged.account) for access in granted.values())
     return Found(
@@ -198,7 +93,7 @@ def _by(access: Granted, account: str) -> str:
     return f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")
 
 
-def _refused(judged: _Judged) -> Found:
+def _refused(judged: Judged) -> Found:
     why = [
         "the node's programs are refused with 403 when they read, and the node is paid for by then"
         if READ[0] in judged.access
@@ -215,7 +110,7 @@ def _refused(judged: _Judged) -> Found:
         why.append("roles of folders and organisations are inherited, and are not read here")
     else:
         why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
-    remedies = [Remedy.by(grant, f"grant it `{grant.role}` on the bucket")]
+    remedies = [_granting(judged)]
     use = judged.facts.use
     if use.reads and use.writes and not set(judged.lacking) & set(READ):
         remedies.append(Remedy(f"or say that it is only read: `--data-bucket={use.url}` instead of `--bucket`"))
@@ -229,11 +124,20 @@ def _refused(judged: _Judged) -> Found:
     )
 
 
-def _undecided(subject: str, entries: list[_Judged]) -> Found:
+def _granting(judged: Judged) -> Remedy:
+    """Return the grant. One to an account of another project is nothing that `--fix` does: it may be a mistyped name."""
+    grant = judged.grant
+    if judged.is_foreign:
+        text = f"make sure that `{judged.account}`, of another project, is the account you mean; grant it `{grant.role}` then"
+        return Remedy(text, grant.command)
+    return Remedy.by(grant, f"grant it `{grant.role}` on the bucket")
+
+
+def _undecided(subject: str, entries: list[Judged]) -> Found:
     """Return one finding for what keeps one bucket, or several of them, from being judged."""
     first = entries[0]
     whole = "it" if subject == first.url else _and(entry.url for entry in entries)
-    verbs = _and(word for word in _VERBS if any(word in entry.verbs for entry in entries))
+    verbs = _and(word for word in VERBS if any(word in entry.verbs for entry in entries))
     reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # the service's own words end with one
     rest = [f"and {len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS + 1 else reasons[_REASONS:]
     text = f"whether `{first.account}`, as which the node runs, may {verbs} {whole} cannot be told: "
@@ -253,7 +157,7 @@ def _undecided(subject: str, entries: list[_Judged]) -> Found:
     )
 
 
-def _settling(judged: _Judged) -> Remedy:
+def _settling(judged: Judged) -> Remedy:
     """Return what makes the answer certain. It may be needless, so that `--fix` does not do it."""
     return Remedy(f"grant it `{judged.grant.role}` on {judged.url}, which settles it", judged.grant.command)
 
@@ -272,13 +176,13 @@ def _answers(doubts: Iterable[Doubt]) -> Iterator[Remedy]:
             yield Remedy(f"mend that and check again; reading it takes the permission {needs}")
 
 
-def _callers(judged: _Judged) -> list[str] | None:
+def _callers(judged: Judged) -> list[str] | None:
     """Return what the caller may do, where that was asked for."""
     permissions = known(judged.facts.caller)
     return None if permissions is None else sorted(permissions)
 
 
-def _caller(judged: _Judged) -> Iterator[str]:
+def _caller(judged: Judged) -> Iterator[str]:
     """Yield what the caller may do, as what it is: no answer for the node's account."""
     permissions = _callers(judged)
     if permissions is not None and isinstance(judged.facts.policy, Unknown):

@@ -29,7 +29,7 @@ def addresses_are_enough(facts: Facts) -> Iterator[Found]:
     for nodes without external addresses.
     """
     wanted, needed = facts.wanted, _workers(facts.wanted)
-    if not wanted.creates or not needed or facts.region_quotas is None:
+    if not wanted.creates or not needed or facts.region_quotas is None or facts.is_without_zone:
         return
     match facts.region_quotas:
         case Known(quotas) if METRIC in quotas:

@@ -84,15 +84,11 @@ def runs_as(facts: Facts) -> Iterator[Found]:
     unless that project's organisation allows it (`iam.disableCrossProjectServiceAccountUsage`). Where the project could not
     be read the default account is not known, which is said of the project. Source: API field text; documentation of IAM.
     """
-    wanted, account, project = facts.wanted, facts.account, known(facts.project)
+    wanted, account = facts.wanted, facts.account
     if account is None:
         return
-    home, is_default = _home(account), account.endswith(_DEFAULT)
+    home, is_default, is_elsewhere = home_of(account), account.endswith(_DEFAULT), is_of_another_project(facts)
     about = {"account": account, "isDefault": is_default, "project": home}
-    own = {wanted.project, *((project.id, project.number) if project else ())}
-    # A number cannot be compared with an id.
-    is_comparable = project is not None or (home is not None and home.isdigit() == wanted.project.isdigit())
-    is_elsewhere = home is not None and home not in own and is_comparable
     if not is_elsewhere or not wanted.creates:
         named = "the Compute Engine default account" if is_default else "an account that was named for it"
         text = f"it runs as `{account}`, {named}" + (f", of project `{home}`" if is_elsewhere else "")
@@ -112,6 +108,16 @@ def runs_as(facts: Facts) -> Iterator[Found]:
         ),
         facts=about,
     )
+
+
+def is_of_another_project(facts: Facts) -> bool:
+    """Tell whether the node's account is known to belong to another project than the node."""
+    account, wanted, project = facts.account, facts.wanted, known(facts.project)
+    home = home_of(account) if account else None
+    own = {wanted.project, *((project.id, project.number) if project else ())}
+    # A number cannot be compared with an id.
+    is_comparable = project is not None or (home is not None and home.isdigit() == wanted.project.isdigit())
+    return home is not None and home not in own and is_comparable
 
 
 def _short_names(wanted: Wanted) -> Iterator[Found]:
@@ -151,7 +157,7 @@ def _subject(wanted: Wanted) -> str:
     return wanted.name.node_id if wanted.name else wanted.spec.accelerator_type
 
 
-def _home(account: str) -> str | None:
+def home_of(account: str) -> str | None:
     """Return the project of an account, by id or by number; nothing where its address does not tell."""
     name, _, domain = account.lower().rpartition("@")
     if domain.endswith(_OF_A_PROJECT):

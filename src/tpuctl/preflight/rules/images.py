@@ -69,7 +69,7 @@ def version_is_offered(facts: Facts) -> Iterator[Found]:
     names it for the accelerator all the same, as lists of other API versions may have it; unknown where the list is empty.
     """
     wanted, name = facts.wanted, short(facts.wanted.spec.runtime_version)
-    if not wanted.creates or not name:
+    if not wanted.creates or not name or facts.is_without_zone:
         return
     match facts.versions:
         case Known(versions) if name in versions:

@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
+from tpuctl.model.states import Tier
 from tpuctl.preflight import own_commands
 from tpuctl.preflight.coverage import alternative, cover, differences, matching, nearest
 from tpuctl.preflight.fact import known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
+from tpuctl.preflight.grants import pool_of
 from tpuctl.preflight.holdings import holdings
 from tpuctl.preflight.rules import reservations
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.holdings import Holding
 
 ENDS_SOON = timedelta(days=7)
-_EXAMPLE = "zone=us-central2-b,type=v4,tier=on-demand,count=32,until=2026-12-31"
+_TURN_OFF = "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a file"
 
 
 @rule("TPU405", "covered by a grant")
@@ -111,20 +113,32 @@ def _not_covered(facts: Facts, accelerator: AcceleratorType, coverage: Coverage)
             f"{coverage.needed} chips are needed, and {coverage.left} of {coverage.granted} are left"
             + (f" ({coverage.used} are held)" if coverage.used else "")
         )
-    free = alternative(grant, accelerator, _held(facts), today) if grant else None
-    remedies = []
-    if free:
-        command = own_commands.again(wanted, zone=free.zone, accelerator_type=free.accelerator_type, tier=free.tier)
-        remedies.append(Remedy(f"covered by that grant: a {free.tier} {free.accelerator_type} in {free.zone}", command))
     return Found(
         level=_level(facts),
         subject=wanted.zone,
         text=f"no grant covers {wanted.what}: it will be billed"
         + (f"; the nearest is `{grant}`: {', '.join(reasons)}" if grant else ""),
         why=_why(facts),
-        remedies=tuple(remedies),
+        remedies=tuple(_covered_instead(facts, accelerator, grant)) if grant else (),
         facts={**_facts(coverage), "nearest": str(grant) if grant else None, "differences": reasons},
     )
+
+
+def _covered_instead(facts: Facts, accelerator: AcceleratorType, grant: Grant) -> Iterator[Remedy]:
+    """Yield what the grant would cover. Where that is this very node, those made with it are what goes beyond it."""
+    wanted = facts.wanted
+    free = alternative(grant, accelerator, _held(facts), facts.now.date())
+    if free is None:
+        return
+    tier = pool_of(wanted.spec.tier)
+    if (free.zone, free.accelerator_type, pool_of(free.tier)) == (wanted.zone, accelerator.name, tier):
+        if wanted.siblings:
+            count = 1 + len(wanted.siblings)
+            yield Remedy(f"the grant covers this node by itself, not all {count} of the command: make fewer at once")
+        return
+    command = own_commands.again(wanted, zone=free.zone, accelerator_type=free.accelerator_type, tier=free.tier)
+    article = "an" if free.tier is Tier.ON_DEMAND else "a"
+    yield Remedy(f"covered by that grant: {article} {free.tier} {free.accelerator_type} in {free.zone}", command)
 
 
 def _without_grants(facts: Facts) -> Found:
@@ -133,13 +147,20 @@ def _without_grants(facts: Facts) -> Found:
         subject=facts.wanted.zone,
         text="`no_billing_outside_grants` is set and no grant is: nothing may be created",
         why="whatever is created without a grant is billed",
-        remedies=(
-            Remedy(
-                "write your grants into your own file of settings, such as", f"tpuctl config set grants '{_EXAMPLE}'"
-            ),
-            Remedy("or turn it off", "tpuctl config set no_billing_outside_grants false"),
-        ),
+        remedies=(Remedy(_write_down(facts)), Remedy(f"{_TURN_OFF}; `tpuctl config show` says where")),
         facts={"grants": []},
+    )
+
+
+def _write_down(facts: Facts) -> str:
+    """Return how a grant is written into the settings, in words: only its holder knows what was granted."""
+    wanted, accelerator = facts.wanted, facts.wanted.accelerator
+    kind = accelerator.generation.name if accelerator else wanted.spec.accelerator_type
+    tier = wanted.spec.tier or Tier.ON_DEMAND
+    grant = f"zone={wanted.zone},type={kind},tier={tier},count=COUNT,until=DATE"
+    return (
+        f"where you have a grant, write it into your own file of settings with `tpuctl config set grants '{grant}'`, with the "
+        "chips and the last day that it names; that replaces the grants that are there"
     )
 
 

@@ -24,7 +24,8 @@ def name_is_free(facts: Facts) -> Iterator[Found]:
     """Look for nodes and queued resources of the same name, in all zones.
 
     A warning for one in another zone, and for a live one in this zone: `up` goes on with it, and `create` refuses. A note for
-    a dead record here, which `up` deletes first. What the project holds is read once, and reported here where it cannot be
+    a dead record here, which `up` deletes first. A note for the node itself where it lives and is not what is asked for:
+    `up` makes it anew with `--replace` only. What the project holds is read once, and reported here where it cannot be
     read; the rules of quota and grants need it too. Zones that did not answer are `unknown`.
     """
     wanted = facts.wanted
@@ -33,7 +34,7 @@ def name_is_free(facts: Facts) -> Iterator[Found]:
     subject = wanted.name.node_id if wanted.name else wanted.project
     match facts.held:
         case Known(held):
-            found = list(_namesakes(wanted, wanted.name, held)) if wanted.name else []
+            found = [*_differing(wanted), *(_namesakes(wanted, wanted.name, held) if wanted.name else ())]
             yield from found
             if held.unreachable:
                 yield _unreachable(wanted, held.unreachable, subject)
@@ -43,6 +44,29 @@ def name_is_free(facts: Facts) -> Iterator[Found]:
         case Absent() | Unknown() as fact:
             what = "the nodes and queued resources of the project, and so what they hold of quota and grants,"
             yield unread(fact, subject, what, permission="tpu.nodes.list", project=wanted.project)
+
+
+def _differing(wanted: Wanted) -> Iterator[Found]:
+    """Yield what the node itself is, where it lives and is to be another."""
+    node = wanted.replaces
+    if node is None or node.state.is_dead:
+        return
+    differences = wanted.spec.differences(node)
+    if differences:
+        node_id = node.name.node_id
+        yield Found(
+            level=Level.NOTE,
+            subject=node_id,
+            text=f"`{node_id}` is there ({node.state}) and differs: {'; '.join(map(str, differences))}",
+            why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
+            remedies=(Remedy("make it anew where that is meant", own_commands.again(wanted, more=("--replace",))),),
+            facts={
+                "nodeId": node_id,
+                "zone": node.name.zone,
+                "state": str(node.state),
+                "differences": [difference.field for difference in differences],
+            },
+        )
 
 
 def _namesakes(wanted: Wanted, name: NodeName, held: Held) -> Iterator[Found]:

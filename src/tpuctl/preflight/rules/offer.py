@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
+from tpuctl.names import nearest
 from tpuctl.preflight import own_commands
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
@@ -24,9 +25,10 @@ _SHOWN = 6
 def type_is_offered(facts: Facts) -> Iterator[Found]:
     """Check that the zone's own list (acceleratorTypes.list) has the accelerator type.
 
-    An error where it has not: the service refuses such a node. The zones that offer the type are named from their own lists,
-    or from a snapshot of the documentation where those could not be read, and the finding says which. A shape (type and
-    topology) is compared by its generation. A note for large slices that no list has and the documentation allows.
+    An error where it has not, or where the project has no such zone: the service refuses such a node. The zones that
+    offer the type are named from their own lists, or from a snapshot of the documentation where those could not be read,
+    and the finding says which. A shape (type and topology) is compared by its generation. A note for large slices that no
+    list has and the documentation allows.
     """
     wanted = facts.wanted
     if not wanted.creates or accelerators.sold_elsewhere(wanted.spec.accelerator_type):
@@ -36,6 +38,8 @@ def type_is_offered(facts: Facts) -> Iterator[Found]:
             yield _judged(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
             yield _not_offered(facts, ())
+        case Unknown() if facts.is_without_zone:
+            yield _no_zone(facts)
         case Unknown() as unknown:
             what = f"what {wanted.zone} offers"
             yield unread(unknown, wanted.zone, what, permission="tpu.acceleratortypes.list", project=wanted.project)
@@ -132,6 +136,42 @@ def _not_offered(facts: Facts, types: tuple[str, ...]) -> Found:
             "isFromTable": is_from_table,
         },
     )
+
+
+def _no_zone(facts: Facts) -> Found:
+    """Return that the project has no such zone: the service does not tell a mistyped one from one that it keeps to others."""
+    wanted = facts.wanted
+    offers = known(facts.offers)
+    zones, is_from_table = _where(facts)
+    documented = {
+        zone for places in accelerators.load().zones.values() for listed in places.values() for zone in listed
+    }
+    near = None if wanted.zone in documented else _meant(wanted.zone, zones, offers or documented)
+    remedies = []
+    if near:
+        remedies.append(Remedy(f"take `{near}`, if that is what you mean", own_commands.again(wanted, zone=near)))
+    if zones and zones != (near,):
+        source = ", by the documentation, which is never complete" if is_from_table else ""
+        text = f"zones that offer {wanted.spec.accelerator_type}{source}: {_some(zones)}"
+        remedies.append(Remedy(text, own_commands.again(wanted, zone=zones[0])))
+    if not remedies:
+        remedies.append(Remedy("see which zones the project has", own_commands.types_of(wanted)))
+    meant = f"; did you mean `{near}`?" if near else ""
+    return Found(
+        level=Level.ERROR,
+        subject=wanted.zone,
+        text=f"the project is not offered the zone `{wanted.zone}`, or there is none of that name{meant}",
+        why="the service refuses whatever names it, and no role changes that; zones of a grant are named in its mail",
+        remedies=tuple(remedies),
+        facts={"zone": wanted.zone, "nearest": near, "offeredIn": list(zones), "isFromTable": is_from_table},
+    )
+
+
+def _meant(zone: str, offering: Collection[str], every: Collection[str]) -> str | None:
+    """Return what a mistyped zone may be: one that offers the type before any other, else one of the same continent."""
+    continent = zone.partition("-")[0]
+    near = (one for one in offering if one.partition("-")[0] == continent)
+    return nearest(zone, offering) or next(near, None) or nearest(zone, sorted(every))
 
 
 def _where(facts: Facts) -> tuple[tuple[str, ...], bool]:

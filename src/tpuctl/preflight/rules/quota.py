@@ -71,7 +71,7 @@ def quota_is_enough(facts: Facts) -> Iterator[Found]:
     the words of their names.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
-    if not wanted.creates or accelerator is None:
+    if not wanted.creates or accelerator is None or facts.is_without_zone:
         return
     pool = Pool.of(accelerator, wanted.spec.tier)
     match facts.quotas:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.clock import parse_duration
 from tpuctl.sandbox import admin, faults, provision, resource_names
 from tpuctl.sandbox.seeding import wishes
+from tpuctl.sandbox.storage.bucket_changes import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +60,7 @@ def _queued_resource(world: World, entry: Json) -> None:
 
 
 def _bucket(world: World, entry: Json) -> None:
+    check_name(entry["name"])
     provision.add_bucket(world, **entry)
 
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")  # documentation, without its finer points
+# Documentation: 3 to 63 characters; with dots 222, of which each part has 63; no address, nothing that begins with goog.
+_NAME = re.compile(
+    r"(?!goog)(?!\d+(\.\d+){3}$)(?=.{3,222}$)[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*"
+)
 # What a client may say of a bucket; access control lists are left out: access is uniform.
 _CHOSEN = (
     *("autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold", "encryption"),
@@ -27,8 +30,7 @@ def insert(session: Session, call: Call) -> Json:
     session.log_request(call.method, name)
     if not projects.is_known(session, project):
         raise refusals.unknown_project(project)
-    if not _NAME.fullmatch(name):
-        raise refusals.invalid(f"Invalid bucket name: '{name}'")
+    check_name(name)
     if (found := session.resources.named(buckets.KIND, name)) is not None:
         raise refusals.taken(is_own=found.parent == project)
     fields = {key: call.body[key] for key in _CHOSEN if call.body.get(key) is not None}
@@ -58,13 +60,19 @@ def patch(session: Session, call: Call) -> Json:
     return document
 
 
+def check_name(name: str) -> None:
+    """Raise `ApiError` 400 for what cannot be a bucket's name (documentation; words unverified)."""
+    if not _NAME.fullmatch(name):
+        raise refusals.invalid(f"Invalid bucket name: '{name}'")
+
+
 def merged(current: Json, change: Json) -> Json:
     """Return what a patch sets: objects merged with what is there, all else as it came; null stays for who drops it."""
-    merged: Json = {}
+    result: Json = {}
     for key, value in change.items():
         before = current.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
-            merged[key] = {k: v for k, v in {**before, **merged(before, value)}.items() if v is not None}
+            result[key] = {k: v for k, v in {**before, **merged(before, value)}.items() if v is not None}
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result

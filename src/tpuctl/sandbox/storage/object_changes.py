@@ -41,7 +41,7 @@ def _opened(session: Session, call: Call) -> Json:
     bucket, name = str(call.params["bucket"]), str(call.params["object"])
     session.log_request(call.method, f"{bucket}/{name}")
     opened(session, call, "storage.objects.update")
-    found = objects.current(session, call)
+    found = objects.named(session, call)
     objects.check_preconditions(call, found)
     if found is None:
         raise refusals.no_object(bucket, name)

@@ -88,7 +88,7 @@ def get(session: Session, call: Call) -> Json | Response:
     """Answer objects.get, with the object's bytes where they are asked for."""
     opened(session, call, "storage.objects.get")
     bucket, name = str(call.params["bucket"]), str(call.params["object"])
-    document = current(session, call)
+    document = named(session, call)
     check_preconditions(call, document)
     if document is None:
         raise refusals.no_object(bucket, name)
@@ -141,7 +141,7 @@ def delete(session: Session, call: Call) -> Json | Response:
     bucket, name = str(call.params["bucket"]), str(call.params["object"])
     session.log_request(call.method, f"{bucket}/{name}")
     opened(session, call, "storage.objects.delete")
-    document = current(session, call)
+    document = named(session, call)
     check_preconditions(call, document)
     if document is None:
         raise refusals.no_object(bucket, name)
@@ -165,7 +165,7 @@ def check_preconditions(call: Call, current: Json | None) -> None:
             raise refusals.not_modified() if call.method == "storage.objects.get" else refusals.condition_not_met()
 
 
-def current(session: Session, call: Call) -> Json | None:
+def named(session: Session, call: Call) -> Json | None:
     """Return the object that a call names; nothing when it is not there, or not in the generation that is asked for."""
     found = session.resources.get(KIND, str(call.params["bucket"]), str(call.params["object"]))
     wanted = call.params.get("generation")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import weakref
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -59,6 +60,9 @@ class World:
         self.path = path
         self._local = threading.local()
         self._connections: dict[threading.Thread, sqlite3.Connection] = {}
+        # A thread that is at work holds the world: with it goes what threads left that ended after `close`. At exit nothing
+        # is closed, since such threads may still be there.
+        weakref.finalize(self, _close_all, self._connections).atexit = False
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._injected = clock
@@ -136,7 +140,8 @@ class World:
     def close(self) -> None:
         """Close the connections of this thread and of those that have ended.
 
-        A thread that is at work keeps its own until it ends: SQLite crashes where a connection is closed under it.
+        A thread that is at work keeps its own: SQLite crashes where a connection is closed under it. That goes when a
+        thread opens the next, or with the world.
         """
         mine = threading.current_thread()
         with self._lock:
@@ -213,3 +218,8 @@ class World:
     def _rate(self) -> Rate:
         meta = self._meta()
         return Rate(datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"])
+
+
+def _close_all(connections: dict[threading.Thread, sqlite3.Connection]) -> None:
+    while connections:
+        connections.popitem()[1].close()

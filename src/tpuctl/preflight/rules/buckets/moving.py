@@ -26,21 +26,21 @@ def remedies(facts: Facts, about: BucketFacts, placement: Placement, *, has_cach
     found: list[Remedy] = []
     # Within a multi-region no zone is any nearer than another.
     if relation(placement, facts.wanted.zone) is not Relation.MULTI_REGION:
-        found.append(_tpu_to_data(facts, about, placement))
-    found.extend(_data_to_tpu(facts, about, placement))
+        found.append(_tpu_to_data(facts, placement))
+    found.extend(_data_to_tpu(facts, about, placement, first="or " if found else ""))
     if not has_cache and about.use.reads and spans(placement, facts.wanted.region):
         found.append(_cache(facts, about))
     return tuple(found)
 
 
-def _tpu_to_data(facts: Facts, about: BucketFacts, placement: Placement) -> Remedy:
+def _tpu_to_data(facts: Facts, placement: Placement) -> Remedy:
     near, wanted = nearby(facts, placement), facts.wanted.spec.accelerator_type
     source = "" if near.is_asked else ", by the table that ships with tpuctl"
     still = "" if regions_within(placement) else "; reads from a multi-region are billed there too"
     if near.zones:
         offer = "offers" if len(near.zones) == 1 else "offer"
         text = f"put the TPU where the data is: {', '.join(near.zones)} {offer} `{wanted}`{source}{still}"
-        return Remedy(text, _check(facts, about, wanted, near.zones[0]))
+        return Remedy(text, _check(facts, wanted, near.zones[0]))
     if not near.generations:
         return Remedy(f"no zone of {near.place} offers a TPU{source}: move the data rather than the TPU")
     generation = generation_of(wanted)
@@ -49,28 +49,22 @@ def _tpu_to_data(facts: Facts, about: BucketFacts, placement: Placement) -> Reme
     if near.example is None:
         return Remedy(f"{text}{source}")
     text += f" (e.g. `{near.example[0]}` in {near.example[1]}){source}{still}"
-    return Remedy(text, _check(facts, about, *near.example))
+    return Remedy(text, _check(facts, *near.example))
 
 
-def _check(facts: Facts, about: BucketFacts, accelerator_type: str, zone: str) -> str:
+def _check(facts: Facts, accelerator_type: str, zone: str) -> str:
     # Nothing is made by it, whatever the node is called.
     nameless = replace(facts.wanted, name=None)
-    return again(nameless, zone=zone, accelerator_type=accelerator_type, more=(f"{_flag(about)}={about.use.url}",))
+    return again(nameless, zone=zone, accelerator_type=accelerator_type)
 
 
-def _flag(about: BucketFacts) -> str:
-    if about.use.reads and about.use.writes:
-        return "--bucket"
-    return "--data-bucket" if about.use.reads else "--checkpoint-bucket"
-
-
-def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement) -> Iterator[Remedy]:
+def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement, *, first: str) -> Iterator[Remedy]:
     wanted = facts.wanted
     locations = best_locations(wanted.region)
     name = _name_near(about.use.bucket, placement, wanted.region)
     options = (f"--project={wanted.project}", f"--location={locations[0]}", "--uniform-bucket-level-access")
     yield Remedy(
-        f"or use a bucket where the TPU is, in {' or '.join(locations)}",
+        f"{first}use a bucket where the TPU is, in {' or '.join(locations)}",
         command("storage", "buckets", "create", root(name), *options),
     )
     if about.use.reads:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.uses import command, each_bucket, payer, root, size_in_words, unread
+from tpuctl.preflight.unread import beside
 from tpuctl.preflight.wanted import Purpose
 
 if TYPE_CHECKING:
@@ -45,16 +46,23 @@ def readable(facts: Facts) -> Iterator[Found]:
             case Unknown() if about.is_unpaid:
                 pass  # TPU104 says why, and what to do
             case Unknown() as fact:
-                yield _unreadable(about, fact)
+                yield _unreadable(facts, about, fact)
 
 
-def _unreadable(about: BucketFacts, fact: Unknown) -> Found:
+def _unreadable(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
     name = root(about.use.bucket)
     role = "roles/storage.legacyBucketReader"
     found = unread(fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
     where = "" if about.placement else "where it is, "
+    payer = facts.wanted.billing_project
+    # The service refuses a request for a wrong project to bill as it does one for the bucket [API storage v1, userProject].
+    doubt = (
+        f"or the billing project `{payer}` is the cause: it has to exist, and you need `serviceusage.services.use` on it; "
+        "otherwise name another with `--billing-project`"
+    )
     return replace(
         found,
+        remedies=(*found.remedies, *((Remedy(doubt),) if payer and not fact.is_passing else ())),
         why=f"so it stays open {where}whose it is, who pays, its storage class, and what it keeps or forbids to delete",
         is_passing=fact.is_passing or (isinstance(about.layout, Unknown) and about.layout.is_passing),
     )
@@ -79,7 +87,9 @@ def empty(facts: Facts) -> Iterator[Found]:
                 pass  # TPU104 says why, and what to do
             case Unknown() as fact:
                 what, role = f"what is in `{use.url}`", "roles/storage.objectViewer"
-                yield unread(fact, use.url, what, permission="storage.objects.list", role=role)
+                yield unread(
+                    beside(fact, about.bucket, "TPU102"), use.url, what, permission="storage.objects.list", role=role
+                )
             case Absent() | None:
                 pass
 

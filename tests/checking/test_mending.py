@@ -1,0 +1,97 @@
+"""`tpuctl check --fix`: what is refused keeps nothing else from being mended, and how far it got is always said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox import provision
+
+FIX = (
+    "check",
+    "--fix",
+    "--yes",
+    "v4-8",
+    "--zone",
+    ZONE,
+    *(word for name in "abc" for word in ("--bucket", f"gs://data-{name}")),
+)
+
+
+@pytest.fixture
+def buckets(sandbox: Sandbox) -> Sandbox:
+    """Three buckets that the node's account may not use."""
+    provision.add_project(sandbox.world, "sandbox")
+    for name in ("data-a", "data-b", "data-c"):
+        provision.add_bucket(sandbox.world, name, location="US-CENTRAL2")
+        provision.set_iam_policy(
+            sandbox.world, [{"role": "roles/storage.admin", "members": ["user:a@example.com"]}], bucket=name
+        )
+    return sandbox
+
+
+def grant(name: str) -> str:
+    """Return the command that lets the node's account use a bucket."""
+    account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
+    return (
+        f"gcloud storage buckets add-iam-policy-binding gs://{name} --member=serviceAccount:{account} "
+        "--role=roles/storage.objectUser --condition=None"
+    )
+
+
+REFUSED = (
+    "`storage.buckets.setIamPolicy` is not allowed on the bucket `gs://data-a`: The caller does not have permission"
+)
+HINT = "have a role with `storage.buckets.setIamPolicy` granted to the identity that calls are made as (`tpuctl config show`)"
+
+
+@pytest.mark.parametrize(("flags", "ended"), [((), 9), (("--skip-check", "TPU201"), 4)])
+@one_face
+def test_what_is_refused_keeps_nothing_else_from_being_mended(
+    tpuctl: Console, buckets: Sandbox, flags: tuple[str, ...], ended: int
+) -> None:
+    """It ends as the check does that comes after; where that finds nothing wrong as what was refused does."""
+    buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)
+
+    _, err, code = tpuctl(*FIX, *flags)
+
+    said = err[err.index(f"failed: {grant('data-a')}: {REFUSED}\n") :].splitlines()
+    assert code == ended
+    assert said[1:3] == [f"done: {grant('data-b')}", f"done: {grant('data-c')}"]
+    assert said[4:] == [
+        "warning: `--fix` did 2 of 3 changes",
+        f"  done: {grant('data-b')}",
+        f"  done: {grant('data-c')}",
+        f"  failed: {grant('data-a')}",
+        f"    {REFUSED}",
+        f"    hint: {HINT}",
+    ]
+
+
+@one_face
+def test_who_interrupts_is_told_what_was_done_and_what_not(tpuctl: Console, buckets: Sandbox) -> None:
+    """The first is refused; while the second waits to be sent again it is interrupted."""
+    buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)
+    buckets.fault("http-error", status=503, method="storage.buckets.setIamPolicy", count=0)
+
+    _, err, code = replace(tpuctl, clock=Interrupted())(*FIX)
+
+    assert code == 130
+    assert err[err.index("warning: `--fix` has ended early") :].splitlines()[:4] == [
+        "warning: `--fix` has ended early",
+        f"  failed: {grant('data-a')}: {REFUSED}",
+        f"  begun, perhaps done: {grant('data-b')}",
+        f"  not done: {grant('data-c')}",
+    ]
+
+
+class Interrupted(ManualClock):
+    """A clock on which somebody who waits is interrupted."""
+
+    def sleep(self, duration: timedelta) -> None:  # noqa: ARG002  # the signature of a clock
+        raise KeyboardInterrupt

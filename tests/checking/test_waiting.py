@@ -1,0 +1,44 @@
+"""The sign of life of a check that takes long: one line, for a person alone."""
+
+from __future__ import annotations
+
+import io
+import threading
+from datetime import timedelta
+
+import pytest
+
+from tpuctl.cli.check_waiting import sign_of_life
+from tpuctl.output.terminal import Streams, Terminal
+
+
+class Heard(io.StringIO):
+    """A stream that tells when something was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_written = threading.Event()
+
+    def flush(self) -> None:
+        self.was_written.set()
+
+
+@pytest.mark.parametrize(
+    ("person", "quiet", "after", "said"),
+    [
+        (True, False, timedelta(), "still waiting for the cloud …\n"),
+        (True, False, timedelta(hours=1), ""),
+        (True, True, timedelta(), ""),
+        (False, False, timedelta(), ""),
+    ],
+)
+def test_a_person_is_told_once_that_it_takes_long(person: bool, quiet: bool, after: timedelta, said: str) -> None:
+    err = Heard()
+    terminal = Terminal(
+        Streams(io.StringIO(), io.StringIO(), err, stderr_is_terminal=person), {"NO_COLOR": "1"}, quiet=quiet
+    )
+
+    with sign_of_life(terminal, after=after):
+        err.was_written.wait(5 if said else 0)
+
+    assert err.getvalue() == said

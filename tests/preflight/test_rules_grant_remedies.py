@@ -1,0 +1,52 @@
+"""What mends that no grant covers a node: in words where only its holder knows, and never the command that was refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.preflight.offer_facts import ZONE, facts, found_by, held, spec, wanted
+from tpuctl.model import NodeSpec, Tier
+from tpuctl.preflight.findings import Remedy
+from tpuctl.preflight.grants import Grant
+from tpuctl.preflight.rules.money import grant_covers
+
+
+@pytest.mark.parametrize(
+    ("made", "written"),
+    [
+        (spec("v4-8", Tier.SPOT), "zone=us-central2-b,type=v4,tier=spot,count=COUNT,until=DATE"),
+        (spec("v6e-1"), "zone=us-central2-b,type=v6e,tier=on-demand,count=COUNT,until=DATE"),
+        (spec("v99-8"), "zone=us-central2-b,type=v99-8,tier=on-demand,count=COUNT,until=DATE"),
+    ],
+)
+def test_without_any_grant_the_remedy_says_in_words_how_to_write_one(made: NodeSpec, written: str) -> None:
+    (found,) = found_by(grant_covers, facts(wanted(made, no_billing_outside_grants=True)))
+
+    assert found.remedies == (
+        Remedy(
+            f"where you have a grant, write it into your own file of settings with `tpuctl config set grants '{written}'`, "
+            "with the chips and the last day that it names; that replaces the grants that are there"
+        ),
+        Remedy(
+            "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a file; "
+            "`tpuctl config show` says where"
+        ),
+    )
+
+
+def test_of_two_nodes_of_which_a_grant_covers_one_the_refused_command_is_not_advised_again() -> None:
+    grant = Grant(ZONE, "v4", "on-demand", 4, None)
+
+    (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), held=held()))
+
+    assert found.remedies == (
+        Remedy("the grant covers this node by itself, not all 2 of the command: make fewer at once"),
+    )
+
+
+def test_another_tier_is_named_with_its_article() -> None:
+    grant = Grant(ZONE, "v4", "on-demand", 8, None)
+
+    (found,) = found_by(grant_covers, facts(wanted(spec("v4-8", Tier.SPOT), grants=(grant,)), held=held()))
+
+    assert [remedy.text for remedy in found.remedies] == [f"covered by that grant: an on-demand v4-8 in {ZONE}"]

@@ -1,0 +1,135 @@
+"""What several rules know of one cause is told at length once, and what may be a mistyped name is not mended unasked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.preflight.access_cases import ACCOUNT, bucket, facts, policy
+from tests.preflight.bucket_facts import DENIED, LATE, READ, USE, a_bucket, facts_of, findings_of
+from tests.preflight.offer_facts import ZONE, held, node, spec, wanted
+from tests.preflight.offer_facts import facts as offered
+from tpuctl.model.bucket import Placement
+from tpuctl.preflight.fact import Known, Unknown
+from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.rules.access import may_read
+from tpuctl.preflight.rules.names import name_is_free
+
+PARAGRAPH = "the caller does not have storage.buckets.get access to the bucket. " * 4
+HIDDEN = Unknown(PARAGRAPH, "storage.buckets.get")
+NO_POLICY = Unknown(PARAGRAPH, "storage.buckets.getIamPolicy")
+NO_LIST = Unknown(PARAGRAPH, "storage.objects.list")
+
+
+def test_why_a_bucket_is_hidden_is_told_once() -> None:
+    about = facts(bucket("b", NO_POLICY, bucket=HIDDEN))
+    listing = facts_of(HIDDEN, READ, contents=NO_LIST)
+
+    (policy_unread,), (unlisted,), (hidden,) = (
+        list(may_read.judge(about)),
+        findings_of("TPU108", listing),
+        findings_of("TPU102", listing),
+    )
+
+    assert hidden.text == f"`gs://b` could not be read: {PARAGRAPH}"
+    assert unlisted.text == "what is in `gs://b` could not be read: see TPU102"
+    assert policy_unread.text == (
+        f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: its policy could not be read: "
+        "see TPU102"
+    )
+    assert (unlisted.facts["permission"], policy_unread.facts["permission"]) == (
+        "storage.objects.list",
+        "storage.buckets.getIamPolicy",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "contents"), [(LATE, NO_LIST), (HIDDEN, LATE), (Known(a_bucket()), NO_LIST), (Unknown("no"), NO_LIST)]
+)
+def test_what_has_another_cause_is_told_in_full(told: Any, contents: Unknown) -> None:
+    (found,) = findings_of("TPU108", facts_of(told, READ, contents=contents))
+
+    assert found.text == f"what is in `gs://b` could not be read: {contents.reason}"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "payer", "count"),
+    [(DENIED, "payer", 2), (DENIED, None, 1), (LATE, "payer", 1), (Unknown("400"), "payer", 2)],
+)
+def test_the_billing_project_may_be_what_is_wrong(refusal: Unknown, payer: str | None, count: int) -> None:
+    (found,) = findings_of("TPU102", facts_of(refusal, wanted={"billing_project": payer}))
+
+    doubt = Remedy(
+        "or the billing project `payer` is the cause: it has to exist, and you need `serviceusage.services.use` on it; "
+        "otherwise name another with `--billing-project`"
+    )
+    assert len(found.remedies) == count
+    assert (doubt in found.remedies) == (count == 2)
+
+
+@pytest.mark.parametrize(
+    ("account", "is_mended"),
+    [
+        ("trainer@p.iam.gserviceaccount.com", True),
+        (None, True),
+        ("typo@sandbx.iam.gserviceaccount.com", False),
+        ("7-compute@developer.gserviceaccount.com", False),
+        ("somebody@example.com", True),
+    ],
+)
+def test_an_account_of_another_project_is_granted_nothing_unasked(account: str | None, is_mended: bool) -> None:
+    (found,) = may_read.judge(facts(bucket("b", policy({})), spec={"service_account": account}))
+
+    (remedy,) = found.remedies
+    assert (remedy.change is not None) == is_mended
+    assert remedy.command is not None
+    assert f"--member=serviceAccount:{account or ACCOUNT}" in remedy.command
+
+
+@pytest.mark.parametrize(
+    ("placement", "first"),
+    [
+        (Placement("US", "multi-region"), "use a bucket where the TPU is, in US-CENTRAL2"),
+        (Placement("US-CENTRAL1", "region"), "or use a bucket where the TPU is, in US-CENTRAL2"),
+    ],
+)
+def test_the_first_remedy_is_no_alternative(placement: Placement, first: str) -> None:
+    (found,) = findings_of("TPU101", facts_of(DENIED, USE, layout=Known(placement)))
+
+    assert first in [remedy.text for remedy in found.remedies]
+    assert not found.remedies[0].text.startswith("or ")
+
+
+DIFFERS = replace(spec("v4-16"), named=frozenset({"accelerator_type"}))
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "is_said"),
+    [
+        (DIFFERS, "READY", True),
+        (DIFFERS, "STOPPED", True),
+        (DIFFERS, "PREEMPTED", False),
+        (spec("v4-16"), "READY", False),
+    ],
+)
+def test_a_node_that_is_there_and_differs_is_made_anew_on_demand_only(made: Any, state: str, is_said: bool) -> None:
+    there = node(f"{ZONE}/trainer", state=state)
+
+    found = list(name_is_free.judge(offered(wanted(made, replaces=there), held=held(there))))
+
+    said = Found(
+        level=Level.NOTE,
+        subject="trainer",
+        text=f"`trainer` is there ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
+        why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
+        remedies=(
+            Remedy(
+                "make it anew where that is meant",
+                f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-16 --replace",
+            ),
+        ),
+        facts={"nodeId": "trainer", "zone": ZONE, "state": state, "differences": ["accelerator_type"]},
+    )
+    assert (said in found) == is_said

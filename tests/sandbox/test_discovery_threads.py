@@ -1,0 +1,38 @@
+"""Threads that begin at once share what one of them reads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tpuctl.sandbox import discovery
+from tpuctl.sandbox.discovery import Document
+
+
+@pytest.mark.parametrize("api", ["tpu", "compute", "storage"])
+def test_threads_that_begin_at_once_have_one_document(api: str) -> None:
+    version = {"tpu": "v2"}.get(api, "v1")
+    discovery._read.cache_clear()
+    found: list[Document] = []
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        start.wait()
+        found.append(discovery.load(api, version))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len({id(document) for document in found}) == 1
+    assert discovery._read.cache_info().misses == 1
+
+
+def test_a_document_that_is_not_served_is_refused_each_time() -> None:
+    for _ in range(2):
+        with pytest.raises(LookupError, match="not served"):
+            discovery.load("tpu", "v9")
