@@ -126,7 +126,7 @@ def test_what_is_ok_is_shown_one_by_one_where_it_is_asked_for() -> None:
     assert shown(fine) == ("", "2 ok in 0.6 s\n")
     assert (
         shown(fine, verbose=True)[0]
-        == "ok\tTPU601\tnetwork default\tit is there\nok\tTPU602\tnetwork default\tit is there\n"
+        == "ok\tTPU601\tnetwork default\tit is there\t\t\nok\tTPU602\tnetwork default\tit is there\t\t\n"
     )
 
 
@@ -159,11 +159,13 @@ def test_a_pipe_gets_a_line_for_each_that_is_not_ok() -> None:
     out, err = shown(report("all"))
 
     assert out == (
-        "warning\tTPU101\tgs://data-eu\tthe bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b) (accepted)\n"
-        "warning\tTPU501\ttpu.googleapis.com\tthe API is not enabled in `vision` (accepted)\n"
-        "unknown\tTPU201\tgs://ckpt\tits policy could not be read\n"
-        "note\tTPU105\tgs://data-eu\tthe class is COLDLINE (accepted)\n"
-        "note\tTPU107\tgs://ckpt\twhat is deleted is kept, and billed, for 7 days\n"
+        "warning\tTPU101\tgs://data-eu\tthe bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b) (accepted)"
+        f"\t{FAR.why}\tmake a bucket where the TPU is: `{MAKE}`; or rent a TPU where the data is\n"
+        "warning\tTPU501\ttpu.googleapis.com\tthe API is not enabled in `vision` (accepted)\t"
+        "\tenable it: `gcloud services enable tpu.googleapis.com --project=vision`\n"
+        "unknown\tTPU201\tgs://ckpt\tits policy could not be read\t\t\n"
+        f"note\tTPU105\tgs://data-eu\tthe class is COLDLINE (accepted)\t{DEAR.why}\t\n"
+        "note\tTPU107\tgs://ckpt\twhat is deleted is kept, and billed, for 7 days\t\t\n"
     )
     assert err == "2 warnings, 1 unknown, 2 notes, 2 ok in 0.6 s\n"
 

@@ -13,7 +13,8 @@ from tpuctl.errors import ExitCode
 from tpuctl.output.findings import SCHEMA_VERSION
 from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.preflight import ai_platform
-from tpuctl.preflight.findings import Level
+from tpuctl.preflight.ai_platform.judging import JobRule
+from tpuctl.preflight.findings import Level, Rule
 from tpuctl.preflight.rules import CATEGORIES, RULES
 from tpuctl.settings import SETTINGS, FileKind
 
@@ -155,9 +156,8 @@ an error a warning and a warning a note, and stops nothing.
 
 def _check_chapters() -> Iterator[str]:
     for prefix, category in CATEGORIES.items():
-        rules = sorted(
-            (rule for rule in (*RULES, *ai_platform.RULES) if rule.id.startswith(prefix)), key=lambda rule: rule.id
-        )
+        every: tuple[Rule | JobRule, ...] = (*RULES, *ai_platform.RULES)
+        rules = sorted((rule for rule in every if rule.id.startswith(prefix)), key=lambda rule: rule.id)
         if rules:
             yield f"## {category}\n\n"
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
@@ -165,7 +165,7 @@ def _check_chapters() -> Iterator[str]:
 
 _CHECKS_JSON = f"""## For scripts
 
-A pipe gets a line for each finding, without what is ok: level, id, subject and text, separated by tabs. `-o name` writes the ids of what is not ok.
+A pipe gets a line for each finding, without what is ok: level, id, subject, text, why it matters and what mends it, separated by tabs. `-o name` writes the ids of what is not ok.
 
 `tpuctl check -o json` writes one object, `-o yaml` the same. Every field is always there: `null`, `[]` or `{{}}` where there is nothing to say.
 Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.

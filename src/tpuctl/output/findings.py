@@ -195,8 +195,11 @@ def _json(facts: Mapping[str, Any]) -> Any:  # JSON
 
 
 def _row(finding: Finding) -> tuple[Cell, ...]:
-    text = f"{finding.found.text} {ACCEPTED}" if is_milder(finding) else finding.found.text
-    return (Cell(str(finding.level)), Cell(finding.id), Cell(finding.found.subject), Cell(text))
+    """Return the whole of it in one row: the log of a CI job is all that somebody has to go by."""
+    found = finding.found
+    text = f"{found.text} {ACCEPTED}" if is_milder(finding) else found.text
+    advice = [remedy.text + (f": `{remedy.command}`" if remedy.command else "") for remedy in found.remedies]
+    return tuple(map(Cell, (str(finding.level), finding.id, found.subject, text, found.why or "", "; ".join(advice))))
 
 
 def _header(finding: Finding, *, colored: bool) -> str:
