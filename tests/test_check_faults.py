@@ -1,0 +1,93 @@
+"""What `tpuctl check` makes of an API that fails, is slow, is off or refuses: what could not be read is never ok."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.check_findings import V4, findings, levels
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face
+from tpuctl.sandbox import provision
+from tpuctl.sandbox.server import serve
+
+
+def test_an_api_that_is_down_leaves_its_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("http-error", method="compute.*", status=503, count=0)
+
+    out, _, code = tpuctl(*V4, "-o", "json")
+
+    unknown = levels(out)["unknown"]
+    assert (code, {"TPU601", "TPU604"} <= unknown, "TPU301" in unknown) == (0, True, False)
+
+
+@one_face
+def test_a_project_that_does_not_exist_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.add_project(sandbox.world, "another")
+
+    out, err, code = tpuctl(*V4)
+
+    assert (out, code) == ("", 4)
+    assert err.startswith("error: there is no project of that id that the caller may use")
+
+
+@one_face
+def test_where_nothing_answers_nothing_was_checked(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("http-error", status=503, count=0)
+
+    out, err, code = tpuctl(*V4)
+
+    assert ({line.partition("\t")[0] for line in out.splitlines()}, code) == ({"unknown"}, 1)
+    assert err.splitlines()[-2] == "error: nothing could be checked: the cloud did not answer"
+
+
+@one_face
+def test_credentials_that_are_refused_end_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unauthenticated", count=0)
+
+    out, err, code = tpuctl(*V4)
+
+    assert (out, code) == ("", 4)
+    assert err.startswith("error: ")
+
+
+@one_face
+def test_a_slow_api_is_given_up_at_the_deadline(tpuctl: Console, tmp_path: Path) -> None:
+    """In real time: what has not come by then is unknown, all else is said."""
+    from tpuctl.sandbox.world import World  # noqa: PLC0415  # a world of its own, on the real clock
+
+    with World.open(tmp_path / "slow" / "world.sqlite3", speed=1) as world, serve(world) as server:
+        Sandbox(world).fault("slow", method="compute.firewalls.list", duration=timedelta(seconds=2), count=0)
+        server.start()
+        environ = {"TPUCTL_SANDBOX": "0", "TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
+        elsewhere = replace(tpuctl, environ={**tpuctl.environ, **environ})
+        out, _, code = elsewhere(*V4, "-o", "json", "--check-timeout", "0.7s")
+
+    found = {key: entry["text"] for key, entry in findings(out).items() if entry["level"] == "unknown"}
+    assert code == 0
+    assert list(found) == [("TPU604", "network default")]
+    assert "no answer within 1s" in found["TPU604", "network default"]
+
+
+@pytest.mark.parametrize("kind", ["http-error", "unreachable"])
+@one_face
+def test_a_node_that_cannot_be_looked_for_is_one_thing_not_known(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
+    method = {"method": "*.nodes.*", "status": 503} if kind == "http-error" else {"zone": ZONE}
+    sandbox.fault(kind, count=0, **method)
+
+    out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")
+
+    assert (code, levels(out)["unknown"] & {"TPU306"}) == (0, {"TPU306"})
+    assert tpuctl("check", "demo", "--zone", ZONE)[2] == 1
+
+
+@one_face
+def test_an_api_that_is_off_is_found_for_a_name_too(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+
+    out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")
+
+    assert (code, levels(out)["error"]) == (9, {"TPU501"})
