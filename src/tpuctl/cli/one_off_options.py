@@ -10,6 +10,7 @@ import click
 from tpuctl.cli.check_options import check_options, take_checks
 from tpuctl.cli.spec import spec_options, take_spec
 from tpuctl.errors import InvalidInputError
+from tpuctl.settings import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,8 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
                 raise InvalidInputError(f"`{flag}` goes with `--up`", hint="add `--up TYPE`, or leave it out")
         if given or checks:
             name, value = next(iter((given | checks).items()))
-            flag = f"--{value}" if name == "tier" else f"--{name.replace('_', '-')}"
+            ours = SETTINGS[name].flag if name in checks else f"--{name.replace('_', '-')}"
+            flag = f"--{value}" if name == "tier" else ours
             raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
         return None
     for name, why in (("remove", "would delete the node under it"), ("collect", "would copy before it has ended")):
