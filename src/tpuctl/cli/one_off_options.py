@@ -60,8 +60,8 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
                 raise InvalidInputError(f"`{flag}` goes with `--up`", hint="add `--up TYPE`, or leave it out")
         if given or checks:
             name, value = next(iter((given | checks).items()))
-            ours = SETTINGS[name].flag if name in checks else f"--{name.replace('_', '-')}"
-            flag = f"--{value}" if name == "tier" else ours
+            of_setting = SETTINGS[name].flag if name in checks else None
+            flag = f"--{value}" if name == "tier" else of_setting or f"--{name.replace('_', '-')}"
             raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
         return None
     for name, why in (("remove", "would delete the node under it"), ("collect", "would copy before it has ended")):
