@@ -39,7 +39,7 @@ def test_a_hook_that_waits_for_another_at_the_end_is_still_started(
     put(sandbox)
     sandbox.fault("preempt")
     log = tmp_path / "log"
-    hooks = ("--on-preempt", f"sleep 0.7; echo taken >> {log}", "--on-recover", f"echo back >> {log}")
+    hooks = ("--on-preempt", f"sleep 2; echo taken >> {log}", "--on-recover", f"echo back >> {log}")
 
     _, err, code = tpuctl("watch", "demo", "--until", "15m", *hooks)
 
