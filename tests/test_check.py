@@ -118,6 +118,13 @@ def test_what_is_no_bucket_is_refused(tpuctl: Console, value: str, words: str) -
 
 
 @one_face
+def test_of_a_zone_that_does_not_exist_only_that_is_said(tpuctl: Console) -> None:
+    out, _, code = tpuctl("check", "v4-8", "--zone", "us-centrl2-b", "-o", "json")
+
+    assert (code, levels(out)) == (9, {"error": {"TPU301"}})
+
+
+@one_face
 def test_an_unknown_id_of_a_check_is_refused(tpuctl: Console) -> None:
     _, err, code = tpuctl(*V4, "--skip-check", "TPU110")
 
@@ -209,6 +216,10 @@ def test_nothing_to_check_says_what_to_name(tpuctl: Console) -> None:
 
     assert (code, err.splitlines()[0]) == (2, "error: what is to be checked?")
     assert tpuctl("check", "nobody", "--zone", ZONE)[2] == 3
+    assert tpuctl("check", "nobody")[1:] == (
+        "error: no node `nobody` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+        3,
+    )
     assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]
 
 

@@ -101,6 +101,13 @@ class NodeNotFoundError(NotFoundError):
         super().__init__(f"no node `{name}` in {zone}", hint=hint)
 
 
+class NodeNowhereError(NotFoundError):
+    """No zone of the project has a node of that name."""
+
+    def __init__(self, name: str, project: str, *, hint: str = "run `tpuctl list` to see what there is") -> None:
+        super().__init__(f"no node `{name}` in any zone of project {project}", hint=hint)
+
+
 class AccessError(TpuctlError):
     """The call is not allowed: no credentials, scopes, IAM, API disabled, billing."""
 

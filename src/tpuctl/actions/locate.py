@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNowhereError, ServiceUnavailableError, TpuctlError
 from tpuctl.names import NodeName, NodeReference
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def locate(finder: Finder, place: Place, reference: NodeReference) -> Node:
         return node
     node = search(finder, place, reference)
     if node is None:
-        raise NotFoundError(
-            f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
-            hint="run `tpuctl list` to see what there is",
-        )
+        raise NodeNowhereError(reference.node_id, reference.project or place.project)
     return node
 
 

@@ -14,7 +14,7 @@ from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
 from tpuctl.actions.steps import Pending, check_same
 from tpuctl.clock import format_duration
-from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.errors import ConflictError, NodeNowhereError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
@@ -191,12 +191,10 @@ def _only(found: dict[NodeName, Target], wanted: NodeName | None, reference: Nod
     return next(iter(found.values()))
 
 
-def absent(reference: NodeReference, place: Place) -> NotFoundError:
+def absent(reference: NodeReference, place: Place) -> NodeNowhereError:
     """Return the error of a strict `delete` for what is not there."""
-    return NotFoundError(
-        f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
-        hint="`--ignore-not-found` makes this a success; `tpuctl list` shows what there is",
-    )
+    hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows what there is"
+    return NodeNowhereError(reference.node_id, reference.project or place.project, hint=hint)
 
 
 def _tell(context: Context, name: NodeName, text: str) -> None:

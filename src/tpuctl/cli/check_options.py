@@ -149,10 +149,14 @@ def _prices(settings: Settings) -> dict[str, str]:
     try:
         own_prices(prices)
     except ValueError as error:
-        setting = settings["egress_prices"]
-        where = f"{setting.source}: " if setting else ""
-        raise SettingError(f"{where}`egress_prices`: {error}") from None
+        raise SettingError(f"{_stands(settings, 'egress_prices')}: {error}") from None
     return prices
+
+
+def _stands(settings: Settings, key: str) -> str:
+    """Return where a setting stands, and its name."""
+    setting = settings[key]
+    return f"{setting.source}: `{key}`" if setting else f"`{key}`"
 
 
 def _buckets(settings: Settings) -> tuple[BucketUse, ...]:
@@ -170,9 +174,7 @@ def _parsed(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:
     try:
         return tuple(parse_bucket(text, **use) for text in settings.items(key))
     except InvalidInputError as error:
-        setting = settings[key]
-        where = f"{setting.source}: " if setting else ""
-        raise SettingError(f"{where}`{key}`: {error.message}", hint=error.hint) from None
+        raise SettingError(f"{_stands(settings, key)}: {error.message}", hint=error.hint) from None
 
 
 def _accepted(settings: Settings) -> frozenset[str]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.accelerators import check, find, sold_elsewhere
 from tpuctl.actions.locate import the_only, unreachable
 from tpuctl.cli.spec import build_spec, take_spec
-from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, ServiceUnavailableError
+from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, NodeNowhereError, ServiceUnavailableError
 from tpuctl.model import NodeSpec
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, NodeReference
 from tpuctl.preflight.fact import Fact, Known, Unknown
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: b
     What a file says about new nodes is not asked of one that is there: `is_asked` tells that a flag did. Where nobody can say
     whether it is there, what is asked for is checked all the same.
     """
-    from tpuctl.cli.target import zone_to_create  # noqa: PLC0415  # as above
+    from tpuctl.cli.target import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
 
     reference, place = app.reference(text), app.place
     project, zone = reference.project or place.project, reference.zone or place.zone
@@ -86,8 +86,10 @@ def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: b
     listed = fact.value.nodes if isinstance(fact, Known) else ()
     found = the_only([node for node in listed if node.name.zone == zone or zone is None], reference.node_id)
     if found is None:
+        if spec is None:
+            zone = zone or likely_zone(app, reference)
+            spec = _remembered(app, NodeReference(reference.node_id, zone, project), fact)
         name = NodeName(project, zone or zone_to_create(app, reference, spec), reference.node_id)
-        spec = spec or _remembered(app, name, fact)
         return gate.wishes.wanted(name.project, name.zone, spec, name=name)
     name = found.name
     if found.state.is_dead or (is_asked and spec is not None and spec.differences(found)):
@@ -95,17 +97,18 @@ def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: b
     return gate.wishes.wanted(name.project, name.zone, NodeSpec.from_node(found), name=name, node=found, creates=False)
 
 
-def _remembered(app: App, name: NodeName, fact: Fact[NodeListing]) -> NodeSpec:
+def _remembered(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> NodeSpec:
     """Return what the node was. Raises why it cannot be told, and what was probably meant."""
+    node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
     if not isinstance(fact, Known):
         kind = AccessError if isinstance(fact, Unknown) and not fact.is_passing else ServiceUnavailableError
-        raise kind(f"whether there is a node `{name.node_id}` could not be read: {fact.reason}")
-    if name.zone in fact.value.unreachable:
-        raise unreachable(name.node_id, (name.zone,))
-    remembered = app.journal.last_spec(name)
+        raise kind(f"whether there is a node `{node_id}` could not be read: {fact.reason}")
+    if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
+        raise unreachable(node_id, silent)
+    remembered = app.journal.last_spec(NodeName(project, zone, node_id)) if zone else None
     if remembered is None:
-        if _LIKE_A_TYPE.match(name.node_id):
-            check(name.node_id)
-        raise NodeNotFoundError(name.node_id, name.zone)
-    app.terminal.note(f"`{name.node_id}` is not there: checking what it was, {remembered.spec.accelerator_type}")
+        if _LIKE_A_TYPE.match(node_id):
+            check(node_id)
+        raise NodeNotFoundError(node_id, zone) if zone else NodeNowhereError(node_id, project)
+    app.terminal.note(f"`{node_id}` is not there: checking what it was, {remembered.spec.accelerator_type}")
     return remembered.spec

@@ -30,7 +30,10 @@ from tpuctl.readiness import Goal, Policy, Verb
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from tpuctl.actions.checking.gate import Gate
+    from tpuctl.actions.ensure_ready import Outcome
     from tpuctl.cli.app import App
+    from tpuctl.model import NodeSpec
 
 
 @cli_command("create")
@@ -74,17 +77,32 @@ def command(  # click's options
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return
+    outcome = _created(app, name, spec, preflight, timeout=timeout, steal=steal, events=events, once=no_wait)
+    if spec.setup:
+        app.terminal.note(f"its set-up has not run: `tpuctl up {node}` runs it once it is usable")
+    if outcome.node is not None:
+        show_node(app, outcome.node)
+
+
+def _created(
+    app: App,
+    name: NodeName,
+    spec: NodeSpec,
+    preflight: Gate,
+    *,
+    timeout: timedelta | str | None,
+    steal: bool,
+    events: str | None,
+    once: bool,
+) -> Outcome:
+    """Ask for the node, and wait for it unless `once`; return what there is then."""
     resume, undo = f"tpuctl wait {name.zone}/{name.node_id} --for ready", f"tpuctl down {name.zone}/{name.node_id}"
     going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
         context = app.context(progress, preflight=preflight)
         pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
         policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
-        outcome = ensure(context, name, policy, pending=pending, once=no_wait)
-    if spec.setup:
-        app.terminal.note(f"its set-up has not run: `tpuctl up {node}` runs it once it is usable")
-    if outcome.node is not None:
-        show_node(app, outcome.node)
+        return ensure(context, name, policy, pending=pending, once=once)
 
 
 def _name(app: App, text: str) -> NodeName:

@@ -23,6 +23,7 @@ from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from tpuctl.cli.app import App
@@ -91,13 +92,17 @@ def command(
     if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = _policy(app, found, goal=goal, timeout=timeout)
-    where = f"{found.name.zone}/{found.name.node_id}"
-    going_on = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
-    with app.progress(events=events) as progress, app.going_on(going_on, resume=f"tpuctl up {where}"):
+    with app.progress(events=events) as progress, _going_on(app, found):
         outcome = reset(app.context(progress), found, chosen, policy, steal=steal)
     let_go(app, [found])
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _going_on(app: App, node: Node) -> AbstractContextManager[None]:
+    where = f"{node.name.zone}/{node.name.node_id}"
+    text = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
+    return app.going_on(text, resume=f"tpuctl up {where}")
 
 
 def _policy(app: App, node: Node, *, goal: str | None, timeout: timedelta | str | None) -> Policy:

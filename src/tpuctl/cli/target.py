@@ -11,8 +11,8 @@ from tpuctl.cli.remedies import nothing_listens
 from tpuctl.clock import format_duration
 from tpuctl.errors import (
     InvalidInputError,
+    NodeNowhereError,
     NotConfirmedError,
-    NotFoundError,
     QuotaError,
     ServiceUnavailableError,
     SettingError,
@@ -54,10 +54,15 @@ def where_to_create(
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
     """Return the zone where a node that is in none is to be made. Raises `SettingError` where nothing says so."""
-    zone = app.place.default_zone or _remembered_zone(app, reference.node_id)
+    zone = likely_zone(app, reference)
     if zone is None:
         raise _no_zone(app, spec)
     return zone
+
+
+def likely_zone(app: App, reference: NodeReference) -> str | None:
+    """Return the zone that settings, or past commands, say of a node for which none was named."""
+    return app.place.default_zone or _remembered_zone(app, reference.node_id)
 
 
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
@@ -110,10 +115,7 @@ def name_to_watch(app: App, text: str, *, goal: Goal) -> NodeName | None:
         return found.name
     if goal is Goal.GONE:
         return None
-    raise NotFoundError(
-        f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
-        hint="run `tpuctl list` to see what there is",
-    )
+    raise NodeNowhereError(reference.node_id, reference.project or place.project)
 
 
 def where_to_watch(app: App, text: str) -> NodeName:
@@ -127,8 +129,5 @@ def where_to_watch(app: App, text: str) -> NodeName:
         return found.name
     zone = _remembered_zone(app, reference.node_id) or place.default_zone
     if zone is None:
-        raise NotFoundError(
-            f"no node `{reference.node_id}` in any zone of project {reference.project or place.project}",
-            hint="run `tpuctl list` to see what there is",
-        )
+        raise NodeNowhereError(reference.node_id, reference.project or place.project)
     return NodeName(reference.project or place.project, zone, reference.node_id)

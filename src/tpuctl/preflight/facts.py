@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tpuctl.preflight.fact import Fact, Unknown, known
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from tpuctl.model.machine import Disk, Machine
     from tpuctl.model.network import FirewallRule, Network, RegionQuota, Subnetwork
     from tpuctl.model.project import OrgPolicy, Project, QuotaLimit, Reservation
-    from tpuctl.preflight.fact import Fact
     from tpuctl.preflight.wanted import BucketUse, Wanted
 
 # Tested for the caller where a policy cannot be read.
@@ -67,15 +68,11 @@ class BucketFacts:
     @property
     def is_unpaid(self) -> bool:
         """Tell whether it could not be read since the requester pays, and nobody does."""
-        from tpuctl.preflight.fact import Unknown  # noqa: PLC0415  # beside its use
-
         return isinstance(self.bucket, Unknown) and self.bucket.error_id == _REQUESTER_PAYS
 
     @property
     def placement(self) -> Placement | None:
         """Where it is, from whichever answer says so."""
-        from tpuctl.preflight.fact import known  # noqa: PLC0415  # beside its use
-
         bucket = known(self.bucket)
         return bucket.placement if bucket else known(self.layout)
 
@@ -114,14 +111,10 @@ class Facts:
     @property
     def is_without_zone(self) -> bool:
         """Tell whether the project has no such zone: there is none of that name, or the project is not admitted to it."""
-        from tpuctl.preflight.fact import Unknown  # noqa: PLC0415  # beside its use
-
         return isinstance(self.types, Unknown) and self.types.error_id == _NO_ZONE
 
     @property
     def account(self) -> str | None:
         """The account that the workers run as; nothing where it is the default one of a project whose number is not known."""
-        from tpuctl.preflight.fact import known  # noqa: PLC0415  # beside its use
-
         project = known(self.project)
         return self.wanted.spec.service_account or (project.default_account if project else None)

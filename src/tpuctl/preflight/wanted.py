@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
 
+from tpuctl.accelerators import find
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import BucketPath, nearly_bucket
 
@@ -111,8 +112,6 @@ class Wanted(Wishes):
     @property
     def accelerator(self) -> AcceleratorType | None:
         """What the type says, where the table knows it."""
-        from tpuctl.accelerators import find  # noqa: PLC0415  # reads the table
-
         return find(self.spec.accelerator_type)
 
     @property

@@ -23,17 +23,16 @@ if TYPE_CHECKING:
 
 _SERVICES = (TPU, COMPUTE, STORAGE, IAP)
 _LINK = re.compile(
-    r"(?:.*?projects/(?P<project>[^/]+)/)?(?:global/|zones/(?P<zone>[^/]+)/|regions/(?P<region>[^/]+)/)?"
-    r"(?:(?:networks|subnetworks|disks|instances)/)?(?P<name>[^/]+)"
+    r"(?:.*?projects/(?P<project>[^/]+)/)?(?:zones/(?P<zone>[^/]+)/|regions/[^/]+/)?"
+    r"(?:(?:disks|instances)/)?(?P<name>[^/]+)"
 )
 
 
 class _Link(NamedTuple):
-    """A resource of Compute Engine, named by its name, its path or its link; a part that was not named is nothing."""
+    """A disk or a machine, named by its name, its path or its link; a part that was not named is nothing."""
 
     project: str | None
     zone: str | None
-    region: str | None
     name: str
 
     @classmethod
@@ -41,7 +40,7 @@ class _Link(NamedTuple):
         found = _LINK.fullmatch(text)
         if found is None:
             raise InvalidInputError(f"`{text}` names no resource", hint="use its name, or `projects/P/…/NAME`")
-        return cls(found["project"], found["zone"], found["region"], found["name"])
+        return cls(found["project"], found["zone"], found["name"])
 
 
 def nodes_of(project: str, source: TpuSource, asking: Asking) -> Question[NodeListing]:

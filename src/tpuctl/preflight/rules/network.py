@@ -76,6 +76,8 @@ def subnetwork(facts: Facts) -> Iterator[Found]:
     match facts.subnetwork:
         case None:
             return
+        case Unknown() if facts.is_without_zone:
+            return  # then there may be no such region either: TPU301 says so
         case Unknown() as fact:
             what, permission = f"subnetwork `{name}` in {region}", "compute.subnetworks.get"
             yield unread(fact, _subject(name), what, permission=permission, project=interface.project)
