@@ -10,7 +10,7 @@ import pytest
 from tpuctl import errors
 from tpuctl.diagnosis import Action, Message, Where, classify, messages
 
-# Quoted from issues, logs and sources (see `source` in errors.yaml); wrapped, since white space does not count.
+# Quoted from issues, logs and sources (see `source` in data/messages); wrapped, since white space does not count.
 _EXAMPLES = """
 auth-insufficient-scopes api
   googleapiclient.errors.HttpError: < HttpError 403 when requesting

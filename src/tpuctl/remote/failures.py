@@ -1,6 +1,6 @@
 """Why ssh did not get into a worker, and what helps: each cause with its own words.
 
-The messages are in `data/errors.yaml` (`where: ssh`) and are read by `diagnosis`. What is asked here is only meant for an ssh
+The messages are in `data/messages/ssh.yaml` (`where: ssh`) and are read by `diagnosis`. What is asked here is only meant for an ssh
 that ended before the remote command began: later its stderr is the command's.
 """
 

@@ -1,0 +1,176 @@
+"""The messages that tpuctl knows: how to know one, what it means, what helps. Package data under `data/messages/`.
+
+One source for all: refusals of the API, failed operations, what ssh says, and the logs of programs that train.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+# Within a file, and from one file to the next, specific comes before generic.
+FILES = (
+    "api",
+    "operations",
+    "ssh",
+    "gcloud",
+    "memory",
+    "libtpu",
+    "jax",
+    "torch_xla",
+    "tensorflow",
+    "storage",
+    "host",
+)
+
+
+class Where(StrEnum):
+    """Where a message arises."""
+
+    API = "api"
+    OPERATION = "operation"
+    QUEUED_RESOURCE = "queued-resource"
+    SSH = "ssh"
+    TRAINING_LOG = "training-log"
+
+
+class By(StrEnum):
+    """What a message is known by, the surest first."""
+
+    TEXT = "text"
+    WORD = "word"
+    STATUS = "status"
+
+
+class Action(StrEnum):
+    """What kind of thing helps. A contract with scripts."""
+
+    NONE = "none"
+    WAIT = "wait"
+    FIX_AUTH = "fix-auth"
+    FIX_IAM = "fix-iam"
+    ENABLE_API = "enable-api"
+    FIX_REQUEST = "fix-request"
+    QUOTA = "quota"
+    CAPACITY_TRY_ELSEWHERE = "capacity-try-elsewhere"
+    RESTART_NODE = "restart-node"
+    RECREATE_NODE = "recreate-node"
+    HOST_MEMORY = "host-memory"
+    FIX_TRAINING_CODE = "fix-training-code"
+    FIX_BUCKET = "fix-bucket"
+    KILL_STALE_PROCESS = "kill-stale-process"
+    FIX_SSH_KEY = "fix-ssh-key"
+
+
+class Role(StrEnum):
+    """What a message usually is in the story of a failure.
+
+    A `cause` stands for itself. A `symptom` is what others see of a failure elsewhere. A `wrapper` only carries another
+    message, which stands near it. `progress` tells that something is still being tried. A `recovery` tells that what is named
+    in its `ends` is over. What is `harmless` needs nothing, whatever it looks like.
+    """
+
+    CAUSE = "cause"
+    SYMPTOM = "symptom"
+    WRAPPER = "wrapper"
+    PROGRESS = "progress"
+    RECOVERY = "recovery"
+    HARMLESS = "harmless"
+
+
+class CheckFirst(StrEnum):
+    """Where to look before acting on a message that is usually a symptom."""
+
+    NODE_STATE = "node-state"
+    NODE_HEALTH = "node-health"
+    OTHER_WORKERS_LOG = "other-workers-log"
+
+
+class Detail(StrEnum):
+    """What more can be read from the lines that follow a message."""
+
+    MEMORY = "memory"
+    TASKS = "tasks"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A known message. `source` says who has met it; "unverified" is our reading alone.
+
+    `match` is searched in text whose white space is collapsed. `anchors` are literals of which every match holds at least one,
+    whatever the case and wherever a line was wrapped; a message without any is not looked for in logs. `explained_by` are the
+    ids of messages whose consequence it usually is. Of the facts in `latest` the last occurrence counts, of all others the first.
+    """
+
+    id: str
+    where: Where
+    match: str
+    kind: str
+    meaning: str
+    remedy: tuple[str, ...]
+    action: Action
+    retriable: bool
+    source: str
+    reasons: frozenset[str] = frozenset()
+    by: By = By.TEXT
+    anchors: tuple[str, ...] = ()
+    role: Role = Role.CAUSE
+    check_first: CheckFirst | None = None
+    explained_by: frozenset[str] = frozenset()
+    ends: frozenset[str] = frozenset()
+    latest: frozenset[str] = frozenset()
+    detail: Detail | None = None
+    topics: tuple[str, ...] = ()
+
+    def said(self, text: str, facts: Mapping[str, str]) -> str:
+        """Return one of our sentences with the `{name}` placeholders filled: from the facts, else the name in capitals."""
+        return re.sub(r"\{(\w+)\}", lambda placeholder: facts.get(placeholder[1], placeholder[1].upper()), text)
+
+
+@functools.cache
+def messages() -> tuple[Message, ...]:
+    """Return every known message, specific before generic."""
+    from importlib import resources  # noqa: PLC0415  # only who meets an error needs it
+
+    import yaml  # noqa: PLC0415  # likewise
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    folder = resources.files("tpuctl.data").joinpath("messages")
+    return tuple(
+        _message(entry)
+        for name in FILES
+        for entry in yaml.load(folder.joinpath(f"{name}.yaml").read_text("utf-8"), Loader=loader) or ()  # noqa: S506  # both are safe
+    )
+
+
+def by_id(id_: str) -> Message | None:
+    """Return the message of that id; nothing where there is none."""
+    return next((message for message in messages() if message.id == id_), None)
+
+
+def _message(entry: Mapping[str, Any]) -> Message:
+    return Message(
+        id=entry["id"],
+        where=Where(entry["where"]),
+        match=entry["match"],
+        kind=entry.get("kind", "failure"),
+        meaning=entry["meaning"],
+        remedy=tuple(entry["remedy"]),
+        action=Action(entry["action"]),
+        retriable=entry["retriable"],
+        source=entry["source"],
+        reasons=frozenset(entry.get("reasons", ())),
+        by=By(entry.get("by", By.TEXT)),
+        anchors=tuple(entry.get("anchors", ())),
+        role=Role(entry.get("role", Role.CAUSE)),
+        check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
+        explained_by=frozenset(entry.get("explained_by", ())),
+        ends=frozenset(entry.get("ends", ())),
+        latest=frozenset(entry.get("latest", ())),
+        detail=Detail(entry["detail"]) if "detail" in entry else None,
+        topics=tuple(entry.get("topics", ())),
+    )
