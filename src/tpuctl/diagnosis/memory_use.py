@@ -27,7 +27,7 @@ class Allocation:
 class MemoryUse:
     """How much of a memory was asked for. Sizes are in bytes, and are missing where the log does not tell.
 
-    `space` is `hbm`, the memory of a chip's core, `vmem`, a small scratch memory inside it, or `smem`.
+    `space` is `hbm`, the memory of a core, `vmem`, a small scratch memory inside it, or `smem`.
     """
 
     space: str

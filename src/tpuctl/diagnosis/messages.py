@@ -138,12 +138,10 @@ def messages() -> tuple[Message, ...]:
 
     import yaml  # noqa: PLC0415  # likewise
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     folder = resources.files("tpuctl.data").joinpath("messages")
     return tuple(
-        _message(entry)
-        for name in FILES
-        for entry in yaml.load(folder.joinpath(f"{name}.yaml").read_text("utf-8"), Loader=loader) or ()  # noqa: S506  # both are safe
+        _message(entry) for name in FILES for entry in load(folder.joinpath(f"{name}.yaml").read_text("utf-8"))
     )
 
 

@@ -21,8 +21,8 @@ LONGEST_EVIDENCE = 400
 class Place:
     """One place in a log.
 
-    `line` counts from 1, as an editor does. `worker` is as the log names it, a number where it is one, or nothing. `time` is the
-    log's own, with its time zone where the log names it, else naive. `text` is the line without colours, time and prefix.
+    `line` counts from 1, as an editor does. `worker` is as the log names it, a number where it is one, or nothing.
+    `time` is the log's own, with its time zone where it names one, else naive. `text` is the line without colours and header.
     """
 
     line: int
