@@ -37,6 +37,7 @@ _ORDER: Mapping[Where, tuple[Where, ...]] = MappingProxyType(
         Where.QUEUED_RESOURCE: (Where.QUEUED_RESOURCE, Where.OPERATION, Where.API),
         Where.SSH: (Where.SSH,),
         Where.TRAINING_LOG: (Where.TRAINING_LOG,),
+        Where.NODE: (Where.NODE,),
     }
 )
 

@@ -25,17 +25,19 @@ FILES = (
     "tensorflow",
     "storage",
     "host",
+    "node",
 )
 
 
 class Where(StrEnum):
-    """Where a message arises."""
+    """Where a message arises; `node` is the state of the node at hand. A contract with scripts."""
 
     API = "api"
     OPERATION = "operation"
     QUEUED_RESOURCE = "queued-resource"
     SSH = "ssh"
     TRAINING_LOG = "training-log"
+    NODE = "node"
 
 
 class By(StrEnum):
@@ -140,9 +142,8 @@ def messages() -> tuple[Message, ...]:
 
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     folder = resources.files("tpuctl.data").joinpath("messages")
-    return tuple(
-        _message(entry) for name in FILES for entry in load(folder.joinpath(f"{name}.yaml").read_text("utf-8"))
-    )
+    files = (folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in FILES)
+    return tuple(_message(entry) for text in files for entry in load(text))
 
 
 def by_id(id_: str) -> Message | None:

@@ -23,12 +23,14 @@ class Place:
 
     `line` counts from 1, as an editor does. `worker` is as the log names it, a number where it is one, or nothing.
     `time` is the log's own, with its time zone where it names one, else naive. `text` is the line without colours and header.
+    `source` is the file, where several are read.
     """
 
     line: int
     text: str
     worker: str | None = None
     time: datetime | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,230 @@
+"""How the verdicts on a log are shown: to a person, and to a program. What they say is decided elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.clock import format_timestamp
+from tpuctl.diagnosis.explanation import Confidence
+from tpuctl.output.findings import wrapped
+from tpuctl.output.tables import Cell, flat, styled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from tpuctl.diagnosis.explanation import Conclusion, Explanation
+    from tpuctl.diagnosis.memory_use import MemoryUse
+    from tpuctl.diagnosis.sightings import Place, Sighting
+
+# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+SCHEMA_VERSION = 1
+
+_STYLES = {Confidence.HIGH: "red", Confidence.MEDIUM: "yellow", Confidence.LOW: "dim"}
+_WORKERS_NAMED = 8
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def to_json(explanation: Explanation) -> dict[str, Any]:
+    """Return the verdicts for scripts. Every field is always there, null or empty where there is nothing to say."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "verdicts": [_verdict_to_json(one) for one in explanation.conclusions],
+        "harmless": [_verdict_to_json(one) for one in explanation.harmless],
+        "suspicious": [_place_to_json(place) for place in explanation.suspicious],
+        "lines": explanation.lines,
+        "bytes": explanation.size,
+    }
+
+
+def rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
+    """Yield one row for each verdict, for a pipe: the whole of it, since the log of a CI job is all that somebody has."""
+    for one in explanation.conclusions:
+        first = one.sighting.first
+        words = (
+            *(one.id, str(one.sighting.message.action), str(one.sighting.message.where), str(one.confidence)),
+            *(one.symptom_of or "", str(first.line or ""), str(one.sighting.count), failed_first(one) or ""),
+            *(one.meaning, "; ".join(one.remedy)),
+        )
+        yield tuple(map(Cell, words))
+
+
+def page(explanation: Explanation, *, width: int, colored: bool) -> Iterator[str]:
+    """Yield the lines for a person: each cause with its evidence and remedy, then its symptoms, then what is harmless."""
+    causes = [one for one in explanation.conclusions if one.symptom_of is None]
+    symptoms = [one for one in explanation.conclusions if one.symptom_of is not None]
+    for one in causes:
+        yield from _block(one, width=width, colored=colored)
+        followed = [each for each in symptoms if _root(each, explanation) == one.id]
+        for symptom in followed:
+            yield from _symptom(symptom, width=width, colored=colored)
+        yield ""
+    if explanation.harmless:
+        named = ", ".join(f"`{one.id}` ({_where_met(one.sighting)})" for one in explanation.harmless)
+        yield from wrapped(f"harmless: {named}", first="", rest="  ", width=width)
+
+
+def suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
+    """Yield the lines that look most like an error, with their numbers."""
+    numbers = [_numbered(place) for place in explanation.suspicious]
+    room = max(map(len, numbers), default=0)
+    for number, place in zip(numbers, explanation.suspicious, strict=True):
+        yield styled(f"{number:>{room}}", "dim", colored=colored) + f"  {flat(place.text)}"
+
+
+def failed_first(conclusion: Conclusion) -> str | None:
+    """Return the worker that said it first, or the one that the message names; nothing where the log names none."""
+    sighting = conclusion.sighting
+    told = sighting.facts.get("worker") or sighting.facts.get("task")
+    if told or not sighting.workers:
+        return told
+    timed = [place.time for place in sighting.workers.values() if place.time is not None]
+    if len(timed) == len(sighting.workers) and len({time.tzinfo is None for time in timed}) == 1:
+        return min(sighting.workers, key=lambda worker: sighting.workers[worker].time or timed[0])
+    return next(iter(sighting.workers))
+
+
+def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
+    sighting = conclusion.sighting
+    sure = "" if conclusion.confidence is Confidence.HIGH else f"  ({conclusion.confidence} confidence)"
+    style = _STYLES[conclusion.confidence]
+    yield (
+        styled(conclusion.id, style, colored=colored)
+        + styled(f"  {_where_met(sighting)}", "bold", colored=colored)
+        + sure
+    )
+    yield from wrapped(conclusion.meaning, first="  ", rest="  ", width=width)
+    if conclusion.why:
+        yield from wrapped(conclusion.why, first="  why: ", rest="       ", width=width)
+    if repeats := _repeats(sighting):
+        yield f"  {repeats}"
+    if len(sighting.workers) > 1:
+        yield from wrapped(
+            f"first on {_worker(failed_first(conclusion))}, then on {_others(conclusion)}",
+            first="  ",
+            rest="  ",
+            width=width,
+        )
+    if sighting.first.line:
+        yield styled(f"  {_numbered(sighting.first)} │ {flat(sighting.first.text)}", "dim", colored=colored)
+    for line in conclusion.remedy:
+        yield from wrapped(line, first="  → ", rest="    ", width=width)
+    if topics := sighting.message.topics:
+        told = ", ".join(f"`tpuctl explain --topic {topic}`" for topic in topics)
+        yield from wrapped(f"more: {told}", first="  ", rest="  ", width=width)
+
+
+def _symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
+    sighting = conclusion.sighting
+    head = styled(f"  symptom: {conclusion.id}", "yellow", colored=colored)
+    repeats = _repeats(sighting)
+    yield f"{head}  {_where_met(sighting)}" + (f"  {repeats}" if repeats else "")
+    yield from wrapped(conclusion.meaning, first="    ", rest="    ", width=width)
+
+
+def _root(conclusion: Conclusion, explanation: Explanation) -> str:
+    by_id = {one.id: one for one in explanation.conclusions}
+    at = conclusion
+    for _ in by_id:
+        if at.symptom_of is None or at.symptom_of not in by_id:
+            break
+        at = by_id[at.symptom_of]
+    return at.id
+
+
+def _where_met(sighting: Sighting) -> str:
+    first = sighting.first
+    if not first.line:
+        return first.text
+    parts = [_worker(first.worker) if first.worker else "", f"line {_numbered(first)}"]
+    return ", ".join(part for part in parts if part)
+
+
+def _numbered(place: Place) -> str:
+    return f"{place.source}:{place.line}" if place.source else str(place.line)
+
+
+def _repeats(sighting: Sighting) -> str:
+    """Return how often and from when to when, `10:04 to 12:04`; with dates where it took longer than a day, by lines where the log tells no time."""
+    if sighting.count < 2:
+        return ""
+    first, last = sighting.first, sighting.last
+    if first.time is None or last.time is None:
+        return f"{_TIMES}{sighting.count}, lines {first.line} to {last.line}"
+    early, late = first.time, last.time
+    if (early.tzinfo is None) == (late.tzinfo is None) and late < early:
+        early, late = late, early
+    form = "%H:%M" if early.date() == late.date() else "%Y-%m-%d %H:%M"
+    if early.date() == late.date() and f"{early:{form}}" == f"{late:{form}}":
+        form = "%H:%M:%S"
+    return f"{_TIMES}{sighting.count}, {early:{form}} to {late:{form}}"
+
+
+def _worker(worker: str | None) -> str:
+    return f"worker {worker}" if worker and worker.isdigit() else str(worker)
+
+
+def _others(conclusion: Conclusion) -> str:
+    first = failed_first(conclusion)
+    others = [worker for worker in conclusion.sighting.workers if worker != first]
+    named = ", ".join(others[:_WORKERS_NAMED])
+    more = len(others) - _WORKERS_NAMED
+    return named + (f" and {more} more" if more > 0 else "")
+
+
+def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
+    sighting = conclusion.sighting
+    message = sighting.message
+    return {
+        "id": conclusion.id,
+        "action": str(message.action),
+        "where": str(message.where),
+        "confidence": str(conclusion.confidence),
+        "symptom_of": conclusion.symptom_of,
+        "facts": {**sighting.facts, **_memory_to_json(sighting.memory)},
+        "first_line": sighting.first.line or None,
+        "count": sighting.count,
+        "remedy": list(conclusion.remedy),
+        "meaning": conclusion.meaning,
+        "why": conclusion.why,
+        "evidence": sighting.first.text,
+        "file": sighting.first.source,
+        "worker": failed_first(conclusion),
+        "workers": list(sighting.workers),
+        "last_line": sighting.last.line or None,
+        "first_time": _moment(sighting.first.time),
+        "last_time": _moment(sighting.last.time),
+        "recovered_line": conclusion.recovered.line if conclusion.recovered else None,
+        "retriable": message.retriable,
+        "topics": list(message.topics),
+    }
+
+
+def _memory_to_json(use: MemoryUse | None) -> Mapping[str, Any]:
+    """Return the sizes in bytes, those that the log tells."""
+    if use is None:
+        return {}
+    sizes = {"used_bytes": use.used, "limit_bytes": use.limit, "over_bytes": use.over}
+    largest = [
+        {"bytes": one.size, "shape": one.shape, "operator": one.operator, "padding_bytes": one.padding}
+        for one in use.allocations
+    ]
+    told = {name: size for name, size in sizes.items() if size is not None}
+    return {"space": use.space, **told, **({"largest": largest} if largest else {})}
+
+
+def _place_to_json(place: Place) -> dict[str, Any]:
+    return {
+        "line": place.line,
+        "text": place.text,
+        "file": place.source,
+        "worker": place.worker,
+        "time": _moment(place.time),
+    }
+
+
+def _moment(time: datetime | None) -> str | None:
+    """Return a time as the log tells it: with its zone as RFC 3339 in UTC, without one as it is."""
+    if time is None:
+        return None
+    return time.isoformat() if time.tzinfo is None else format_timestamp(time)

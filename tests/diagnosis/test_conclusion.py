@@ -1,0 +1,224 @@
+"""What is concluded from what a log holds: causes before symptoms, the oldest first; quotes and what was over last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.diagnosis.told import message, place, seen, sighting
+from tpuctl.diagnosis.conclusion import conclude
+from tpuctl.diagnosis.explanation import Confidence
+from tpuctl.diagnosis.messages import CheckFirst, Role
+from tpuctl.diagnosis.several import together
+from tpuctl.diagnosis.sightings import Seen, Sighting
+
+MEMORY = message("memory")
+DISK = message("disk")
+SOCKET = message("socket", Role.SYMPTOM, explained_by=("memory",), check_first=CheckFirst.NODE_STATE)
+HEARTBEAT = message("heartbeat", Role.SYMPTOM, check_first=CheckFirst.OTHER_WORKERS_LOG)
+FLUSH = message("flush", Role.SYMPTOM, explained_by=("upload",))
+UPLOAD = message("upload")
+COMPILE = message("compile", Role.WRAPPER)
+CANCELLED = message("cancelled", Role.WRAPPER, explained_by=("compile",))
+RETRYING = message("retrying", Role.PROGRESS)
+QUEUE = message("queue")
+INITIALIZED = message("initialized", Role.RECOVERY, ends=("retrying", "queue", "socket"))
+BENIGN = message("benign", Role.HARMLESS)
+
+
+def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
+    """Return id, what it is a symptom of, and confidence, in order."""
+    conclusions = conclude(seen(*sightings)).conclusions
+    return [(one.id, one.symptom_of, str(one.confidence)) for one in conclusions]
+
+
+@pytest.mark.parametrize(
+    ("sightings", "expected"),
+    [
+        pytest.param((), [], id="nothing"),
+        pytest.param((sighting(MEMORY, place(5)),), [("memory", None, "high")], id="a cause"),
+        pytest.param((sighting(BENIGN, place(5)),), [], id="harmless is no verdict"),
+        pytest.param((sighting(INITIALIZED, place(5)),), [], id="a recovery is no verdict"),
+        pytest.param((sighting(SOCKET, place(5)),), [("socket", None, "medium")], id="a lone symptom"),
+        pytest.param((sighting(COMPILE, place(5)),), [("compile", None, "medium")], id="a lone wrapper"),
+        pytest.param(
+            (sighting(DISK, place(9)), sighting(MEMORY, place(5))),
+            [("memory", None, "high"), ("disk", None, "high")],
+            id="two causes, in the order of the log",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=9)), sighting(DISK, place(9, minute=5))),
+            [("disk", None, "high"), ("memory", None, "high")],
+            id="by time where the newest line is first",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=9)), sighting(DISK, place(9))),
+            [("memory", None, "high"), ("disk", None, "high")],
+            id="by line where only one tells the time",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(9))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="a cause may be told after its symptom",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(406))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="but not far after",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5)), sighting(MEMORY, place(405))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="as far as that",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0)), sighting(SOCKET, place(9, minute=60))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="an hour later",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0)), sighting(SOCKET, place(9, minute=60.1))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="more than an hour later",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5, minute=0), place(8, minute=90)), sighting(SOCKET, place(9, minute=100))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="an hour after the last time",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2))),
+            [("memory", None, "high"), ("socket", "memory", "high")],
+            id="told two minutes after",
+        ),
+        pytest.param(
+            (sighting(SOCKET, place(5, minute=0)), sighting(MEMORY, place(9, minute=2.1))),
+            [("memory", None, "high"), ("socket", None, "medium")],
+            id="told more than two minutes after",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5)), sighting(HEARTBEAT, place(9))),
+            [("disk", None, "high"), ("heartbeat", "disk", "medium")],
+            id="any failure may be behind what others see of it",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5)), sighting(FLUSH, place(9))),
+            [("disk", None, "high"), ("flush", None, "medium")],
+            id="but not behind what has its own causes",
+        ),
+        pytest.param(
+            (sighting(CANCELLED, place(4)), sighting(MEMORY, place(5)), sighting(COMPILE, place(9))),
+            [("memory", None, "high"), ("cancelled", "memory", "high"), ("compile", "memory", "high")],
+            id="wrappers carry the cause that is near",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5)), sighting(DISK, place(500)), sighting(COMPILE, place(510))),
+            [("memory", None, "high"), ("disk", None, "high"), ("compile", "disk", "high")],
+            id="the nearest of two",
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5)), sighting(COMPILE, place(406))),
+            [("memory", None, "high"), ("compile", None, "medium")],
+            id="a wrapper far from any cause",
+        ),
+        pytest.param(
+            (sighting(RETRYING, place(5)),), [("retrying", None, "medium")], id="something that is still being tried"
+        ),
+        pytest.param((sighting(RETRYING, place(5)), sighting(INITIALIZED, place(9))), [], id="a retry that succeeded"),
+        pytest.param(
+            (sighting(INITIALIZED, place(5)), sighting(RETRYING, place(9))),
+            [("retrying", None, "medium")],
+            id="a retry after the success",
+        ),
+        pytest.param(
+            (sighting(RETRYING, place(5), place(20)), sighting(INITIALIZED, place(9))),
+            [("retrying", None, "medium")],
+            id="a success between two retries",
+        ),
+        pytest.param(
+            (sighting(QUEUE, place(5)), sighting(INITIALIZED, place(9))),
+            [("queue", None, "medium")],
+            id="a cause that was over",
+        ),
+        pytest.param(
+            (sighting(QUEUE, place(5)), sighting(INITIALIZED, place(9)), sighting(MEMORY, place(20))),
+            [("memory", None, "high"), ("queue", None, "medium")],
+            id="what was over comes after what was not",
+        ),
+        pytest.param(
+            (sighting(DISK, place(5), count=3, quoted=3),), [("disk", None, "low")], id="only quoted"
+        ),
+        pytest.param(
+            (sighting(DISK, place(5), count=3, quoted=2),), [("disk", None, "high")], id="quoted and said"
+        ),
+        pytest.param(
+            (sighting(MEMORY, place(5), quoted=1), sighting(SOCKET, place(9))),
+            [("socket", None, "medium"), ("memory", None, "low")],
+            id="a quote explains nothing",
+        ),
+    ],
+)  # fmt: skip
+def test_the_order_and_the_causes(sightings: tuple[Sighting, ...], expected: list[tuple[str, str | None, str]]) -> None:
+    assert told(*sightings) == expected
+
+
+def test_chains_lead_to_the_first_cause() -> None:
+    known = (sighting(UPLOAD, place(5)), sighting(FLUSH, place(6)), sighting(SOCKET, place(7)))
+    assert told(*known) == [
+        ("upload", None, "high"),
+        ("flush", "upload", "high"),
+        ("socket", "upload", "medium"),
+    ]
+
+
+def test_placeholders_are_filled_by_what_is_known_and_by_the_log() -> None:
+    disk = replace(DISK, meaning="{path} of {node} is full", remedy=("clean {path} of {node}", "add {size}"))
+    (one,) = conclude(seen(sighting(disk, place(3), facts={"path": "/tmp"})), known={"node": "trainer"}).conclusions
+    assert one.meaning == "/tmp of trainer is full"
+    assert one.remedy == ("clean /tmp of trainer", "add SIZE")
+
+
+def test_what_was_over_says_where() -> None:
+    explanation = conclude(seen(sighting(SOCKET, place(5)), sighting(INITIALIZED, place(9))))
+    assert explanation.conclusions == ()
+    (harmless,) = explanation.harmless
+    assert (harmless.id, harmless.recovered, harmless.why) == (
+        "socket",
+        place(9),
+        "it was over by itself: line 9 tells `line 9`",
+    )
+
+
+def test_suspicious_lines_are_only_told_where_nothing_is_known() -> None:
+    odd = (place(7),)
+    assert conclude(seen(suspicious=odd)).suspicious == odd
+    assert conclude(seen(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
+    assert conclude(seen(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == ()
+
+
+def logs() -> dict[str, Seen]:
+    return {
+        "worker-0.log": seen(sighting(HEARTBEAT, place(4))),
+        "worker-1.log": seen(sighting(HEARTBEAT, place(2), place(8), count=2), sighting(DISK, place(900))),
+    }
+
+
+def test_several_logs_are_one_story() -> None:
+    conclusions = conclude(together(logs())).conclusions
+    assert [(one.id, one.symptom_of) for one in conclusions] == [("disk", None), ("heartbeat", "disk")]
+    heartbeat = conclusions[1].sighting
+    assert (heartbeat.count, list(heartbeat.workers)) == (3, ["worker-0.log", "worker-1.log"])
+    assert conclusions[0].sighting.first == replace(place(900), source="worker-1.log", worker="worker-1.log")
+
+
+def test_a_wrapper_carries_nothing_from_another_file() -> None:
+    known = {"a": seen(sighting(COMPILE, place(4))), "b": seen(sighting(DISK, place(4)))}
+    assert [(one.id, one.symptom_of) for one in conclude(together(known)).conclusions] == [
+        ("disk", None),
+        ("compile", None),
+    ]
+
+
+def test_confidence_is_a_word() -> None:
+    assert list(Confidence) == ["high", "medium", "low"]

@@ -1,0 +1,79 @@
+"""What the state of a node has to do with a log: it is looked at before training code is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.diagnosis.told import BEGAN, message, place, seen, sighting
+from tpuctl.diagnosis.conclusion import conclude
+from tpuctl.diagnosis.messages import Action, CheckFirst, Role
+from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
+
+SOCKET = message("socket", Role.SYMPTOM, check_first=CheckFirst.NODE_STATE)
+MEMORY = message("memory")
+LOG = conclude(seen(sighting(SOCKET, place(5, minute=1)), sighting(MEMORY, place(90, minute=200))))
+
+
+@pytest.mark.parametrize(
+    ("state", "health", "id_", "action"),
+    [
+        ("PREEMPTED", None, "node-preempted", Action.RECREATE_NODE),
+        ("TERMINATED", None, "node-terminated", Action.RECREATE_NODE),
+        (None, None, "node-gone", Action.RECREATE_NODE),
+        ("STOPPED", None, "node-stopped", Action.RESTART_NODE),
+        ("STOPPING", None, "node-stopped", Action.RESTART_NODE),
+        ("DELETING", None, "node-deleting", Action.RECREATE_NODE),
+        ("CREATING", None, "node-in-transition", Action.WAIT),
+        ("STARTING", None, "node-in-transition", Action.WAIT),
+        ("RESTARTING", None, "node-in-transition", Action.WAIT),
+        ("REPAIRING", None, "node-in-transition", Action.WAIT),
+        ("REIMAGING", None, "node-in-transition", Action.WAIT),
+        ("UNHIDING", None, "node-in-transition", Action.WAIT),
+        ("HIDDEN", None, "node-broken", Action.RECREATE_NODE),
+        ("UNKNOWN", None, "node-broken", Action.RECREATE_NODE),
+        ("READY", "UNHEALTHY_MAINTENANCE", "node-maintenance", Action.WAIT),
+        ("READY", "UNHEALTHY_TENSORFLOW", "node-unhealthy", Action.RESTART_NODE),
+        ("READY", "TIMEOUT", "node-unhealthy", Action.RESTART_NODE),
+    ],
+)
+def test_a_node_that_explains_it_comes_first(state: str | None, health: str | None, id_: str, action: Action) -> None:
+    first, *others = with_node(LOG, NodeEvidence("trainer", state, health)).conclusions
+    assert (first.id, first.sighting.message.action, first.sighting.first.line) == (id_, action, 0)
+    assert [(one.id, one.symptom_of, str(one.confidence)) for one in others] == [
+        ("memory", None, "high"),
+        ("socket", id_, "high"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "health"), [("READY", "HEALTHY"), ("READY", None), ("STATE_UNSPECIFIED", None), ("SOMETHING_NEW", None)]
+)
+def test_a_node_that_is_fine_or_unclear_changes_no_verdict(state: str, health: str | None) -> None:
+    conclusions = with_node(LOG, NodeEvidence("trainer", state, health)).conclusions
+    assert [(one.id, one.symptom_of) for one in conclusions] == [("memory", None), ("socket", None)]
+    said = f"{state} and {health}" if health else state
+    assert conclusions[1].why == f"`trainer` is {said} just now, so look at its workers next"
+    assert conclusions[0].why is None
+
+
+@pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
+def test_a_node_that_was_made_anew_since_tells_nothing(state: str) -> None:
+    evidence = NodeEvidence("trainer", state, None, created=BEGAN.replace(hour=23))
+    told = {one.id: one for one in with_node(LOG, evidence).conclusions}
+    assert (told["socket"].symptom_of, told["socket"].why) == (
+        None,
+        "the node was made anew since, so that its state now does not tell",
+    )
+
+
+def test_a_quote_is_not_explained() -> None:
+    quoted = conclude(seen(sighting(SOCKET, place(5), quoted=1)))
+    first, second = with_node(quoted, NodeEvidence("trainer", "PREEMPTED")).conclusions
+    assert (first.id, second.symptom_of, str(second.confidence)) == ("node-preempted", None, "low")
+
+
+def test_a_node_explains_a_log_that_says_nothing() -> None:
+    empty = conclude(seen(suspicious=(place(3),)))
+    explanation = with_node(empty, NodeEvidence("trainer", "PREEMPTED"))
+    assert [one.id for one in explanation.conclusions] == ["node-preempted"]
+    assert explanation.suspicious == ()
