@@ -105,7 +105,7 @@ class Message:
 
     `match` is searched in text whose white space is collapsed. `anchors` are literals of which every match holds at least one,
     whatever the case and wherever a line was wrapped; a message without any is not looked for in logs. `explained_by` are the
-    ids of messages whose consequence it usually is. Of the facts in `latest` the last occurrence counts, of all others the first.
+    ids of messages whose consequence it usually is. Of the facts in `latest` the last occurrence counts, of others the first.
     """
 
     id: str

@@ -77,7 +77,7 @@ def failed_first(conclusion: Conclusion) -> str | None:
     sighting = conclusion.sighting
     told = sighting.facts.get("worker") or sighting.facts.get("task")
     if told or not sighting.workers:
-        return told
+        return told or sighting.first.worker
     timed = [place.time for place in sighting.workers.values() if place.time is not None]
     if len(timed) == len(sighting.workers) and len({time.tzinfo is None for time in timed}) == 1:
         return min(sighting.workers, key=lambda worker: sighting.workers[worker].time or timed[0])
@@ -145,7 +145,7 @@ def _numbered(place: Place) -> str:
 
 
 def _repeats(sighting: Sighting) -> str:
-    """Return how often and from when to when, `10:04 to 12:04`; with dates where it took longer than a day, by lines where the log tells no time."""
+    """Return how often and when, as in `10:04 to 12:04`: with dates where it took days, by lines where there is no time."""
     if sighting.count < 2:
         return ""
     first, last = sighting.first, sighting.last
