@@ -38,16 +38,17 @@ def cascade() -> Explanation:
 PAGE = """\
 disk-full  worker 3, line 812
   a disk is full
-  N120, 10:04 to 12:04
+  ~120, 10:04 to 12:04
   first on worker 3, then on 7
   812 │ no space left [2J on device
   → remove what is old
   → attach a disk
   more: `tpuctl explain --topic disk`
-  symptom: heartbeat  worker 1, line 900  N3, 10:05 to 10:06
+  symptom: heartbeat  worker 1, line 900  ~3, 10:05 to 10:06
     a worker has died
+    → mend heartbeat of NODE
 
-harmless: `benign` (line 1)""".replace("N", "\N{MULTIPLICATION SIGN}")
+harmless: `benign` (line 1)""".replace("~", "\N{MULTIPLICATION SIGN}")
 
 
 def test_a_person_gets_a_page() -> None:
@@ -75,8 +76,7 @@ def test_a_script_gets_fields() -> None:
     (verdict,) = told.pop("verdicts")
     assert told == {"schemaVersion": 1, "harmless": [], "suspicious": [], "lines": 100_000, "bytes": 1}
     remedy = verdict.pop("remedy")
-    assert remedy[-2:] == ["remove what is old", "attach a disk"]
-    assert len(remedy) > 2  # the advice that fits these numbers comes first
+    assert "the program needs 3 GiB" in remedy[0]  # the advice that fits these numbers
     assert verdict == {
         "id": "hbm-oom",
         "action": "fix-training-code",

@@ -103,6 +103,11 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
             id="any failure may be behind what others see of it",
         ),
         pytest.param(
+            (sighting(DISK, place(5)), sighting(INITIALIZED, place(7)), sighting(HEARTBEAT, place(9))),
+            [("disk", None, "high"), ("heartbeat", None, "medium")],
+            id="but not where the program worked again between them",
+        ),
+        pytest.param(
             (sighting(DISK, place(5)), sighting(FLUSH, place(9))),
             [("disk", None, "high"), ("flush", None, "medium")],
             id="but not behind what has its own causes",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpuctl.diagnosis.explanation import Conclusion, Confidence, Explanation
 from tpuctl.diagnosis.memory_advice import advice
-from tpuctl.diagnosis.messages import CheckFirst, Role
+from tpuctl.diagnosis.messages import CheckFirst, Role, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -62,8 +62,8 @@ class _Story:
         likely = [one for one in possible if one.message.id in named]
         if role is Role.WRAPPER:
             likely += causes
-        elif not likely and effect.message.check_first is not None:
-            likely = causes
+        elif not likely and _may_be_of_anything(effect):
+            likely = [one for one in causes if one.message.where is Where.TRAINING_LOG]
         return min(likely, key=lambda one: self.preference(one, effect), default=None)
 
     def _may_have_caused(self, cause: Sighting, effect: Sighting) -> bool:
@@ -72,14 +72,18 @@ class _Story:
             return is_one_log and (
                 abs(cause.first.line - effect.first.line) <= _NEAR or _spans(cause, effect.first.line)
             )
-        over = self.recovered(cause)
-        if over is not None and is_before(over, effect.first):
+        if self._began_anew(cause, effect):
             return False
         gap = _gap(cause, effect)
         if gap is not None:
             return -_AFTERWARDS <= gap <= _APART
         after = effect.first.line - cause.first.line
         return not is_one_log or (after >= -_NEAR and effect.first.line - cause.last.line <= _APART_LINES)
+
+    def _began_anew(self, cause: Sighting, effect: Sighting) -> bool:
+        """Tell whether the log tells, between a failure and another one, that the program works again."""
+        places = (place for recovery in self.recoveries for place in (recovery.first, recovery.last))
+        return any(is_before(cause.last, place) and is_before(place, effect.first) for place in places)
 
     def moment(self, sighting: Sighting) -> tuple[float, int]:
         """Return what sorts sightings by when they were first met: a log may have its newest line first."""
@@ -170,7 +174,7 @@ def _conclusion(sighting: Sighting, confidence: Confidence, known: Mapping[str, 
     message, facts = sighting.message, {**known, **sighting.facts}
     remedy = tuple(message.said(line, facts) for line in message.remedy)
     if sighting.memory is not None:
-        remedy = tuple(dict.fromkeys((*advice(sighting.memory), *remedy)))
+        remedy = advice(sighting.memory) or remedy
     return Conclusion(sighting, confidence, message.said(message.meaning, facts), remedy)
 
 
@@ -192,6 +196,12 @@ def _without_dangling(conclusions: Sequence[Conclusion]) -> Iterable[Conclusion]
             path.append(cause)
         is_circle = cause == one.id and min(path, key=lambda id_: by_id[id_].sighting.first.line) == one.id
         yield replace(one, symptom_of=None, why=None) if is_circle or cause not in {None, *by_id} else one
+
+
+def _may_be_of_anything(effect: Sighting) -> bool:
+    """Tell whether any failure of a program may be behind it: other workers only see that it is gone."""
+    message = effect.message
+    return message.role is Role.SYMPTOM and message.where is Where.TRAINING_LOG and message.check_first is not None
 
 
 def _spans(cause: Sighting, line: int) -> bool:

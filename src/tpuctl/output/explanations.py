@@ -120,6 +120,9 @@ def _symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[s
     repeats = _repeats(sighting)
     yield f"{head}  {_where_met(sighting)}" + (f"  {repeats}" if repeats else "")
     yield from wrapped(conclusion.meaning, first="    ", rest="    ", width=width)
+    # What it only may follow from must not hide what to do about it by itself.
+    for line in conclusion.remedy if conclusion.confidence is not Confidence.HIGH else ():
+        yield from wrapped(line, first="    → ", rest="      ", width=width)
 
 
 def _root(conclusion: Conclusion, explanation: Explanation) -> str:

@@ -1,0 +1,137 @@
+"""What `tpuctl explain` is asked about: files, stdin, a message, or an id; and the node that it has to do with."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tpuctl.actions.explaining import evidence_of, follow, read_file, read_text
+from tpuctl.diagnosis.conclusion import conclude
+from tpuctl.diagnosis.lone_message import conclude_message
+from tpuctl.diagnosis.node_evidence import with_node
+from tpuctl.diagnosis.own_errors import look_up
+from tpuctl.diagnosis.several import together
+from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
+
+if TYPE_CHECKING:
+    from tpuctl.cli.app import App
+    from tpuctl.diagnosis.explanation import Explanation
+    from tpuctl.diagnosis.node_evidence import NodeEvidence
+    from tpuctl.diagnosis.sightings import Seen
+
+_STDIN: Final = "-"
+_ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+|TPU\d{3}")
+_FILE: Final = re.compile(r"\S*(/|\.(log|txt|out|err|json|jsonl|gz))\S*")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the words on the command line stand for. `text` is a message or an id; `files` are names, `-` for stdin."""
+
+    class Kind(StrEnum):
+        """Which of the three."""
+
+        FILES = "files"
+        TEXT = "text"
+        ID = "id"
+
+    kind: Kind
+    text: str = ""
+    files: tuple[str, ...] = ()
+
+
+def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
+    """Return what the words stand for: files where there are such, an id where it looks like one, else a message.
+
+    Raises `InvalidInputError` where nothing was given, or a file is missing.
+    """
+    if not words:
+        if app.invocation.streams.stdin_is_terminal:
+            hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
+            raise InvalidInputError("explain what?", hint=hint)
+        return Asked(Asked.Kind.FILES, files=(_STDIN,))
+    there = [word for word in words if word == _STDIN or _path(app, word).exists()]
+    missing = [word for word in words if word not in there]
+    if there and not missing:
+        return Asked(Asked.Kind.FILES, files=words)
+    if there or all(_FILE.fullmatch(word) for word in words):
+        raise InvalidInputError(f"there is no file `{missing[0]}`", hint="name a log file, or `-` for stdin")
+    text = " ".join(words)
+    if look_up(text) or _ID.fullmatch(text):
+        return Asked(Asked.Kind.ID, text)
+    if not text.strip():
+        raise InvalidInputError("the message is empty", hint="give the message in quotes, or name a log file")
+    return Asked(Asked.Kind.TEXT, text)
+
+
+def explain(app: App, asked: Asked, node: str | None) -> tuple[Explanation, bool]:
+    """Return what is wrong, and whether the user ended a stream with Ctrl-C."""
+    known = {"node": node} if node else {}
+    was_interrupted = False
+    if asked.kind is Asked.Kind.TEXT:
+        explanation = conclude_message(asked.text, read_text(asked.text), known=known)
+    else:
+        seen, was_interrupted = _read(app, asked.files)
+        explanation = conclude(seen, known=known)
+    if node and (evidence := _look_at(app, node)):
+        explanation = with_node(explanation, evidence)
+    return explanation, was_interrupted
+
+
+def _read(app: App, files: tuple[str, ...]) -> tuple[Seen, bool]:
+    logs: dict[str, Seen] = {}
+    was_interrupted = False
+    for name in dict.fromkeys(files):
+        if name == _STDIN:
+            logs["stdin"], was_interrupted = _follow_stdin(app)
+        else:
+            logs[name] = read_file(_path(app, name))
+    if not any(seen.size for seen in logs.values()) and not was_interrupted:
+        raise InvalidInputError(
+            f"{', '.join(f'`{name}`' for name in logs)} is empty", hint="there is nothing to explain"
+        )
+    return (next(iter(logs.values())) if len(logs) == 1 else together(logs)), was_interrupted
+
+
+def _follow_stdin(app: App) -> tuple[Seen, bool]:
+    """Read stdin to its end, or to Ctrl-C; a person is told of each message when it is met."""
+    told: set[str] = set()
+
+    def tell(seen: Seen) -> None:
+        for sighting in seen.sightings:
+            if sighting.message.id not in told and not sighting.is_quoted:
+                told.add(sighting.message.id)
+                if app.terminal.is_redrawn:
+                    app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
+
+    stdin = app.invocation.streams.stdin
+    return follow(getattr(stdin, "buffer", None) or io.BytesIO(stdin.read().encode()), tell)
+
+
+def _look_at(app: App, text: str) -> NodeEvidence | None:
+    """Return what the API says of the node; nothing, with a warning, where it does not say. A failure is no state."""
+    from tpuctl.actions.locate import requests_to_mention  # noqa: PLC0415  # only with --node
+
+    reference = app.reference(text)
+    try:
+        node = app.find(text)
+    except NotFoundError as error:
+        project = reference.project or app.project
+        requests = requests_to_mention(app.client, project, app.zones)
+        request = next((one for one in requests if reference.node_id in one.node_ids), None)
+        if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
+            app.terminal.warn(f"{error.message}, so its state says nothing about the log")
+            return None
+        return evidence_of(text, None, request)
+    except TpuctlError as error:
+        app.terminal.warn(f"`{text}` could not be looked at, so only the log counts: {error.message}")
+        return None
+    return evidence_of(text, node)
+
+
+def _path(app: App, name: str) -> Path:
+    return app.invocation.folder / name
