@@ -10,14 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import cases, checks, remote, report, waiting
+from benchmarks import accuracy, cases, checks, remote, report, waiting
 from benchmarks.cases import Stages
 from benchmarks.measurement import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES, *checks.NAMES)
+_NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES, *checks.NAMES, *accuracy.NAMES)
 _PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
@@ -41,7 +41,9 @@ def main() -> None:
             costs = compare(case.programs, runs=asked.runs, tell=_progress(case.name))
             measured.append((case, costs))
             print("\n".join(report.lines(measured[-1:])), flush=True)
-        for table in chain(*(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote, checks))):
+        for table in chain(
+            *(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote, checks, accuracy))
+        ):
             tables.append(table)
             print("\n".join(table.lines()), flush=True)
     if asked.markdown:

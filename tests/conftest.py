@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from tests.sandbox.answers import wrong_in_world
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
+from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.output.terminal import Streams
 from tpuctl.sandbox import admin, faults
 from tpuctl.sandbox.faults import Fault, FaultKind
@@ -25,6 +27,8 @@ from tpuctl.sandbox.server import serve
 from tpuctl.sandbox.world import World
 
 Result = tuple[str, str, int]
+# The last line of every error, the same everywhere: `tests/test_error_ids.py` is about it, and elsewhere it is left out.
+MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,15 @@ class Steady(Random):
 
 @dataclass(frozen=True)
 class Console:
-    """Runs one command line in this process and returns stdout, stderr and the exit code."""
+    """Runs one command line in this process and returns stdout, stderr and the exit code.
+
+    Unless `shows_ids`, the ids of errors are only checked: `tpuctl explain` knows each of them.
+    """
 
     environ: Mapping[str, str]
     folder: Path
     clock: ManualClock = field(default_factory=ManualClock)
+    shows_ids: bool = False
 
     def __call__(
         self, *arguments: str, terminal: bool = False, stdin: str | None = None, width: int = 160, **environ: str
@@ -85,7 +93,9 @@ class Console:
         )
         invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, self.clock, Steady())
         code = main(invocation)
-        return stdout.getvalue(), stderr.getvalue(), code
+        said = stderr.getvalue()
+        assert [one["id"] for one in MORE.finditer(said) if look_up(one["id"]) is None] == []
+        return stdout.getvalue(), said if self.shows_ids else MORE.sub("", said), code
 
 
 @pytest.fixture

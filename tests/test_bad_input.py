@@ -167,7 +167,8 @@ def test_in_json_it_is_one_object_on_stderr(bare: Console, arguments: tuple[str,
 
     (error,) = json.loads(err).values()
     assert (out, code, err.count("\n")) == ("", 2, 1)
-    assert (error["kind"], error["exit_code"], set(error)) == (kind, 2, {"kind", "message", "exit_code", "hint"})
+    assert (error["kind"], error["exit_code"], error["id"]) == (kind, 2, kind.replace("_", "-"))
+    assert set(error) == {"kind", "message", "exit_code", "hint", "id"}
 
 
 def test_a_missing_project_says_where_it_was_looked_for(bare: Console) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from importlib import resources
 
 import pytest
+import yaml
 
 from tpuctl import errors
 from tpuctl.diagnosis import Action, Message, Where, classify, messages
@@ -180,6 +182,8 @@ quota-word api
   RESOURCE_EXHAUSTED: The quota of something new is used up.
 node-not-found api
   ERROR: (gcloud.compute.tpus.tpu-vm.describe) NOT_FOUND:
+nothing-found api
+  NOT_FOUND: Requested entity was not found.
 exhausted-operation operation
   RESOURCE_EXHAUSTED: something new
 exhausted-api api
@@ -199,9 +203,12 @@ def test_every_message_is_known_from_an_example(known: str, where: str, text: st
     assert "{" not in " ".join(verdict.remedy)
 
 
-def test_every_entry_has_one_example() -> None:
-    """Those of ssh are in `tests/remote/test_failures.py`."""
-    assert [message.id for message in messages() if message.where is not Where.SSH] == [row[0] for row in EXAMPLES]
+def test_every_entry_of_the_api_has_one_example() -> None:
+    """Those of ssh are in `tests/remote/test_failures.py`, those of gcloud in `tests/diagnosis/test_messages_of_gcloud.py`."""
+    folder = resources.files("tpuctl.data").joinpath("messages")
+    entries = [yaml.safe_load(folder.joinpath(f"{name}.yaml").read_text("utf-8")) for name in ("api", "operations")]
+
+    assert sorted(entry["id"] for file in entries for entry in file) == sorted(row[0] for row in EXAMPLES)
 
 
 def test_every_kind_is_the_word_of_an_exception() -> None:
@@ -219,10 +226,11 @@ def test_no_pattern_can_run_away(message: Message) -> None:
 
 
 def test_every_placeholder_of_a_remedy_is_a_group_of_the_pattern() -> None:
-    of_ssh = {"node", "worker", "login", "address", "key", "alias", "known_hosts"}
+    at_hand, of_ssh = {"node", "worker"}, {"login", "address", "key", "alias", "known_hosts"}
     wanted = {
         m.id: set(re.findall(r"\{(\w+)\}", " ".join((m.meaning, *m.remedy))))
         - set(re.compile(m.match).groupindex)
+        - at_hand
         - (of_ssh if m.where is Where.SSH else set())
         for m in messages()
     }
@@ -274,7 +282,7 @@ def test_text_tells_what_codes_do_not(where: str, text: str, known: str | None) 
             "quota-limit-zero",
         ),
         ("RATE_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED: x", "quota-rate"),
-        ("SOMETHING_NEW", "NOT_FOUND: x", "node-not-found"),
+        ("SOMETHING_NEW", "NOT_FOUND: x", "nothing-found"),
     ],
 )
 def test_a_reason_beats_the_text(reason: str, text: str, known: str) -> None:

@@ -139,7 +139,8 @@ calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
     assert tpuctl("list", "-o", "name") == ("calm\n", INCOMPLETE, 1)
     assert tpuctl("list", "-o", "json")[1:] == (
         '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a could not be asked", '
-        '"exit_code": 1, "hint": "there may be nodes there that are not shown; try again later"}' + mark + "}\n",
+        '"exit_code": 1, "hint": "there may be nodes there that are not shown; try again later", '
+        '"id": "unavailable"}' + mark + "}\n",
         1,
     )
     assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("calm\n", "", 0)

@@ -13,7 +13,8 @@ from tpuctl.sandbox import admin
 from tpuctl.sandbox.world import World
 
 TPUCTL = f"'{sys.executable}' -m tpuctl"
-FULL = "error: cannot write to stdout: no space left on device\n"
+FULL = "error: cannot write to stdout: no space left on device\n  more: tpuctl explain failure\n"
+CLOSED = "error: cannot write to stdout: it is closed\n  more: tpuctl explain failure\n"
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +51,15 @@ def test_a_full_disk_is_an_error_in_words(environ: dict[str, str]) -> None:
     assert shell("tpuctl --help >/dev/full", environ) == ("", FULL, 1)
     assert shell("tpuctl list -o json >/dev/full", environ)[1:] == (
         (
-            '{"error": {"kind": "failure", "message": "cannot write to stdout: no space left on device", "exit_code": 1}, '
-            '"sandbox": true}\n'
+            '{"error": {"kind": "failure", "message": "cannot write to stdout: no space left on device", "exit_code": 1, '
+            '"id": "failure"}, "sandbox": true}\n'
         ),
         1,
     )
 
 
 def test_streams_that_are_closed_are_nowhere_but_data_is_not_lost_in_silence(environ: dict[str, str]) -> None:
-    assert shell("tpuctl list >&-", environ) == ("", "error: cannot write to stdout: it is closed\n", 1)
+    assert shell("tpuctl list >&-", environ) == ("", CLOSED, 1)
     assert shell("tpuctl list -o name <&- 2>&- | wc -l", environ)[0].strip() == "60"
     assert shell("tpuctl lst 2>&-", environ) == ("", "", 2)
 
@@ -67,7 +68,7 @@ def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str]) -> Non
     out, err, code = shell("echo y | tpuctl down node-000", environ)
 
     assert (out, code) == ("", 2)
-    assert err.splitlines()[-1].startswith("  hint: add `--yes` if you mean it; nothing was done")
+    assert err.splitlines()[-2].startswith("  hint: add `--yes` if you mean it; nothing was done")
     assert shell("tpuctl status node-000 -o name", environ)[0] == "node-000\n"
 
 

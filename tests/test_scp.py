@@ -230,6 +230,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
         "message": "the copy failed on 3 of 4 workers: 1, 2, 3",
         "exit_code": 11,
         "hint": "the same command goes on where this one ended",
+        "id": "remote-failed",
     }
     assert [(one["worker"], one["ok"], one["files"]) for one in json.loads(out)] == [
         (0, True, 2), (1, False, 1), (2, False, 0), (3, False, 1),

@@ -115,9 +115,12 @@ def test_an_error_is_words_for_a_person_and_one_object_for_a_program() -> None:
     assert err(person) == (
         "\x1b[1;31merror: \x1b[0mno node `trainer` in us-central2-b\n"
         "\x1b[36m  hint: \x1b[0mrun `tpuctl list` to see the nodes of all zones\n"
+        "\x1b[2m  more: \x1b[0mtpuctl explain not-found\n"
     )
     assert err(pipe) == (
-        "error: no node `trainer` in us-central2-b\n  hint: run `tpuctl list` to see the nodes of all zones\n"
+        "error: no node `trainer` in us-central2-b\n"
+        "  hint: run `tpuctl list` to see the nodes of all zones\n"
+        "  more: tpuctl explain not-found\n"
     )
     assert json.loads(err(program)) == {
         "error": {"kind": "failure", "message": "broken", "exit_code": 1, "id": "quota-zero"},
@@ -133,17 +136,20 @@ def test_the_words_of_the_service_do_not_steer_the_terminal() -> None:
     written.note("n\u202egnp.exe")
 
     assert err(written) == (
-        "error: bad [2J name\nsecond line\n  hint: a b\n  hint: c\nwarning: w ]0;title \nn gnp.exe\n"
+        "error: bad [2J name\nsecond line\n  hint: a b\n  hint: c\n  more: tpuctl explain failure\n"
+        "warning: w ]0;title \nn gnp.exe\n"
     )
 
 
 def test_quiet_silences_notes_and_nothing_else() -> None:
+    """Where to read more of an error is a note, too."""
     written = terminal(quiet=True)
     written.note("by the way")
     written.warn("this matters")
+    written.error(TpuctlError("broken", hint="mend it"))
     written.write("data")
 
-    assert (out(written), err(written)) == ("data\n", "warning: this matters\n")
+    assert (out(written), err(written)) == ("data\n", "warning: this matters\nerror: broken\n  hint: mend it\n")
 
 
 @pytest.mark.parametrize(

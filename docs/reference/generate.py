@@ -8,6 +8,9 @@ from pathlib import Path
 
 import click
 
+from tpuctl.checkup import node_equipment, node_rules, worker_machine, worker_tpu, worker_variables, worker_versions
+from tpuctl.checkup.rules import CHAPTERS, PROJECT_RULES
+from tpuctl.checkup.rules import RULES as CHECKUP_RULES
 from tpuctl.cli.tree import root
 from tpuctl.errors import ExitCode
 from tpuctl.output.findings import SCHEMA_VERSION
@@ -54,8 +57,10 @@ They are a contract with scripts: a code keeps its meaning.
 |---|---|
 {rows}
 With `-o json` an error is one JSON object on stderr: `{{"error": {{"kind", "message", "exit_code", "hint", "id"}}}}`, where `kind` is a word
-for the code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …) and `id` names the message of the service that was
-recognised. A closed pipe (`tpuctl list | head -1`) ends quietly with 141, the code of SIGPIPE.
+for the code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …) and `id` is what `tpuctl explain ID` tells more of: that
+of the message that was recognised, else the kind with dashes (`no-capacity`). A terminal and a pipe get it as the last line of the error
+(`more: tpuctl explain ID`; not with `--quiet`), and `tpuctl explain exit-6` tells of a code. A closed pipe (`tpuctl list | head -1`)
+ends quietly with 141, the code of SIGPIPE.
 """
 
 
@@ -236,7 +241,76 @@ With no zone, `tpuctl check` ranks zones instead:
 | `sandbox` | boolean | true, and only there, where nothing is real |
 """
 
-PAGES = {"exit-codes.md": exit_codes, "settings.md": settings, "commands.md": commands, "checks.md": checks}
+
+_OF_NODES = (node_rules, node_equipment, worker_tpu, worker_machine, worker_variables, worker_versions)
+
+
+def doctor() -> str:
+    """Return the page of what `tpuctl doctor` looks at."""
+    shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(PROJECT_RULES, key=lambda rule: rule.id))
+    return f"""{_NOTE}
+# What `tpuctl doctor` looks at
+
+`tpuctl doctor` looks at this machine, the account, the way to the cloud and the project; `tpuctl doctor NODE` also at the node and at each of
+its workers. It needs neither a network nor an account: what could not be looked at is `unknown`, with the reason. It has the levels of
+[checks](checks.md), and ends with 9 where there is an error, with `--strict` also by a warning or by what is unknown. An id keeps its meaning and
+is never used for something else. `--skip ID` accepts what is said: it is then one level milder. Of the project it asks what {shared}
+ask.
+
+`--fix` does what is safe, after it was shown and agreed to (`--yes`): it takes modes away that let others in, makes the ssh key where there is
+none, hands a key to the agent, and enables an API. It removes nothing.
+
+{"".join(_doctor_chapters())}{_DOCTOR_JSON}"""
+
+
+def _doctor_chapters() -> Iterator[str]:
+    every = sorted((*CHECKUP_RULES, *(rule for module in _OF_NODES for rule in module.RULES)), key=lambda rule: rule.id)
+    starts = [*CHAPTERS, "TPU999"]
+    for (start, title), end in zip(CHAPTERS.items(), starts[1:], strict=True):
+        yield f"## {title}\n\n"
+        yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in every if start <= rule.id < end)
+
+
+_DOCTOR_JSON = f"""## For scripts
+
+A pipe gets a line for each finding, as of [`tpuctl check`](checks.md#for-scripts). `-o json` writes one object whose `summary` and `findings` have
+the fields that are described there, and beside them:
+
+<!-- table: doctor-json -->
+| field | type | what |
+|---|---|---|
+| `schemaVersion` | integer | {SCHEMA_VERSION} |
+| `target` | object | what was looked at |
+| `target.project` | string or null | the project, where one is set |
+| `target.nodeId` | string or null | the node, where one was named |
+| `surroundings` | object | versions and places, whatever is said of them; null where it is not there, or not known |
+| `surroundings.python` | string | the version of Python |
+| `surroundings.executable` | string | its program |
+| `surroundings.tpuctl` | string | the version of tpuctl |
+| `surroundings.installedBy` | string or null | what has installed it |
+| `surroundings.packages` | object | the version of each package that it needs |
+| `surroundings.gcloud` | string or null | the version of gcloud |
+| `surroundings.programs` | object | the version of each program for workers, or its path where it has none to tell |
+| `surroundings.locale` | string or null | the language of this machine |
+| `surroundings.timeZone` | string | its time zone |
+| `surroundings.secondsBehind` | integer or null | how far its clock is behind the cloud's; below zero where it is ahead |
+| `surroundings.proxy` | string or null | the proxy, without a password |
+| `surroundings.account` | string or null | the account that calls are made as |
+| `surroundings.project` | string or null | the project |
+| `surroundings.endpoint` | string or null | the endpoint, where it is not Google's |
+| `surroundings.settings` | object | where each setting that has a value comes from |
+| `summary` | object | how many findings there are of each level |
+| `findings` | array | the worst first, then by id and subject |
+| `sandbox` | boolean | true, and only there, where nothing is real |
+"""
+
+PAGES = {
+    "exit-codes.md": exit_codes,
+    "settings.md": settings,
+    "commands.md": commands,
+    "checks.md": checks,
+    "doctor.md": doctor,
+}
 
 
 def main() -> int:

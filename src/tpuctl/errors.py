@@ -45,7 +45,7 @@ def worst(codes: Iterable[ExitCode]) -> ExitCode:
 class TpuctlError(Exception):
     """Anything the user can understand and act on.
 
-    `kind` is the word for it in JSON, `hint` what to do next, `detail` the service's own words where they add something.
+    `kind` is the word for it in JSON, `hint` what to do next, `error_id` the id of the message that was recognised, if one was.
     """
 
     exit_code = ExitCode.FAILURE
@@ -58,6 +58,11 @@ class TpuctlError(Exception):
         self.error_id = error_id
         # The node that it is about, where several were asked for.
         self.node: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What `tpuctl explain` knows it by: the id of the message that was recognised, else the kind with dashes."""
+        return self.error_id or self.kind.replace("_", "-")
 
 
 class InvalidInputError(TpuctlError):

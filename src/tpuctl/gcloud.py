@@ -33,13 +33,12 @@ def properties(environ: Mapping[str, str]) -> Mapping[str, GcloudProperty]:
     No program is started. A file that is absent, broken or may not be read has no properties. gcloud's variables
     (`CLOUDSDK_CORE_PROJECT`, …) are not read here: `settings.resolve` ranks them higher than files.
     """
-    name = configuration_name(environ)
-    # gcloud's reserved name for having no configuration at all.
-    if name == "NONE":
+    name, file = configuration_name(environ), configuration_file(environ)
+    if file is None:
         return {}
     parser = configparser.ConfigParser()
     try:
-        parser.read_string((_folder(environ) / "configurations" / f"config_{name}").read_text("utf-8"))
+        parser.read_string(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, configparser.Error):
         return {}
     found = {}
@@ -60,6 +59,13 @@ def configuration_name(environ: Mapping[str, str]) -> str:
             name = (_folder(environ) / "active_config").read_text("utf-8").strip()
     # A garbled name is replaced by `default` in gcloud too; here it also keeps the name out of a path.
     return name if name == "NONE" or _CONFIGURATION_NAME.fullmatch(name) else "default"
+
+
+def configuration_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the file of gcloud's active configuration, there or not; nothing where gcloud is told to use none."""
+    name = configuration_name(environ)
+    # gcloud's reserved name for having no configuration at all.
+    return None if name == "NONE" else _folder(environ) / "configurations" / f"config_{name}"
 
 
 def adc_path(environ: Mapping[str, str]) -> Path:

@@ -199,7 +199,7 @@ def test_suspicious_lines_are_only_told_where_nothing_is_known() -> None:
     odd = (place(7),)
     assert conclude(seen(suspicious=odd)).suspicious == odd
     assert conclude(seen(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
-    assert conclude(seen(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == ()
+    assert conclude(seen(sighting(BENIGN, place(5)), suspicious=odd)).suspicious == odd
 
 
 def logs() -> dict[str, Seen]:

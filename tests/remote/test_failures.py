@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import timedelta
+from importlib import resources
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tpuctl.diagnosis import Where, messages
 from tpuctl.errors import ExitCode
@@ -38,12 +40,12 @@ iap-4003 yes
 iap-login-needed no
   ERROR: (gcloud.compute.start-iap-tunnel) You do not currently have an active account selected.
   kex_exchange_identification: Connection closed by remote host
-ssh-host-key-changed no
+ssh-hostkey-changed no
   @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
   IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
   Offending ECDSA key in /home/deploy/.ssh/known_hosts:42
   Host key verification failed.
-ssh-host-key-unknown no
+ssh-hostkey-verification no
   No ED25519 host key is known for tpu.7-0 and you have requested strict checking.
   Host key verification failed.
 ssh-key-mode no
@@ -65,7 +67,7 @@ ssh-too-many-keys no
   Disconnected from 192.0.2.1 port 22
 ssh-second-factor no
   ada_example_com@192.0.2.1: Permission denied (keyboard-interactive).
-ssh-key-refused new
+ssh-publickey new
   jimmy@104.154.245.121: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).
 ssh-booting yes
   "System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. For technical
@@ -73,10 +75,14 @@ ssh-booting yes
   Connection closed by 192.0.2.1 port 22
 ssh-refused yes
   ssh: connect to host 192.0.2.1 port 22: Connection refused
-ssh-timed-out yes
+ssh-timeout yes
   ssh: connect to host 34.91.136.59 port 22: Operation timed out
 ssh-no-route yes
   ssh: connect to host 192.0.2.1 port 22: No route to host
+ssh-no-route-beyond yes
+  channel 0: open failed: connect failed: No route to host
+  stdio forwarding failed
+  Connection closed by UNKNOWN port 65535
 ssh-name-for-now yes
   ssh: Could not resolve hostname bastion: Temporary failure in name resolution
 ssh-name-unknown no
@@ -100,7 +106,7 @@ ssh-forward-in-use no
 sandbox-worker no
   tpuctl sandbox: ssh to sandbox workers needs OpenSSH's `sshd`, which was not found
   kex_exchange_identification: Connection closed by remote host
-ssh-link-lost no
+ssh-closed-by-remote no
   client_loop: send disconnect: Broken pipe
 ssh-proxy-ended yes
   kex_exchange_identification: Connection closed by remote host
@@ -110,6 +116,8 @@ ssh-handshakes yes
   Connection reset by 192.0.2.1 port 22
 ssh-closed yes
   Connection closed by 192.0.2.1 port 22
+ssh-closed-early yes
+  Received disconnect from 192.0.2.1 port 2222:11: Bye Bye
 """
 EXAMPLES = [row.split(None, 2) for row in re.split(r"\n(?=\S)", _EXAMPLES.strip())]
 _OFTEN = {"yes": (True, True), "no": (False, False), "new": (False, True)}
@@ -139,10 +147,17 @@ def test_each_cause_has_a_stable_id_and_its_own_remedy(known: str, retriable: st
 
 
 def test_every_cause_has_one_example_and_words_of_its_own() -> None:
-    of_ssh = [message for message in messages() if message.where is Where.SSH]
+    """What gcloud says about its own ssh is in `tests/diagnosis/test_messages_of_gcloud.py`."""
+    of_gcloud = gcloud_ids()
+    of_ssh = [message for message in messages() if message.where is Where.SSH and message.id not in of_gcloud]
 
     assert [message.id for message in of_ssh] == [row[0] for row in EXAMPLES]
     assert len({message.meaning for message in of_ssh}) == len({message.remedy for message in of_ssh}) == len(of_ssh)
+
+
+def gcloud_ids() -> set[str]:
+    text = resources.files("tpuctl.data").joinpath("messages/gcloud.yaml").read_text("utf-8")
+    return {entry["id"] for entry in yaml.safe_load(text)}
 
 
 REFUSED = "ada@192.0.2.1: Permission denied (publickey).\n"
@@ -154,14 +169,14 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
 @pytest.mark.parametrize(
     ("stderr", "one", "seen", "known", "first"),
     [
-        (REFUSED, member(), Circumstances(), "ssh-key-refused", "a key that was added just now needs"),
-        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-key-refused", "other workers accept it"),
-        (REFUSED, with_os_login(member()), Circumstances(), "ssh-key-refused", "OS Login is on for this node"),
+        (REFUSED, member(), Circumstances(), "ssh-publickey", "a key that was added just now needs"),
+        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept it"),
+        (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is on for this node"),
         (REFUSED, member(), Circumstances(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
-        (REFUSED, member(), Circumstances(key_is_locked=True, has_agent=True), "ssh-key-refused", "the key has a pass"),
-        (SILENCE, member(), Circumstances(), "ssh-timed-out", "see whether the node is still there"),
-        (SILENCE, member(external=None), Circumstances(), "ssh-timed-out", "it has no external address"),
-        ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timed-out", "see whether the node is still"),
+        (REFUSED, member(), Circumstances(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
+        (SILENCE, member(), Circumstances(), "ssh-timeout", "see whether the node is still there"),
+        (SILENCE, member(external=None), Circumstances(), "ssh-timeout", "it has no external address"),
+        ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timeout", "see whether the node is still"),
         ("", member(), Circumstances(), None, "look closer with `ssh -v`"),
         (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` tells"),
         ("Something new.", member(), Circumstances(), None, "look closer with `ssh -v`"),

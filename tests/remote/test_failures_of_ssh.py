@@ -72,11 +72,11 @@ def test_real_ssh_with_a_real_server(tmp_path: Path) -> None:
         replace(way, known_hosts=(tmp_path / "none", tmp_path / "none")),
     ]
     assert [_explained(one) for one in ways] == [
-        "ssh-key-refused",
+        "ssh-publickey",
         "ssh-key-passphrase",
         "ssh-key-mode",
-        "ssh-host-key-changed",
-        "ssh-host-key-unknown",
+        "ssh-hostkey-changed",
+        "ssh-hostkey-verification",
     ]
 
 

@@ -106,10 +106,11 @@ def test_a_node_that_is_taken_back_ends_the_run_soon(pod: Slice, sandbox: Sandbo
             (pod.home(worker) / "go").touch()
         _, err = program.communicate(timeout=30)
 
-    *told, error, hint = err.decode().splitlines()
+    *told, error, hint, more = err.decode().splitlines()
     assert sorted(told) == [ATTACHING.format(worker) for worker in (0, 1)]
-    assert (error, hint) == (
+    assert (error, hint, more) == (
         "error: the command failed on 2 of 2 workers: 0-1 (lost)",
         "  hint: worker 0-1: `pod` is PREEMPTED: ssh cannot reach it",
+        "  more: tpuctl explain remote-failed",
     )
     assert (program.returncode, time.monotonic() - began < 15) == (11, True)

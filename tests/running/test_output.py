@@ -84,6 +84,7 @@ def test_output_is_not_lost_in_silence_where_there_is_no_stdout(pod: Slice) -> N
 
     closed = (
         b"error: cannot write to stdout: it is closed\n  hint: what still ran of the command was ended on its workers\n"
+        b"  more: tpuctl explain failure\n"
     )
     assert results == [(closed, 1), (b"err\n", 0)]
     assert pod.left() == []

@@ -77,7 +77,8 @@ def test_cut_links_lose_nothing_and_start_nothing_again(real: Real) -> None:
     ]
     assert found == [hashlib.sha256(expected).hexdigest()] * 4
     assert [(home / "count").read_text() for home in real.homes()] == ["x\n"] * 4
-    assert err.decode().splitlines()[-1] == (
-        "error: the command failed on 3 of 4 workers: 1 (exit 1); 2 (exit 2); 3 (exit 3)"
-    )
+    assert err.decode().splitlines()[-2:] == [
+        "error: the command failed on 3 of 4 workers: 1 (exit 1); 2 (exit 2); 3 (exit 3)",
+        "  more: tpuctl explain remote-failed",
+    ]
     assert (len(out), program.returncode) == (4 * (len(expected) + 4 * 300_003), 11)

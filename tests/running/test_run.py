@@ -141,6 +141,7 @@ def test_it_is_told_what_became_of_each_as_json(pod: Slice) -> None:
             {**shared, "worker": 0, "outcome": "exited", "exitCode": 0, "signal": None},
             {**shared, "worker": 1, "outcome": "signaled", "exitCode": 137, "signal": 9},
         ],
+        "diagnosis": None,
         "sandbox": True,
     }
     assert sorted(err.splitlines()[:2]) == ["[0] abc", "[1] abc"]

@@ -54,6 +54,7 @@ def to_json(result: Result) -> dict[str, Any]:
             }
             for ending in result.endings
         ],
+        "diagnosis": result.diagnosis.to_json() if result.diagnosis else None,
     }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from tpuctl.actions.run_diagnosis import Diagnosis
     from tpuctl.clock import Clock
     from tpuctl.remote.member import Member
     from tpuctl.remote.running.feeding import Source
@@ -46,11 +47,12 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How it ended everywhere, and why it was stopped, if it was."""
+    """How it ended everywhere, and why it was stopped, if it was. `diagnosis` is what failed commands' own words mean."""
 
     job: str
     endings: tuple[Ending, ...]
     stopped: Reason | None
+    diagnosis: Diagnosis | None = None
 
     @property
     def exit_code(self) -> ExitCode:

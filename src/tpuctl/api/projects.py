@@ -63,6 +63,16 @@ class ProjectsClient(Client):
         with about(_words(project), "resourcemanager.projects.getIamPolicy"):
             return self._caller.attempt(request, IamPolicy.from_api)
 
+    def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
+        """Return those of some permissions that the caller has; it takes none itself [API cloudresourcemanager v3].
+
+        Of a project that does not exist nobody has any, so that it is no error.
+        """
+        url = self._url(f"v3/{_name(project)}:testIamPermissions")
+        request = PlainRequest.of(url, method="POST", body={"permissions": sorted(permissions)})
+        with about(_words(project), "resourcemanager.projects.get"):
+            return self._caller.attempt(request, lambda data: frozenset(map(str, data.get("permissions") or ())))
+
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
 

@@ -79,35 +79,30 @@ def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> t
     """Check, show what was found, mend it where that was asked for; return what there is then, and how mending went."""
     from tpuctl.cli.check_waiting import sign_of_life  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     real = app.invocation.clock or SystemClock()
-    began = real.monotonic()
+    began, looks = real.monotonic(), 0
+
+    def look() -> Report:
+        nonlocal began, looks
+        if looks:
+            # Something was mended since.
+            checks.forget()
+            began = real.monotonic()
+        looks += 1
+        with sign_of_life(app.terminal):
+            return checks.report(wanted)
 
     def show(report: Report) -> None:
         _show(app, report, wanted, options, elapsed=real.monotonic() - began)
 
-    with sign_of_life(app.terminal):
-        report = checks.report(wanted)
-    if not options["fix"]:
-        show(report)
-        return report, ExitCode.OK
-    from tpuctl.cli.check_fix import ending, mend, say_what_failed  # noqa: PLC0415  # rarely asked for
+    if options["fix"]:
+        from tpuctl.cli.check_fix import look_and_mend  # noqa: PLC0415  # rarely asked for
 
-    if app.format is Format.TABLE:
-        show(report)
-    mending = mend(app, report, yes=options["yes"])
-    if mending is not None:
-        checks.forget()
-        began = real.monotonic()
-        with sign_of_life(app.terminal):
-            report = checks.report(wanted)
-    if mending is not None or app.format is not Format.TABLE:
-        show(report)
-    if mending is None:
-        return report, ExitCode.OK
-    say_what_failed(app, mending)
-    return report, ending(mending)
+        return look_and_mend(app, look, show, yes=options["yes"], form=app.format)
+    report = look()
+    show(report)
+    return report, ExitCode.OK
 
 
 def _show(app: App, report: Report, wanted: Wanted, options: dict[str, Any], *, elapsed: timedelta) -> None:

@@ -1,16 +1,42 @@
-"""What `tpuctl check --fix` does: show what mends the findings, ask, do it, and say how far it got."""
+"""What `--fix` of `tpuctl check` and `tpuctl doctor` does: show what mends the findings, ask, do it, and say how far it got."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.checking.mending import Mending, changes
+from tpuctl.actions.checking.mending import Mending, carry_out, changes
 from tpuctl.cli.check_options import sources
 from tpuctl.errors import ExitCode, worst
+from tpuctl.output.terminal import Format
+from tpuctl.preflight.findings import LocalChange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from tpuctl.cli.app import App
     from tpuctl.preflight.evaluation import Report
+    from tpuctl.preflight.findings import Change
+
+
+def look_and_mend(
+    app: App, look: Callable[[], Report], show: Callable[[Report], None], *, yes: bool, form: Format
+) -> tuple[Report, ExitCode]:
+    """Look, show what was found, mend it, look again; return what there is then, and how mending went.
+
+    A format for programs is written once, as it is at the end. Raises what `mend` raises.
+    """
+    report = look()
+    if form is Format.TABLE:
+        show(report)
+    mending = mend(app, report, yes=yes)
+    if mending is not None:
+        report = look()
+    if mending is not None or form is not Format.TABLE:
+        show(report)
+    if mending is None:
+        return report, ExitCode.OK
+    say_what_failed(app, mending)
+    return report, ending(mending)
 
 
 def mend(app: App, report: Report, *, yes: bool) -> Mending | None:
@@ -28,11 +54,21 @@ def mend(app: App, report: Report, *, yes: bool) -> Mending | None:
         return None
     mending = Mending(list(planned))
     try:
-        mending.go_on(sources(app), app.terminal.note)
+        mending.go_on(_maker(app, planned), app.terminal.note)
     except BaseException:  # a signal too: what was changed must not go unsaid
         _say_where_it_ended(app, mending)
         raise
     return mending
+
+
+def _maker(app: App, planned: Iterable[Change]) -> Callable[[Change], None]:
+    """Return what makes one change. Where all are on this machine no cloud is connected to, and no settings are needed."""
+    if all(isinstance(change, LocalChange) for change in planned):
+        from tpuctl.actions.checkup.local_changes import carry_out_here  # noqa: PLC0415  # most are in the cloud
+
+        return carry_out_here  # type: ignore[return-value]  # all are local
+    cloud = sources(app)
+    return lambda change: carry_out(cloud, change)
 
 
 def say_what_failed(app: App, mending: Mending) -> None:

@@ -97,7 +97,7 @@ def _nothing(app: App, explanation: Explanation) -> int:
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     terminal = app.terminal
-    if explanation.harmless:
+    if explanation.harmless and not explanation.suspicious:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
         terminal.note(f"nothing is wrong as far as tpuctl knows: what it recognised is harmless, or was over ({named})")
         return ExitCode.OK

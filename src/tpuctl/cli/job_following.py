@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.following import Follower
-from tpuctl.cli.running import why_gone
+from tpuctl.actions.run_diagnosis import LastWords
+from tpuctl.cli.running import diagnosed, why_gone
 from tpuctl.clock import SystemClock
 from tpuctl.output.streams import Streams
 from tpuctl.output.terminal import Format
@@ -36,10 +37,12 @@ def follow(app: App, choice: Choice, job: Job, others: Sequence[Member], *, pass
         app.going_on(what, resume=resume, undo=undo),
     ):
         # Links and commands live in real time, also where the cloud's clock is the sandbox's.
+        said = LastWords(streams, len(members))
         follower = Follower(
             SystemClock(),
-            streams,
+            said,
             inquire=lambda member: why_gone(app, member),
             ssh_options=choice.workers.ssh_options,
         )
-        return follower.follow(job, others, passes_signals=passes_signals)
+        result = follower.follow(job, others, passes_signals=passes_signals)
+    return diagnosed(result, said)

@@ -58,15 +58,21 @@ def command(
 
 
 def _read(app: App, choice: Choice, listing: Listing, job: Job) -> int:
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.run_diagnosis import LastWords, diagnose  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.running import tell_diagnosis  # noqa: PLC0415  # as above
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.output.streams import Streams  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.asking import failures  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.reading import Reader  # noqa: PLC0415  # as above
 
     with Streams(app.terminal, [share.member for share in job.shares]) as streams:
-        silent = Reader(streams, choice.workers.ssh_options, SystemClock()).read(job.shares)
-    _warn(app, [share.ending for share in job.shares])
-    return tell_errors(app, failures([*listing.silent, *silent]))
+        said = LastWords(streams, len(job.shares))
+        silent = Reader(said, choice.workers.ssh_options, SystemClock()).read(job.shares)
+    endings = [share.ending for share in job.shares]
+    _warn(app, endings)
+    code = tell_errors(app, failures([*listing.silent, *silent]))
+    tell_diagnosis(app, diagnose(endings, said))
+    return code
 
 
 def _warn(app: App, endings: Sequence[Ending]) -> None:
@@ -80,11 +86,13 @@ def _follow(app: App, choice: Choice, job: Job, others: Sequence[Member]) -> int
     from tpuctl.actions.jobs import missing  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.actions.run_report import labels  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.job_following import follow  # noqa: PLC0415  # as above
+    from tpuctl.cli.running import tell_diagnosis  # noqa: PLC0415  # as above
 
     result = follow(app, choice, job, others)
     if not result.endings:
         raise missing(job.name, choice.nodes)
     _warn(app, result.endings)
+    tell_diagnosis(app, result.diagnosis)
     cut = [ending for ending in result.endings if ending.code is None]
     if not cut:
         return ExitCode.OK

@@ -9,9 +9,10 @@ import shlex
 import stat
 import struct
 import termios
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.actions.run_diagnosis import LastWords, diagnose
 from tpuctl.actions.run_report import causes, problem, to_json, warnings
 from tpuctl.actions.running import Command, Runner, job_name
 from tpuctl.cli.environment_options import warn_of_environment
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from tpuctl.actions.run_diagnosis import Diagnosis
     from tpuctl.actions.running import Result
     from tpuctl.cli.app import App
     from tpuctl.remote.member import Member
@@ -69,8 +71,9 @@ def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
     with Streams(
         app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
     ) as streams:
-        runner = Runner(clock, streams, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
-        return runner.run(
+        said = LastWords(streams, len(members))
+        runner = Runner(clock, said, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
+        result = runner.run(
             members,
             Command(
                 line=wish.line,
@@ -83,6 +86,14 @@ def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
             job=wish.job or job_name(clock.now()),
             environment=lambda member: variables(wish.environment, member.node, member.worker, member.node.workers),
         )
+    return diagnosed(result, said)
+
+
+def diagnosed(result: Result, said: LastWords) -> Result:
+    """Return what became of a run, with what the failed commands' own words mean; the user's own Ctrl-C needs no diagnosis."""
+    if result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
+        return result
+    return replace(result, diagnosis=diagnose(result.endings, said))
 
 
 def show_result(app: App, result: Result, *, detached: bool = False) -> int:
@@ -103,10 +114,17 @@ def show_result(app: App, result: Result, *, detached: bool = False) -> int:
         app.show_error(reason)
     if error := problem(result):
         app.show_error(error)
+        tell_diagnosis(app, result.diagnosis)
         return error.exit_code
     if result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
         app.terminal.note(str(result.stopped))
     return result.exit_code if result.stopped else ExitCode.OK
+
+
+def tell_diagnosis(app: App, diagnosis: Diagnosis | None) -> None:
+    """Say in one line what a failed command's own words mean, where they are known. A script has it in its JSON."""
+    if diagnosis is not None and app.format not in {Format.JSON, Format.YAML}:
+        app.terminal.note(diagnosis.line)
 
 
 def why_gone(app: App, member: Member) -> str | None:

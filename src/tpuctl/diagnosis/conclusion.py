@@ -14,6 +14,7 @@ from tpuctl.diagnosis.messages import CheckFirst, Role, Where
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tpuctl.diagnosis.messages import Message
     from tpuctl.diagnosis.sightings import Place, Seen, Sighting
 
 # A message and what carries it on stand near each other: a long stack trace lies between them at most.
@@ -31,7 +32,8 @@ _LOOK_FIRST: Final = MappingProxyType(
         CheckFirst.OTHER_WORKERS_LOG: "usually the sign of a failure on another worker: look at the others' logs first",
     }
 )
-_MOST_SPECIFIC_FIRST: Final = (Role.CAUSE, Role.SYMPTOM, Role.PROGRESS, Role.WRAPPER)
+_OF_THE_NODE: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
+_MOST_SPECIFIC_FIRST: Final = (Role.CAUSE, Role.SYMPTOM, Role.WRAPPER, Role.PROGRESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class _Story:
         ]
         possible = [one for one in others if self._may_have_caused(one, effect)]
         causes = [one for one in possible if one.message.role is Role.CAUSE]
-        likely = [one for one in possible if one.message.id in named]
+        likely = [one for one in possible if one.message.id in named or _is_lost_node(one, effect)]
         if role is Role.WRAPPER:
             likely += causes
         elif not likely and _may_be_of_anything(effect):
@@ -74,6 +76,9 @@ class _Story:
             )
         if self._began_anew(cause, effect):
             return False
+        if _is_lost_node(cause, effect) and is_before(effect.first, cause.first):
+            # Somebody looked at the node afterwards, perhaps long after.
+            return not self._began_anew(effect, cause)
         gap = _gap(cause, effect)
         if gap is not None:
             return -_AFTERWARDS <= gap <= _APART
@@ -99,7 +104,9 @@ class _Story:
 
     def rank(self, conclusion: Conclusion) -> tuple[object, ...]:
         """Sort conclusions: what happened before what is quoted, causes before what follows, the oldest first."""
-        role = _MOST_SPECIFIC_FIRST.index(conclusion.sighting.message.role)
+        message = conclusion.sighting.message
+        is_open = message.role is Role.CAUSE and not _is_plain(message)
+        role = _MOST_SPECIFIC_FIRST.index(Role.SYMPTOM if is_open else message.role)
         return (
             conclusion.confidence is Confidence.LOW,
             conclusion.symptom_of is not None,
@@ -132,7 +139,7 @@ def conclude(seen: Seen, *, known: Mapping[str, str] = MappingProxyType({})) -> 
     return Explanation(
         tuple(sorted(_without_dangling(conclusions), key=story.rank)),
         tuple(harmless),
-        () if conclusions or harmless else seen.suspicious,
+        () if conclusions else seen.suspicious,
         seen.lines,
         seen.size,
         seen.is_binary,
@@ -160,7 +167,7 @@ def _judged(failure: Sighting, story: _Story, over: Place | None, known: Mapping
         return replace(conclusion, symptom_of=cause.message.id, why=why, recovered=over)
     if over is not None:
         return replace(_conclusion(failure, Confidence.MEDIUM, known), recovered=over, why=_was_over(over))
-    if message.role is Role.CAUSE and message.check_first is None:
+    if _is_plain(message):
         return _conclusion(failure, Confidence.HIGH, known)
     conclusion = _conclusion(failure, Confidence.MEDIUM, known)
     if message.check_first is not None:
@@ -202,6 +209,16 @@ def _may_be_of_anything(effect: Sighting) -> bool:
     """Tell whether any failure of a program may be behind it: other workers only see that it is gone."""
     message = effect.message
     return message.role is Role.SYMPTOM and message.where is Where.TRAINING_LOG and message.check_first is not None
+
+
+def _is_plain(message: Message) -> bool:
+    """Tell whether a message by itself says what is wrong, so that nothing needs to be looked at first."""
+    return message.role is Role.CAUSE and (message.check_first is None or message.of_the_node)
+
+
+def _is_lost_node(cause: Sighting, effect: Sighting) -> bool:
+    """Tell whether a message tells of the node what would explain that a program has lost it."""
+    return cause.message.of_the_node and not effect.message.of_the_node and effect.message.check_first in _OF_THE_NODE
 
 
 def _spans(cause: Sighting, line: int) -> bool:

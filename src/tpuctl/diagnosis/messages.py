@@ -14,6 +14,7 @@ from typing import Any
 
 # Within a file, and from one file to the next, specific comes before generic.
 FILES = (
+    "storage",
     "api",
     "operations",
     "ssh",
@@ -23,7 +24,6 @@ FILES = (
     "jax",
     "torch_xla",
     "tensorflow",
-    "storage",
     "host",
     "node",
 )
@@ -106,6 +106,7 @@ class Message:
     `match` is searched in text whose white space is collapsed. `anchors` are literals of which every match holds at least one,
     whatever the case and wherever a line was wrapped; a message without any is not looked for in logs. `explained_by` are the
     ids of messages whose consequence it usually is. Of the facts in `latest` the last occurrence counts, of others the first.
+    What is `of_the_node` tells that the node itself is not what it was: that explains whatever programs lost it.
     """
 
     id: str
@@ -126,6 +127,7 @@ class Message:
     ends: frozenset[str] = frozenset()
     latest: frozenset[str] = frozenset()
     detail: Detail | None = None
+    of_the_node: bool = False
     topics: tuple[str, ...] = ()
 
     def said(self, text: str, facts: Mapping[str, str]) -> str:
@@ -171,5 +173,6 @@ def _message(entry: Mapping[str, Any]) -> Message:
         ends=frozenset(entry.get("ends", ())),
         latest=frozenset(entry.get("latest", ())),
         detail=Detail(entry["detail"]) if "detail" in entry else None,
+        of_the_node=entry.get("of_the_node", False),
         topics=tuple(entry.get("topics", ())),
     )

@@ -39,7 +39,8 @@ def show_findings(
     report: Report,
     form: Format,
     *,
-    wanted: Wanted,
+    wanted: Wanted | None = None,
+    about: Mapping[str, Any] | None = None,
     elapsed: timedelta | None = None,
     verbose: bool = False,
     can_fix: bool = False,
@@ -48,9 +49,11 @@ def show_findings(
     """Show a report on stdout, and as a table what it comes to on stderr.
 
     What is ok is in JSON always, elsewhere only where `verbose`. `can_fix` tells that the command at hand takes `--fix`.
+    `about` are further fields of the JSON that say what was looked at; of a wanted node they are its `target`.
     """
     if form in {Format.JSON, Format.YAML}:
-        terminal.data(to_json(report, wanted, sandbox=sandbox), form)
+        target = {"target": target_to_json(wanted)} if wanted else {}
+        terminal.data(report_to_json(report, {**target, **(about or {})}, sandbox=sandbox), form)
         return
     if form is Format.NAME:
         terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
@@ -142,10 +145,15 @@ def summary(report: Report, elapsed: timedelta | None = None) -> str:
 
 
 def to_json(report: Report, wanted: Wanted, *, sandbox: bool) -> dict[str, Any]:
-    """Return the report for scripts. Every field is always there, null or empty where there is nothing to say."""
+    """Return the report on a wanted node for scripts, as `report_to_json` does."""
+    return report_to_json(report, {"target": target_to_json(wanted)}, sandbox=sandbox)
+
+
+def report_to_json(report: Report, about: Mapping[str, Any], *, sandbox: bool) -> dict[str, Any]:
+    """Return a report for scripts. Every field is always there, null or empty where there is nothing to say."""
     return {
         "schemaVersion": SCHEMA_VERSION,
-        "target": target_to_json(wanted),
+        **about,
         "summary": {str(level): len(report.of(level)) for level in Level},
         "findings": [finding_to_json(finding) for finding in report.findings],
         **({"sandbox": True} if sandbox else {}),

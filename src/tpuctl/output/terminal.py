@@ -152,18 +152,20 @@ class Terminal:
         self._tell(text, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
-        """Print an error: message and hint, or one JSON object on stderr where JSON was asked for."""
+        """Print an error: message, hints and where to read more, or one JSON object on stderr where JSON was asked for."""
         if form in {Format.JSON, Format.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"node": error.node} if error.node else {}
             body |= {"hint": error.hint} if error.hint else {}
-            body |= {"id": error.error_id} if error.error_id else {}
+            body |= {"id": error.id}
             self._tell(json.dumps({"error": body} | ({"sandbox": True} if sandbox else {}), ensure_ascii=False))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
         self._tell(about + error.message, label="error: ", code="1;31")
         for line in (error.hint or "").splitlines():
             self._tell(line, label="  hint: ", code="36")
+        if not self.quiet:
+            self._tell(f"tpuctl explain {error.id}", label="  more: ", code="2")
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, and return whether the answer was yes.

@@ -83,8 +83,46 @@ class OpenFirewall:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Let only the owner use a file or folder of this machine."""
+
+    path: str
+    mode: int
+
+    @property
+    def command(self) -> str:
+        """The shell command that does the same."""
+        return shlex.join(["chmod", f"{self.mode:o}", self.path])
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSshKey:
+    """Make the key pair for the workers below a home folder, where there is none."""
+
+    home: str
+
+    @property
+    def command(self) -> str:
+        """The command that does the same."""
+        return "tpuctl ssh-key renew"
+
+
+@dataclass(frozen=True, slots=True)
+class AddToAgent:
+    """Let the ssh agent hold a key; it asks for the passphrase."""
+
+    path: str
+
+    @property
+    def command(self) -> str:
+        """The shell command that does the same."""
+        return shlex.join(["ssh-add", self.path])
+
+
+LocalChange = SetMode | MakeSshKey | AddToAgent
 # What `--fix` may do: nothing that creates, moves or deletes data, and nothing that costs.
-Change = EnableService | GrantBucketRole | OpenFirewall
+Change = EnableService | GrantBucketRole | OpenFirewall | LocalChange
 
 
 @dataclass(frozen=True, slots=True)

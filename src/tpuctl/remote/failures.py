@@ -1,7 +1,7 @@
 """Why ssh did not get into a worker, and what helps: each cause with its own words.
 
-The messages are in `data/messages/ssh.yaml` (`where: ssh`) and are read by `diagnosis`. What is asked here is only meant for an ssh
-that ended before the remote command began: later its stderr is the command's.
+The messages are in `data/messages/ssh.yaml` (`where: ssh`) and are read by `diagnosis`. What is asked here is only meant for
+an ssh that ended before the remote command began: later its stderr is the command's.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 KEY_REFUSED = frozenset(
-    {"ssh-key-refused", "ssh-too-many-keys", "ssh-second-factor", "ssh-key-mode", "ssh-key-unreadable"}
+    {"ssh-publickey", "ssh-too-many-keys", "ssh-second-factor", "ssh-key-mode", "ssh-key-unreadable"}
     | {"ssh-agent-refused", "ssh-key-passphrase"}
 )
-HOST_KEY_CHANGED = frozenset({"ssh-host-key-changed", "ssh-host-key-unknown"})
-_NO_WAY = frozenset({"ssh-timed-out", "ssh-no-route"})
+HOST_KEY_CHANGED = frozenset({"ssh-hostkey-changed", "ssh-hostkey-verification"})
+_NO_WAY = frozenset({"ssh-timeout", "ssh-no-route"})
 # What ssh says last is what ended it; before it there may be a banner of any length.
 _KEPT = 6000
 _LOCKED_PEM = re.compile(rb"^-----BEGIN ENCRYPTED |^Proc-Type: 4,ENCRYPTED", re.MULTILINE)
@@ -143,7 +143,7 @@ def _verdict(stderr: str, member: Member, seen: Circumstances) -> Verdict | None
     if seen.waited is not None and not stderr.strip():
         stderr = f"ssh: connect to host {way.address} port 22: Connection timed out"
     found = classify(stderr[-_KEPT:], where=Where.SSH, known=known)
-    if found is not None and found.id == "ssh-key-refused" and seen.key_is_locked and not seen.has_agent:
+    if found is not None and found.id == "ssh-publickey" and seen.key_is_locked and not seen.has_agent:
         # Where it may ask nobody ssh passes over such a key without a word (observed: OpenSSH 9.2, BatchMode).
         return classify(f"Enter passphrase for key '{way.identity}'", where=Where.SSH, known=known)
     return found
@@ -169,7 +169,7 @@ def _particulars(member: Member, verdict: Verdict, seen: Circumstances) -> Itera
     node, way = member.node, member.way
     if verdict.id in _NO_WAY and way.proxy_command is None and node.endpoints[member.worker].external is None:
         yield "it has no external address: go through `--iap`, or run tpuctl inside its network with `--internal-ip`"
-    if verdict.id == "ssh-key-refused":
+    if verdict.id == "ssh-publickey":
         if node.metadata.get("enable-oslogin", "").lower() == "true":
             yield (
                 "OS Login is on for this node, so keys in metadata do not count: your account needs `roles/compute.osLogin` "

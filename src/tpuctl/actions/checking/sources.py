@@ -108,6 +108,9 @@ class ProjectSource(Protocol):
     def policy(self, project: str) -> IamPolicy:
         """Return who may do what in it; needs resourcemanager.projects.getIamPolicy."""
 
+    def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
+        """Return those of some permissions that the caller has; needs none."""
+
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of some services are enabled; needs serviceusage.services.get."""
 

@@ -62,7 +62,7 @@ def may_pass(code: int | None, errors: str, *, is_first: bool) -> bool:
         return True
     found = verdict_of(errors)
     # A link that broke while it was in use: nothing was started over it yet.
-    return passes_soon(errors) or (found is not None and found.id == "ssh-link-lost")
+    return passes_soon(errors) or (found is not None and found.id == "ssh-closed-by-remote")
 
 
 def ended_here(code: int | None) -> str | None:

@@ -1,0 +1,53 @@
+"""How often `tpuctl explain` gives an expert's verdict: the labelled logs of tests/corpus, by kind. Nothing is asserted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from benchmarks.waiting import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.corpus.labelled import Labelled
+
+NAMES = ("accuracy",)
+_TEXT = """Each log of `tests/corpus` carries the verdict that an expert would give: which comes first, what follows from it,
+the worker that failed first, how sure it is. *Right* means all of that. A harmless log is right when there is no verdict.
+`python -m pytest -s tests/test_corpus.py` prints what is wrong."""
+
+
+def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
+    """Yield the table, where it is asked for or nothing is."""
+    if not names or set(NAMES) & set(names):
+        yield _accuracy()
+
+
+def _accuracy() -> Table:
+    from tests.corpus.labelled import corpus  # noqa: PLC0415  # only who asks for it needs the tests
+
+    by_kind: dict[str, list[Labelled]] = defaultdict(list)
+    for log in corpus():
+        by_kind[log.category].append(log)
+    failures = [log for log in corpus() if not log.is_harmless]
+    rows = [_row(kind, logs) for kind, logs in by_kind.items()]
+    rows.append(_row("all but harmless", failures))
+    return Table("How often the verdict is right", _TEXT, ("logs", "number", "right", "share"), rows)
+
+
+def _row(kind: str, logs: list[Labelled]) -> tuple[str, ...]:
+    right = sum(_is_right(log) for log in logs)
+    return kind, str(len(logs)), str(right), f"{right / len(logs):.1%}"
+
+
+def _is_right(log: Labelled) -> bool:
+    from tests.corpus.labelled import wrong_verdicts  # noqa: PLC0415  # as above
+
+    from tpuctl.diagnosis.conclusion import conclude  # noqa: PLC0415  # as above
+    from tpuctl.diagnosis.reader import LogReader  # noqa: PLC0415  # as above
+
+    reader = LogReader()
+    reader.feed(log.data)
+    return not wrong_verdicts(log, conclude(reader.so_far()))

@@ -1,0 +1,101 @@
+"""The hosts that are called: whether their names resolve, whether they answer without an account, and what time they have."""
+
+from __future__ import annotations
+
+import socket
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from tpuctl.actions.checkup.files import entry
+from tpuctl.api.failures import TransportError
+from tpuctl.checkup.surroundings import Answer, Host, Network
+from tpuctl.preflight.fact import Fact, Known, Unknown, known
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.actions.checkup.ways import Ways
+
+GOOGLE = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
+_SANDBOX = "the sandbox"
+_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+# A `Date` header has no fractions of a second.
+_HALF = timedelta(seconds=0.5)
+
+
+def urls(ways: Ways) -> dict[str, str]:
+    """Return the hosts that are called, each with an address to ask at; none where no request could be sent."""
+    if isinstance(ways.proxy, Unknown):
+        return {}
+    if ways.is_sandbox:
+        return {_SANDBOX: f"https://{GOOGLE[0]}/"}
+    match ways.endpoint:
+        case Known(endpoint):
+            own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
+            return own if endpoint.is_loopback else {**own, GOOGLE[3]: f"https://{GOOGLE[3]}/"}
+        case Unknown():
+            return {}
+        case _:
+            return {name: f"https://{name}/" for name in GOOGLE}
+
+
+def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
+    """Return the way to the cloud, with what the hosts have said."""
+    found = known(ways.proxy)
+    names = tuple(name for name in hosts if found is not None and not found.applies_to(name.partition(":")[0]))
+    given = {name: ways.environ[name] for name in _PROXIES if ways.environ.get(name)}
+    first = next(iter(given.values()), None)
+    now = datetime.now().astimezone()
+    return Network(
+        proxy=Known(str(found)) if found else ways.proxy,  # type: ignore[arg-type]  # it is absent or unknown
+        proxy_source=ways.proxy_source,
+        bypassed=names,
+        other_proxies=tuple(name for name, value in given.items() if value != first),
+        ca_file=entry(ways.ca_file) if ways.ca_file else None,
+        hosts=tuple(Host(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
+        is_local=ways.is_local,
+        time_zone=str(now.tzinfo),
+    )
+
+
+def looks_up(ways: Ways, host: str) -> bool:
+    """Tell whether we look up the name ourselves: a proxy does so for what goes through it, a sandbox has none."""
+    found = known(ways.proxy)
+    return not ways.is_sandbox and (found is None or not found.applies_to(host.partition(":")[0]))
+
+
+def resolve(host: str) -> Fact[tuple[str, ...]]:
+    """Return the addresses of a host, each once."""
+    name, _, port = host.partition(":")
+    try:
+        found = socket.getaddrinfo(name, int(port or 443), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Unknown((getattr(error, "strerror", None) or str(error)).lower())
+    return Known(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
+
+
+def ask(ways: Ways, url: str) -> Fact[Answer]:
+    """Return what a host answers to a request without an account; any status will do."""
+    http = ways.http()
+    began, asked = ways.clock.monotonic(), ways.cloud_clock.now()
+    try:
+        response, _ = http.request(url, method="GET")
+    except TransportError as error:
+        return Unknown(str(error))
+    except OSError as error:
+        return Unknown(str(error).lower())
+    finally:
+        http.close()
+    answered = ways.cloud_clock.now()
+    ahead = _ahead(response.get("date"), asked + (answered - asked) / 2)
+    return Known(Answer(int(response.status), ways.clock.monotonic() - began, ahead))
+
+
+def _ahead(date: str | None, ours: datetime) -> timedelta | None:
+    try:
+        theirs = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    aware = theirs if theirs.tzinfo else theirs.replace(tzinfo=UTC)
+    return aware + _HALF - ours

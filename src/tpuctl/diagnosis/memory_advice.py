@@ -1,0 +1,159 @@
+"""What helps when a memory of the TPU is used up, from what the log tells of it. Pure: numbers go in, sentences come out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from tpuctl import accelerators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpuctl.diagnosis.memory_use import Allocation, MemoryUse
+
+_GIB = 1024**3
+# XLA keeps some for itself: "Used 17.50G of 15.48G hbm" on chips with 16 GiB.
+_USABLE = Fraction(96, 100)
+# The guides' rule of thumb for layouts without padding: Cloud TPU documentation, troubleshooting of TensorFlow.
+_SHAPES = (
+    "make feature dimensions multiples of 128 and the batch a multiple of 64 (8 per core), "
+    "or the batch a multiple of 1024 (128 per core) and features multiples of 8"
+)
+_BATCH = (
+    "reduce the batch size: 1024 in total (128 per core) is where to start; go down in multiples of 64 (8 per core)"
+)
+_SHARD = "spread the model over the cores, so that each holds a part of the weights (model parallelism, FSDP)"
+# Up to v3 each core of a chip is a device of its own; later chips show as one (Cloud TPU documentation, system architecture).
+_DEVICE_IS_CORE = frozenset({"v2", "v3"})
+
+
+def advice(use: MemoryUse) -> tuple[str, ...]:
+    """Return what helps in this case, the best first, with its numbers: padding, batch size, features, bfloat16, parallelism.
+
+    Sources: Cloud TPU documentation, troubleshooting; openxla/xla docs/errors (0100, 0101, 1000); for vmem also
+    jax-ml/jax#38988 and tensorflow/tensorflow#26893.
+    """
+    if use.space == "hbm":
+        return tuple(_for_hbm(use))
+    if use.space == "smem":
+        return (
+            *_amount(use, "the kernel"),
+            "smem is a core's small memory for scalars, not HBM: give the kernel fewer or smaller scalar and index arguments",
+            "use a newer version of jaxlib and libtpu, or of TensorFlow and torch_xla",
+        )
+    return (
+        *_amount(use, "the compiled program"),
+        f"{use.space} is a small scratch memory inside a core, not HBM: the compiler overran it, whatever the model's size",
+        "try a smaller batch: 512 or 256 in total has helped",
+        "use a newer version of TensorFlow, torch_xla or jaxlib, with the libtpu that belongs to it",
+        "for a kernel of your own, use smaller blocks, or set `vmem_limit_bytes` in its `pltpu.CompilerParams`",
+        "let all kernels have more with `LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=KIB`",
+    )
+
+
+def _for_hbm(use: MemoryUse) -> Iterator[str]:
+    yield from _about_padding(use)
+    yield from _amount(use, "the program")
+    yield from _about_largest(use)
+    if use.free is not None:
+        yield "drop references to arrays that are no longer needed, and donate inputs: `jax.jit(..., donate_argnums=...)`"
+    weights_are_most = bool(use.arguments and use.limit and use.arguments * 2 > use.limit)
+    if weights_are_most and use.arguments:
+        yield f"weights and other arguments alone take {_said(use.arguments)}, whatever the batch: {_SHARD}"
+    yield _BATCH
+    if not use.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in use.allocations):
+        yield "keep activations and gradients in bfloat16 instead of float32: they take half"
+    yield (
+        "compute activations again instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
+        "or `tf.recompute_grad`"
+    )
+    if not weights_are_most:
+        yield _SHARD
+    yield "if it does not fit even with a batch of 64, use fewer or smaller layers"
+    yield from _about_generations(use)
+
+
+def _about_padding(use: MemoryUse) -> Iterator[str]:
+    """Blame the layout where without it most of what is missing would be there, or it doubles a tensor."""
+    worst = max(use.allocations, key=_padding, default=None)
+    if worst is None or not (padding := _padding(worst)):
+        return
+    total = sum(_padding(allocation) for allocation in use.allocations)
+    expansion = worst.expansion or Fraction(worst.size, max(worst.size - padding, 1))
+    explains = total * 2 >= use.over if use.over else expansion >= 2
+    if not explains:
+        return
+    name = f"`{worst.shape}`" if worst.shape else "the largest tensor"
+    times = f"{float(expansion):.1f}".removesuffix(".0")
+    plain = worst.unpadded if worst.unpadded is not None else worst.size - padding
+    sum_of_all = f" (padding takes {_said(total)} in all)" if total > padding else ""
+    yield f"{name} is padded {times}x: {_said(worst.size)} for {_said(plain)}{sum_of_all}; {_SHAPES}"
+
+
+def _about_largest(use: MemoryUse) -> Iterator[str]:
+    """Point at a tensor that alone takes more than half: it is rarely meant to be there whole."""
+    largest = max(use.allocations, key=lambda allocation: allocation.size, default=None)
+    if largest is None or not use.limit or largest.size * 2 <= use.limit:
+        return
+    name = f"`{largest.shape}`" if largest.shape else "one tensor"
+    whence = f" of `{largest.operator}`" if largest.operator else ""
+    yield f"{name}{whence} alone takes {_said(largest.size)}: shard it, or see whether it must exist whole on one core"
+
+
+def _amount(use: MemoryUse, who: str) -> Iterator[str]:
+    if use.used is None:
+        if use.limit is not None:
+            yield f"{who} needs more than the {_said(use.limit)} there are"
+    elif use.free is not None:
+        yield from _amount_at_run_time(use.used, use.free, use.unbroken)
+    elif use.limit is not None and use.over is not None:
+        yield f"{who} needs {_said(use.used)}, {_said(use.over)} more than the {_said(use.limit)} there are"
+    else:
+        yield f"{who} needs {_said(use.used)}"
+
+
+def _amount_at_run_time(used: int, free: int, unbroken: int | None) -> Iterator[str]:
+    if used > free:
+        yield f"{_said(used)} more were asked for, {_said(used - free)} more than the {_said(free)} that were free"
+        return
+    largest = f": the largest piece was {_said(unbroken)}" if unbroken is not None and unbroken < used else ""
+    yield (
+        f"{_said(used)} were asked for in one piece; {_said(free)} were free, but scattered{largest}; "
+        "load the largest programs and arrays first, and do not keep two models at once"
+    )
+
+
+def _about_generations(use: MemoryUse) -> Iterator[str]:
+    """Name what one core, or a chip that shows as one device, has in generations where it would fit."""
+    if use.used is None or use.free is not None:
+        return
+    needed = max(use.used, use.limit or 0)
+    fitting = [
+        f"{generation.name} ({memory} GiB)"
+        for generation in accelerators.load().generations.values()
+        if (memory := _gib_of_device(generation)) * _GIB * _USABLE >= needed
+    ]
+    if fitting:
+        yield f"or rent a TPU with more memory for each core: {', '.join(fitting)}"
+
+
+def _gib_of_device(generation: accelerators.Generation) -> int:
+    cores = generation.cores_per_chip if generation.name in _DEVICE_IS_CORE else 1
+    return generation.hbm_gib_per_chip // cores
+
+
+def _padding(allocation: Allocation) -> int:
+    if allocation.padding is not None:
+        return allocation.padding
+    return max(allocation.size - allocation.unpadded, 0) if allocation.unpadded is not None else 0
+
+
+def _said(size: int) -> str:
+    """Return a size in the unit that keeps the number short, with at most one decimal."""
+    amount, unit = Fraction(size), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{float(amount):.1f}".removesuffix(".0") + f" {unit}"

@@ -1,0 +1,298 @@
+"""Messages about used-up memory, as they were met: what they tell, and what is advised."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpuctl.diagnosis.memory_use import Allocation, MemoryUse, advice, parse_size, read_memory
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+# A user's article on TPU training; the mark-up of the web page is as it was.
+_PADDED = """\
+(0) Resource exhausted: {{function_node __inference_train_function_80576}} Ran out of memory in memory space hbm. **Used 19.46G
+of 15.48G hbm. Exceeded hbm capacity by 3.98G**.
+Total hbm usage >= 19.98G:
+    reserved 530.00M
+    program 19.46G
+    arguments 0BOutput size 0B; shares 0B with arguments.Program hbm requirement 19.46G:
+    HLO temp 19.46G (33.1% utilization: **Unpadded (6.40G) Padded (19.32G)**) **Largest program allocations in hbm**:
+
+  1\\. Size: 14.00G
+     Operator: op_type="OneHot" op_name="model/loss/one_hot"
+     Shape: s32[29360128,10]{1,0:T(8,128)}
+     Unpadded size: 1.09G
+     Extra memory due to padding: 12.91G (12.8x expansion)
+     XLA label: %iota.2 = s32[29360128,10]{1,0:T(8,128)} iota(), iota_dimension=1
+     Allocation type: HLO temp
+     ========================== 2\\. Size: 2.62G
+     Operator: op_name="model/layer_1/Conv2D"
+     Shape: f32[128,256,896,18]{0,3,2,1:T(8,128)}
+     Unpadded size: 1.97G
+     Extra memory due to padding: 672.00M (1.3x expansion)
+     XLA label: %fusion.9.remat.1.remat = f32[128,256,896,18]{0,3,2,1:T(8,128)} fusion(f32[1,1,8,18]{3,2,1,0:T(8,128)} %x)
+     Allocation type: HLO temp
+"""
+# A user's notes on TPUs: no sizes at all.
+_VMEM = """\
+Compilation failure: Ran out of memory in memory space vmem. It should not be possible to run out of vmem - please file a bug
+against XLA.
+
+Largest program allocations in vmem:
+
+XLA label: register allocator spill slots
+Allocation type: scoped
+"""
+# pytorch/xla#1735
+_AT_RUN_TIME = """\
+Attempting to reserve 3.95G at the bottom of memory. That was not possible. There are 1.92G free, 0B reserved, and
+1.92G reservable.;
+HBM capacity 8.00G:
+       Top-of-Memory reserved:  529.00M (     554,696,704 bytes)
+Total hbm usage >= 10.94G:
+    reserved(Infeed/Outfeed/Continuations) 529.00M
+    heap allocations (without fragmentation)   6.08G
+    program                    4.34G
+Persistent allocations include some or all of:
+    arguments                478.07M (89.4% utilization)
+"""
+
+
+def _bytes(number: str, unit: int) -> int:
+    return round(Fraction(number) * unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "use"),
+    [
+        (
+            _PADDED,
+            MemoryUse(
+                "hbm",
+                _bytes("19.46", GIB),
+                _bytes("15.48", GIB),
+                _bytes("3.98", GIB),
+                0,
+                _bytes("19.46", GIB),
+                (
+                    Allocation(
+                        14 * GIB,
+                        "s32[29360128,10]",
+                        "model/loss/one_hot",
+                        "%iota.2",
+                        _bytes("1.09", GIB),
+                        _bytes("12.91", GIB),
+                        Fraction("12.8"),
+                    ),
+                    Allocation(
+                        _bytes("2.62", GIB),
+                        "f32[128,256,896,18]",
+                        "model/layer_1/Conv2D",
+                        "%fusion.9.remat.1.remat",
+                        _bytes("1.97", GIB),
+                        672 * MIB,
+                        Fraction("1.3"),
+                    ),
+                ),
+            ),
+        ),
+        (_VMEM, MemoryUse("vmem")),
+        (
+            _AT_RUN_TIME,
+            MemoryUse(
+                "hbm",
+                _bytes("3.95", GIB),
+                8 * GIB,
+                _bytes("3.95", GIB) - _bytes("1.92", GIB),
+                _bytes("478.07", MIB),
+                _bytes("4.34", GIB),
+                free=_bytes("1.92", GIB),
+                unbroken=_bytes("1.92", GIB),
+            ),
+        ),
+        (
+            "Ran out of memory in memory space hbm; used:\nYYY; limit: 7.48G.",
+            MemoryUse("hbm", limit=_bytes("7.48", GIB)),
+        ),
+        (
+            "Ran out of memory in memory space hbm; used: 8.60G; limit: 7,48G.",
+            MemoryUse("hbm", _bytes("8.60", GIB), _bytes("7.48", GIB), _bytes("8.60", GIB) - _bytes("7.48", GIB)),
+        ),
+        (
+            "Ran out of memory in memory space hbm. Used 8.60G of 8.00G hbm. Exceeded hbm capacity by 617.00M.",
+            MemoryUse("hbm", _bytes("8.60", GIB), 8 * GIB, 617 * MIB),
+        ),
+        (
+            "Attempting to allocate 2.50G. That was not possible. There are 1.25G free.; (0x0x0_HBM0)",
+            MemoryUse("hbm", _bytes("2.5", GIB), over=_bytes("1.25", GIB), free=_bytes("1.25", GIB)),
+        ),
+        (
+            "TPU TensorCore Hbm usage: 34.00G, SparseCore Hbm usage 174.00G, exceeding available bytes: 95.00G",
+            MemoryUse("hbm", 208 * GIB, 95 * GIB, 113 * GIB),
+        ),
+        (
+            "Ran out of memory in memory space vmem. Used 32.50M of 16.00M vmem. Exceeded vmem capacity by 16.50M",
+            MemoryUse("vmem", _bytes("32.5", MIB), 16 * MIB, _bytes("16.5", MIB)),
+        ),
+        (
+            "Scoped allocation with size 17.50M\nand limit 16.00M exceeded scoped vmem limit by 1.50M.",
+            MemoryUse("vmem", _bytes("17.5", MIB), 16 * MIB, _bytes("1.5", MIB)),
+        ),
+        (
+            "Allocation (size=134217728) would exceed memory (size=67108864) :: #allocation25 [shape = 'u8[1]{0}', space=smem]",
+            MemoryUse("smem", 128 * MIB, 64 * MIB, 64 * MIB),
+        ),
+        ("Ran out of memory in memory space hbm", MemoryUse("hbm")),
+        ("Ran out of memory in memory space hbm. Used 1.2.3G of garbage. arguments xx", MemoryUse("hbm")),
+        ("Attempting to allocate 2.50G of disk", None),
+        ("OOM when allocating tensor with shape[128,128]", None),
+        ("", None),
+    ],
+)
+def test_what_a_message_tells_of_memory(text, use):
+    """Whatever the version of XLA, and however much is missing."""
+    assert read_memory(text) == use
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0B", 0),
+        ("17.5G", 17 * GIB + GIB // 2),
+        ("17,5G", 17 * GIB + GIB // 2),
+        ("276.0K", 276 * KIB),
+        ("2T", 2 * 1024 * GIB),
+        ("64MiB", 64 * MIB),
+        ("4096", 4096),
+        ("YYY", None),
+        ("1.2.3G", None),
+        ("-1G", None),
+        ("", None),
+    ],
+)
+def test_sizes_are_powers_of_1024(text, size):
+    """`529.00M ( 554,696,704 bytes)`, XLA itself says."""
+    assert parse_size(text) == size
+
+
+_SHAPES = (
+    "make feature dimensions multiples of 128 and the batch a multiple of 64 (8 per core), "
+    "or the batch a multiple of 1024 (128 per core) and features multiples of 8"
+)
+_BATCH = (
+    "reduce the batch size: 1024 in total (128 per core) is where to start; go down in multiples of 64 (8 per core)"
+)
+_BFLOAT16 = "keep activations and gradients in bfloat16 instead of float32: they take half"
+_AGAIN = (
+    "compute activations again instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
+    "or `tf.recompute_grad`"
+)
+_SHARD = "spread the model over the cores, so that each holds a part of the weights (model parallelism, FSDP)"
+_LAYERS = "if it does not fit even with a batch of 64, use fewer or smaller layers"
+_DONATE = "drop references to arrays that are no longer needed, and donate inputs: `jax.jit(..., donate_argnums=...)`"
+_ORDER = "load the largest programs and arrays first, and do not keep two models at once"
+_PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 32 * MIB, Fraction(128))
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            MemoryUse("hbm", 18 * GIB, 16 * GIB, 2 * GIB, allocations=(_PADDED_BY,)),
+            (
+                f"`f32[8192,1]` is padded 128x: 4 GiB for 32 MiB; {_SHAPES}",
+                "the program needs 18 GiB, 2 GiB more than the 16 GiB there are",
+                _BATCH,
+                _BFLOAT16,
+                _AGAIN,
+                _SHARD,
+                _LAYERS,
+                "or rent a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB), v6e (32 GiB)",
+            ),
+        ),
+        # Padding that explains less than half of what is missing is not worth a change of shapes.
+        (
+            MemoryUse(
+                "hbm", 40 * GIB, 8 * GIB, 32 * GIB, allocations=(Allocation(3 * GIB, "bf16[9]", padding=2 * GIB),)
+            ),
+            (
+                "the program needs 40 GiB, 32 GiB more than the 8 GiB there are",
+                _BATCH,
+                _AGAIN,
+                _SHARD,
+                _LAYERS,
+                "or rent a TPU with more memory for each core: v5p (95 GiB)",
+            ),
+        ),
+        # Weights that leave no room are no matter of the batch.
+        (
+            MemoryUse("hbm", 100 * GIB, 16 * GIB, 84 * GIB, arguments=12 * GIB),
+            (
+                "the program needs 100 GiB, 84 GiB more than the 16 GiB there are",
+                f"weights and other arguments alone take 12 GiB, whatever the batch: {_SHARD}",
+                _BATCH,
+                _BFLOAT16,
+                _AGAIN,
+                _LAYERS,
+            ),
+        ),
+        (
+            MemoryUse(
+                "hbm", 100 * GIB, 16 * GIB, 84 * GIB, allocations=(Allocation(9 * GIB, "bf16[5]", "loss/one_hot"),)
+            ),
+            (
+                "the program needs 100 GiB, 84 GiB more than the 16 GiB there are",
+                "`bf16[5]` of `loss/one_hot` alone takes 9 GiB: shard it, or see whether it must exist whole on one core",
+                _BATCH,
+                _AGAIN,
+                _SHARD,
+                _LAYERS,
+            ),
+        ),
+        (
+            MemoryUse("hbm", 3 * GIB, over=GIB, free=2 * GIB),
+            (
+                "3 GiB more were asked for, 1 GiB more than the 2 GiB that were free",
+                *(_DONATE, _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
+            ),
+        ),
+        (
+            MemoryUse("hbm", 3 * GIB, free=4 * GIB, unbroken=2 * GIB),
+            (
+                f"3 GiB were asked for in one piece; 4 GiB were free, but scattered: the largest piece was 2 GiB; {_ORDER}",
+                *(_DONATE, _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
+            ),
+        ),
+        (
+            MemoryUse("hbm", limit=8 * GIB),
+            ("the program needs more than the 8 GiB there are", _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
+        ),
+    ],
+)
+def test_advice_for_hbm(use, said):
+    """Padding first where it is the reason; then what is missing, and the batch."""
+    assert advice(use) == said
+
+
+def test_vmem_is_not_hbm():
+    """The guide's advice: a smaller batch, or a newer version; never fewer layers."""
+    said = advice(MemoryUse("vmem", 32 * MIB, 16 * MIB, 16 * MIB))
+    assert said[0] == "the compiled program needs 32 MiB, 16 MiB more than the 16 MiB there are"
+    assert "not HBM" in said[1]
+    assert "512 or 256" in said[2]
+    assert not any("layers" in line for line in said)
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(
+    st.text(max_size=60), st.lists(st.sampled_from([*_PADDED.split(), "9" * 40, "1e9G", "Size:", "\n"]), max_size=60)
+)
+def test_garbage_is_read_without_failing(noise, words):
+    """A log may be cut anywhere, and hold anything."""
+    use = read_memory(f"{noise} Ran out of memory in memory space hbm {' '.join(words)}")
+    assert use is not None
+    assert all(line for line in advice(use))

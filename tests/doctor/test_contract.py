@@ -1,0 +1,73 @@
+"""What scripts rely on: the ids of the findings of `tpuctl doctor`, and the fields of its JSON, as the reference has them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.doctor.seen import GOOD, with_
+from tests.lifecycle import one_face
+from tests.test_docs_tables import table, words
+from tpuctl.checkup.judging import CheckupRule
+from tpuctl.checkup.rules import CHAPTERS, RULES
+from tpuctl.checkup.telling import to_json
+from tpuctl.preflight.fact import Absent, Known
+from tpuctl.settings import Setting, Settings, Source, SourceKind
+
+# Frozen: an id keeps its meaning for ever. Those of a node and of its workers begin with TPU950.
+IDS = (
+    *(f"TPU{number}" for number in range(901, 913)),
+    *(f"TPU{number}" for number in range(915, 919)),
+    *(f"TPU{number}" for number in range(921, 926)),
+    *(f"TPU{number}" for number in range(931, 936)),
+    *("TPU940", "TPU941"),
+    *(f"TPU{number}" for number in range(945, 949)),
+)
+_TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object", type(None): "null"}
+
+
+def test_no_finding_is_renamed_or_removed() -> None:
+    assert [rule.id for rule in RULES] == list(IDS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_every_rule_has_a_chapter_a_title_and_a_text(rule: CheckupRule) -> None:
+    assert re.fullmatch(r"TPU9[0-4]\d", rule.id)
+    assert min(CHAPTERS) <= rule.id
+    assert not rule.title.endswith(".")
+    assert rule.text.endswith((".", "]")), "the docstring is the text of the reference"
+
+
+def types(value: dict[str, Any], path: str = "") -> dict[str, str]:
+    found = {f"{path}{key}": _TYPES[type(each)] for key, each in value.items()}
+    for key in ("target", "surroundings"):
+        found |= types(value[key], f"{key}.") if key in value else {}
+    return found
+
+
+@one_face
+def test_the_json_has_the_fields_of_the_reference_and_no_other(tpuctl: Console, sandbox: Sandbox) -> None:
+    documented = {words(row[0])[0]: set(row[1].split(" or ")) for row in table("reference/doctor.md", "doctor-json")}
+
+    seen = types(json.loads(tpuctl("doctor", "-o", "json")[0]))
+
+    assert seen.keys() == documented.keys()
+    assert {path: kind for path, kind in seen.items() if kind not in documented[path]} == {}
+
+
+def test_values_of_settings_that_are_secret_are_not_told() -> None:
+    """Nor any value at all: only where each comes from."""
+    settings = Settings({"proxy_password": Setting("hunter2", Source(SourceKind.CLOUDSDK, "CLOUDSDK_PROXY_PASSWORD"))})
+    seen = with_("configuration", settings=Known(settings))
+
+    told = to_json(replace(seen, machine=replace(GOOD.machine, gcloud=Absent())))
+
+    assert told["settings"] == {"proxy_password": "CLOUDSDK_PROXY_PASSWORD"}
+    assert (told["gcloud"], told["packages"], told["account"]) == (None, {"click": "8.2.0"}, "ada@example.com")
+    assert "hunter2" not in json.dumps(told)
+    assert "hunter2" not in str([found.text for rule in RULES for found in rule.judge(seen)])

@@ -1,0 +1,220 @@
+"""`tpuctl doctor` as it is used: on a sound machine, on broken ones, without an account, and without a network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.doctor.told import NOWHERE, found, look
+from tests.lifecycle import one_face, put
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox import admin, provision
+from tpuctl.sandbox.server import serve
+
+
+def test_in_a_sound_sandbox_nothing_is_wrong(tpuctl: Console) -> None:
+    found_, code = look(tpuctl, "--skip", "TPU907")
+
+    assert (code, {level for level, _ in found_.values()} <= {"note"}) == (0, True)
+    assert "TPU948" in found_
+
+
+@one_face
+def test_the_sandbox_leaves_real_credentials_and_keys_alone(tpuctl: Console) -> None:
+    """What is wrong with them is none of its business: they are not even read."""
+    home = Path(tpuctl.environ["HOME"])
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "google_compute_engine").write_text("no key")
+    (home / "adc.json").write_text("{}")
+
+    found_, code = look(tpuctl, GOOGLE_APPLICATION_CREDENTIALS=str(home / "adc.json"), SSH_AUTH_SOCK="/nowhere")
+
+    assert (code, {"TPU916", "TPU917", "TPU921"} & found_.keys()) == (0, set())
+    assert found_["TPU915"][0] == "note"
+
+
+def test_without_an_account_and_a_network_it_is_useful(alone: Console) -> None:
+    out, err, code = alone("doctor")
+
+    lines = [line.split("\t")[:2] for line in out.splitlines()]
+    assert code == 9
+    assert [id_ for level, id_ in lines if level == "error"] == ["TPU921", "TPU933"]
+    assert {id_ for level, id_ in lines if level == "unknown"} == {"TPU934", "TPU941"}
+    assert "log in: `gcloud auth application-default login`" in out
+    assert "through the proxy http://127.0.0.1:9" in out
+    assert err.splitlines()[-1].startswith("2 errors, 2 warnings, 2 unknown, ")
+    assert {line.split("\t")[1] for line in alone("doctor", "--all")[0].splitlines()} >= {"TPU901", "TPU903", "TPU908"}
+
+
+def test_without_ssh_and_gcloud(alone: Console) -> None:
+    found_, code = look(alone, PATH="/nowhere")
+
+    assert (code, found_["TPU904"][0]) == (9, "warning")
+    out, _, _ = alone("doctor", "-o", "json", PATH="/nowhere")
+    missing = [(level, text) for id_, level, text in found(out) if id_ == "TPU907"]
+    assert missing == [
+        ("error", "`ssh` is not on PATH"),
+        ("error", "`ssh-keygen` is not on PATH"),
+        ("warning", "`scp` is not on PATH"),
+        ("note", "`rsync` is not on PATH"),
+        ("note", "`ssh-add` is not on PATH"),
+    ]
+
+
+def gcloud_of(root: Path, *, version: str, disable_updater: bool) -> None:
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "gcloud").write_text("#!/bin/sh\nexit 1\n")
+    (root / "bin" / "gcloud").chmod(0o755)
+    (root / "VERSION").write_text(f"{version}\n")
+    about = root / "lib" / "googlecloudsdk" / "core"
+    about.mkdir(parents=True)
+    (about / "config.json").write_text(json.dumps({"disable_updater": disable_updater}))
+
+
+def test_the_version_of_gcloud_is_read_and_gcloud_not_started(alone: Console, tmp_path: Path) -> None:
+    gcloud_of(tmp_path / "sdk", version="400.0.0", disable_updater=True)
+    path = f"{tmp_path / 'sdk' / 'bin'}:{alone.environ['PATH']}"
+
+    out, _, _ = alone("doctor", "-o", "json", "--all", PATH=path)
+
+    told = {one["id"]: one["text"] for one in json.loads(out)["findings"]}
+    assert told["TPU904"].startswith("gcloud 400.0.0 is older than 528.0.0")
+    assert told["TPU905"].endswith("it is updated by whatever has installed it")
+    assert json.loads(out)["surroundings"]["gcloud"] == "400.0.0"
+
+
+def test_a_broken_file_of_settings_is_named_and_nobody_is_called(alone: Console) -> None:
+    (alone.folder / "tpuctl.yaml").write_text("zoen: here\n")
+
+    found_, code = look(alone)
+
+    assert code == 9
+    assert found_["TPU945"] == ("error", f"{alone.folder}/tpuctl.yaml line 1: unknown key `zoen`")
+    assert {"TPU933", "TPU931", "TPU924"} & found_.keys() == set()
+    assert found_["TPU941"][1].endswith("the settings cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("environ", "id_", "level", "text"),
+    [
+        ({"HTTPS_PROXY": "socks5://h:1"}, "TPU931", "error", "`socks5`"),
+        ({"HTTPS_PROXY": "http://h:x"}, "TPU931", "error", "the proxy's URL cannot be read"),
+        (
+            {"https_proxy": NOWHERE, "HTTPS_PROXY": "http://127.0.0.1:8"},
+            "TPU931",
+            "note",
+            "`HTTPS_PROXY` names another",
+        ),
+        ({"TPUCTL_TIMEOUT": "soon"}, "TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `soon`"),
+        ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only for this machine"),
+        ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "nothing reads `TPUCTL_PROJETC`"),
+        ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`deaktiviert`"),
+        ({"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "/nowhere.pem"}, "TPU935", "error", "there is no such file"),
+        ({"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}, "TPU906", "warning", "no configuration `work`"),
+        ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "there is no such key"),
+        ({"SSH_AUTH_SOCK": "/nowhere/agent"}, "TPU917", "note", "does not answer"),
+    ],
+)
+def test_a_variable_that_is_wrong(alone: Console, environ: dict[str, str], id_: str, level: str, text: str) -> None:
+    found_, _ = look(alone, **environ)
+
+    assert found_[id_][0] == level
+    assert text in found_[id_][1]
+
+
+def test_a_state_folder_that_is_none_and_a_journal_that_cannot_be_read(alone: Console, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "journal").write_text("no folder")
+    (tmp_path / "file").write_text("")
+
+    journal, _ = look(alone)
+    folder, code = look(alone, TPUCTL_STATE_DIR=str(tmp_path / "file"))
+
+    assert journal["TPU910"][0] == "warning"
+    assert (code, folder["TPU908"]) == (
+        9,
+        ("error", "the folder of what is remembered cannot be used: it is no folder"),
+    )
+
+
+def test_an_api_that_is_off_is_enabled_by_fix(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+
+    before, code = look(tpuctl)
+    _, err, _ = tpuctl("doctor", "--fix", "--yes", "--skip", "TPU908,TPU915,TPU918")
+    after, mended = look(tpuctl)
+
+    assert (code, before["TPU501"][0], mended, "TPU501" in after) == (9, "error", 0, False)
+    assert "done: gcloud services enable tpu.googleapis.com --project=sandbox" in err.splitlines()
+
+
+@one_face
+def test_a_project_without_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.add_project(sandbox.world, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
+    provision.set_billing(sandbox.world, enabled=False)
+
+    out, _, code = tpuctl("doctor", "-o", "json")
+
+    assert code == 9
+    assert [(id_, level) for id_, level, _ in found(out) if level in {"error", "warning"}] == [
+        ("TPU502", "error"),
+        ("TPU941", "error"),
+        ("TPU941", "warning"),
+    ]
+
+
+def test_an_endpoint_whose_time_is_another(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
+    """The endpoint is this machine's, so that nothing is refused for it: it is only told."""
+    with serve(sandbox.world) as server:
+        server.start()
+        admin.advance(sandbox.world, timedelta(minutes=10))
+        given = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "sandbox"}
+        found_, _ = look(replace(alone, clock=clock), **given)
+
+    assert found_["TPU934"][0] == "note"
+    assert "10m behind that of the endpoint" in found_["TPU934"][1]
+
+
+def test_an_endpoint_where_nobody_listens(alone: Console) -> None:
+    found_, code = look(alone, TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
+
+    assert (code, found_["TPU933"]) == (9, ("error", "no answer: 127.0.0.1 cannot be reached: Connection refused"))
+    assert found_["TPU941"][1].endswith("the cloud was not reached")
+
+
+@one_face
+def test_a_known_finding_is_skipped_and_a_strict_look_fails(tpuctl: Console, sandbox: Sandbox) -> None:
+    provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
+
+    assert tpuctl("doctor", "--skip", "tpu501")[2] == 0
+    assert tpuctl("doctor", "--skip", "tpu501", "--strict")[2] == 9
+    assert tpuctl("doctor", "--skip", "TPU9001")[1].splitlines() == [
+        "error: `--skip TPU9001`: there is no such finding",
+        "  hint: did you mean `TPU901`?",
+    ]
+    assert tpuctl("doctor", "--skip", "TPU955,all")[2] == 0
+
+
+@one_face
+def test_a_node_that_is_not_there_ends_it_after_what_was_found(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "demo")
+
+    out, err, code = tpuctl("doctor", "dmeo")
+
+    assert (code, "TPU948" in out) == (3, True)
+    assert "error: no node `dmeo` in any zone of project sandbox" in err.splitlines()
+
+
+def test_the_json_is_that_of_check_with_the_surroundings(alone: Console) -> None:
+    said: dict[str, Any] = json.loads(alone("doctor", "-o", "json")[0])
+
+    assert list(said) == ["schemaVersion", "target", "surroundings", "summary", "findings"]
+    assert list(said["target"]) == ["project", "nodeId"]
+    assert said["summary"]["error"] == 2
+    assert alone("doctor", "-o", "name")[0].split()[:2] == ["TPU921", "TPU933"]

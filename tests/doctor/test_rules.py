@@ -1,0 +1,292 @@
+"""The rules about credentials, network, project and settings, each thing broken once, and the boundaries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.seen import ADC, FILE, GOOD, TPU, Said, said, with_
+from tpuctl.checkup.rules import RULES, judge
+from tpuctl.checkup.surroundings import Answer, Entry, Host, NoToken, Surroundings, Token
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import Level
+from tpuctl.settings import ConfigEntry, ConfigFile, Setting, Settings, Source, SourceKind
+
+
+def test_where_all_is_well_nothing_is_said_but_that() -> None:
+    assert said(GOOD) == []
+    assert {one.id for one in judge(GOOD)} >= {"TPU901", "TPU915", "TPU921", "TPU933", "TPU941", "TPU946"}
+
+
+@pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
+def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
+    """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
+    gap = Unknown("why")
+    unknown: dict[str, dict[str, Any]] = {
+        "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}},
+        "keys": {"public": gap, "derived": gap, "agent": gap},
+        "identity": {"file": gap, "token": gap},
+        "network": {"proxy": gap, "hosts": (Host(TPU, gap, gap),)},
+        "configuration": {"settings": gap},
+        "cloud": {"project": gap, "permissions": gap},
+    }
+    blind = {
+        "machine": {"TPU903", "TPU904", "TPU910"},
+        "keys": {"TPU916", "TPU917"},
+        "identity": {"TPU921"},
+        "network": {"TPU931", "TPU932", "TPU934"},
+        "configuration": {"TPU945"},
+        "cloud": {"TPU940", "TPU941"},
+    }
+    seen = with_(part, **unknown[part])
+    levels = {rule.id: {found.level for found in rule.judge(seen)} for rule in RULES}
+
+    assert {id_: levels[id_] for id_ in blind[part] if not levels[id_] or Level.OK in levels[id_]} == {}
+
+
+def refused(**fields: Any) -> Surroundings:
+    return with_("identity", token=Known(NoToken("why", ("do this",), "auth-grant-expired")), **fields)
+
+
+IDENTITY: list[tuple[Surroundings, Said]] = [
+    (with_("identity", needed=False, file=Absent(), token=None), []),
+    (
+        refused(file=Absent(), gcloud_account=None),
+        [("TPU921", "error", "nobody is logged in: there are no credentials on this machine")],
+    ),
+    (
+        refused(file=Absent()),
+        [
+            (
+                "TPU921",
+                "error",
+                "there is no file of credentials, and gcloud's login of `ada@example.com` gives no token: why",
+            )
+        ],
+    ),
+    (with_("identity", file=Absent()), []),
+    (
+        with_("identity", file=Absent(), token=Unknown("too slow")),
+        [
+            (
+                "TPU921",
+                "unknown",
+                "there is no file of credentials, and whether this machine or gcloud has any is not known: too slow",
+            )
+        ],
+    ),
+    (
+        with_("identity", file=Unknown("there is no `/x`"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None),
+        [
+            (
+                "TPU921",
+                "error",
+                "`GOOGLE_APPLICATION_CREDENTIALS` names a file that cannot be used: there is no `/x`",
+            )
+        ],
+    ),
+    (
+        with_("identity", file=Known(replace(FILE, entry=Entry(ADC, 0o644)))),
+        [("TPU922", "warning", "others may read the credentials (mode 0644)")],
+    ),
+    (
+        with_("identity", file=Known(replace(FILE, quota_project=None))),
+        [("TPU923", "warning", "the login names no quota project")],
+    ),
+    (with_("identity", file=Known(replace(FILE, quota_project=None)), quota_project="q"), []),
+    (with_("identity", file=Known(replace(FILE, quota_project=None, kind="service_account"))), []),
+    (refused(), [("TPU924", "error", "no access token can be had: why")]),
+    (
+        with_("identity", token=Unknown("too slow")),
+        [("TPU924", "unknown", "whether Google takes the credentials is not known: too slow")],
+    ),
+    (
+        with_("identity", token=Known(Token("ada@example.com", frozenset({"https://a/b"})))),
+        [("TPU924", "error", "the credentials of `ada@example.com` lack the scope `cloud-platform`")],
+    ),
+    (with_("identity", token=Known(Token())), []),
+    (
+        with_("identity", gcloud_account="bob@example.com"),
+        [("TPU925", "note", "tpuctl acts as `ada@example.com`, gcloud as `bob@example.com`")],
+    ),
+    (with_("identity", gcloud_account="ADA@example.com"), []),
+    (with_("identity", gcloud_account="bob@example.com", impersonated="sa@p.iam.gserviceaccount.com"), []),
+]
+
+
+def ahead(seconds: float, **fields: Any) -> Surroundings:
+    answer = Answer(404, timedelta(), timedelta(seconds=seconds))
+    return with_("network", hosts=(Host(TPU, None, Known(answer)),), **fields)
+
+
+NO_CLOCK = ("TPU934", "unknown", "whether the clock is right is not known: no host has answered with its time")
+CLOCK = "the clock of this machine is"
+LATE = Unknown("there was no answer within 4s", is_passing=True)
+NETWORK: list[tuple[Surroundings, Said]] = [
+    (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
+    (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
+    (
+        with_("network", proxy=Known("http://h:1"), bypassed=(TPU,)),
+        [("TPU931", "note", f"`NO_PROXY` leads past the proxy http://h:1 for {TPU}")],
+    ),
+    (with_("network", proxy=Known("http://h:1"), bypassed=("localhost:1",)), []),
+    (
+        with_("network", proxy=Known("http://h:1"), other_proxies=("HTTPS_PROXY",)),
+        [("TPU931", "note", "`HTTPS_PROXY` names another proxy, which is not used")],
+    ),
+    (
+        with_("network", hosts=(Host(TPU, Unknown("no such name"), Unknown("no such name")), Host("b", None, LATE))),
+        [
+            ("TPU932", "error", "the name cannot be resolved: no such name"),
+            ("TPU933", "unknown", "no answer: there was no answer within 4s"),
+            NO_CLOCK,
+        ],
+    ),
+    (
+        with_("network", hosts=tuple(Host(name, None, Unknown(f"{name} cannot be reached: refused")) for name in "ab")),
+        [("TPU933", "error", "no answer: cannot be reached: refused"), NO_CLOCK],
+    ),
+    (with_("network", hosts=()), [NO_CLOCK]),
+    (ahead(60), []),
+    (ahead(-60), []),
+    (ahead(61), [("TPU934", "warning", f"{CLOCK} 1m01s behind")]),
+    (ahead(-300), [("TPU934", "warning", f"{CLOCK} 5m ahead")]),
+    (ahead(-301), [("TPU934", "error", f"{CLOCK} 5m01s ahead")]),
+    (
+        ahead(301, is_local=True),
+        [
+            (
+                "TPU934",
+                "note",
+                f"{CLOCK} 5m01s behind that of the endpoint, which is on this machine and may have a time of its own",
+            )
+        ],
+    ),
+    (with_("network", ca_file=Entry(Path("/ca"), 0o644)), []),
+    (
+        with_("network", ca_file=Entry(Path("/ca"))),
+        [("TPU935", "error", "the authorities to trust cannot be read: there is no such file")],
+    ),
+]
+
+
+def lacking(*names: str) -> Surroundings:
+    held = frozenset(GOOD.cloud.wanted_permissions) - set(names)
+    return with_("cloud", permissions=Known(held))
+
+
+CLOUD: list[tuple[Surroundings, Said]] = [
+    (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
+    (
+        with_("cloud", unasked="nobody knows"),
+        [("TPU941", "unknown", "its APIs, its billing and what you may do in it were not looked at: nobody knows")],
+    ),
+    (
+        with_("cloud", permissions=LATE),
+        [("TPU941", "unknown", "what you may do in the project is not known: there was no answer within 4s")],
+    ),
+    (
+        lacking("tpu.nodes.list", "tpu.nodes.stop", "compute.projects.get"),
+        [
+            ("TPU941", "error", "you lack `tpu.nodes.list` in project `p`"),
+            ("TPU941", "warning", "you lack `tpu.nodes.stop` in project `p`"),
+            ("TPU941", "note", "you lack `compute.projects.get` in project `p`"),
+        ],
+    ),
+]
+
+
+def setting(key: str, value: str, kind: SourceKind, place: str) -> Known[Settings]:
+    return Known(Settings({key: Setting(value, Source(kind, place))}))
+
+
+USER_FILE = ConfigFile(Path("/c.yaml"), {"project": ConfigEntry("mine", 3)})
+BY_ENVIRONMENT = setting("project", "other", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT")
+
+
+def variables(**found: str) -> Surroundings:
+    return with_("configuration", variables=found)
+
+
+SANDBOX = (
+    "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are left alone"
+)
+CONFIGURATION: list[tuple[Surroundings, Said]] = [
+    (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
+    (variables(TPU_LOG_DIR="/tmp/logs"), []),
+    (
+        variables(TPU_LOG_DIR="deaktiviert"),
+        [("TPU912", "warning", "`TPU_LOG_DIR` is `deaktiviert`: neither a path nor the word `disabled`")],
+    ),
+    (
+        variables(TPU_STDERR_LOG_LEVEL="4"),
+        [("TPU912", "warning", "`TPU_STDERR_LOG_LEVEL` is `4`: not one of 0 to 3")],
+    ),
+    (
+        with_("configuration", settings=Unknown("/c.yaml line 1: unknown key `zoen`")),
+        [("TPU945", "error", "/c.yaml line 1: unknown key `zoen`")],
+    ),
+    (
+        with_("configuration", problems=("TPUCTL_TIMEOUT: `timeout` is `x`",)),
+        [("TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `x`")],
+    ),
+    (
+        with_("configuration", settings=BY_ENVIRONMENT, files=(USER_FILE,)),
+        [
+            (
+                "TPU946",
+                "note",
+                "`TPUCTL_PROJECT` sets `project` to `other`, and hides what stands in `/c.yaml` line 3",
+            )
+        ],
+    ),
+    (
+        with_(
+            "configuration",
+            settings=setting("project", "mine", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT"),
+            files=(USER_FILE,),
+        ),
+        [],
+    ),
+    (
+        with_("configuration", settings=setting("project", "x", SourceKind.FLAG, "--project"), files=(USER_FILE,)),
+        [],
+    ),
+    (variables(TPUCTL_PROJEKT=""), [("TPU947", "warning", "nothing reads `TPUCTL_PROJEKT`")]),
+    (variables(TPUCTL_PROJECT="", TPUCTL_STATE_DIR="", TPUCTL_NODE="", CLOUDSDK_CORE_PROJECT=""), []),
+    (
+        variables(CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://h/"),
+        [
+            (
+                "TPU947",
+                "note",
+                "`CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU` leads gcloud to http://h/, where tpuctl does not go",
+            )
+        ],
+    ),
+    (
+        with_("configuration", endpoint="https://h/"),
+        [("TPU948", "note", "calls go to `https://h/`, and not to Google")],
+    ),
+    (
+        with_(
+            "configuration", is_sandbox=True, settings=setting("sandbox", "1", SourceKind.ENVIRONMENT, "TPUCTL_SANDBOX")
+        ),
+        [
+            (
+                "TPU948",
+                "note",
+                SANDBOX,
+            )
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK, *CLOUD, *CONFIGURATION])
+def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+    assert said(seen) == expected

@@ -1,0 +1,229 @@
+"""The rules about this machine and its ssh key, each thing broken once, and the boundaries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Said, said, with_
+from tpuctl.checkup.rules import judge
+from tpuctl.checkup.surroundings import Entry, Gcloud, Program, Surroundings
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import AddToAgent, MakeSshKey, SetMode
+
+
+def on(year: int, month: int, day: int) -> Surroundings:
+    return replace(with_("machine", python=(3, 11, 7)), now=datetime(year, month, day, tzinfo=UTC))
+
+
+def gcloud(**fields: Any) -> Surroundings:
+    return with_("machine", gcloud=Known(replace(Gcloud("/g/bin/gcloud", "/g", Known("528.0.0")), **fields)))
+
+
+PYTHON = "`/py`, in the virtual environment `/venv`"
+MACHINE: list[tuple[Surroundings, Said]] = [
+    (with_("machine", python=(3, 10, 14)), [("TPU901", "error", f"Python 3.10.14 is older than 3.11: {PYTHON}")]),
+    (with_("machine", python=(3, 99, 0)), []),
+    (on(2027, 5, 2), []),
+    (on(2027, 5, 3), [("TPU901", "note", f"Python 3.11.7 gets no security fixes after 2027-10-31: {PYTHON}")]),
+    (on(2027, 10, 31), [("TPU901", "note", f"Python 3.11.7 gets no security fixes after 2027-10-31: {PYTHON}")]),
+    (on(2027, 11, 1), [("TPU901", "warning", f"Python 3.11.7 gets no security fixes since 2027-10-31: {PYTHON}")]),
+    (with_("machine", packages={"click": Known("8.1.8")}), []),
+    (
+        with_("machine", packages={"click": Known("8.1.7")}),
+        [("TPU903", "warning", "click 8.1.7 is older than 8.1.8")],
+    ),
+    (
+        with_("machine", packages={"click": Absent()}),
+        [("TPU903", "error", "the package `click` cannot be imported")],
+    ),
+    (with_("machine", gcloud=Absent()), [("TPU904", "note", "gcloud is not on PATH")]),
+    (
+        replace(with_("machine", gcloud=Absent()), identity=replace(GOOD.identity, file=Absent())),
+        [("TPU904", "warning", "gcloud is not on PATH")],
+    ),
+    (
+        gcloud(version=Known("527.9.9")),
+        [
+            (
+                "TPU904",
+                "note",
+                "gcloud 527.9.9 is older than 528.0.0, with which the commands that tpuctl prints were tried",
+            )
+        ],
+    ),
+    (gcloud(version=Known("528.0.1")), []),
+    (
+        gcloud(root=None, version=Unknown("why")),
+        [("TPU904", "unknown", "the version of `/g/bin/gcloud` could not be read: why")],
+    ),
+    (
+        with_("configuration", gcloud_entry=Entry(Path("/c"), 0o600, problem="you may not read it")),
+        [("TPU906", "warning", "the configuration `default` of gcloud cannot be read: you may not read it")],
+    ),
+    (with_("configuration", gcloud_entry=Entry(Path("/c"))), []),
+    (
+        with_(
+            "configuration",
+            gcloud_name="work",
+            gcloud_entry=Entry(Path("/c")),
+            variables={"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"},
+        ),
+        [("TPU906", "warning", "gcloud has no configuration `work`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names")],
+    ),
+    (with_("machine", programs={"ssh": Absent()}), [("TPU907", "error", "`ssh` is not on PATH")]),
+    (with_("machine", programs={"scp": Absent()}), [("TPU907", "warning", "`scp` is not on PATH")]),
+    (with_("machine", programs={"rsync": Absent()}), [("TPU907", "note", "`rsync` is not on PATH")]),
+    (with_("machine", programs={"ssh": Known(Program("/ssh", Known("OpenSSH_7.6p1")))}), []),
+    (
+        with_("machine", programs={"ssh": Known(Program("/ssh", Known("OpenSSH_7.5p1")))}),
+        [("TPU907", "warning", "`/ssh` is OpenSSH_7.5p1, older than OpenSSH 7.6")],
+    ),
+    (
+        with_("machine", folders={"state": Entry(Path("/s"), problem="it is no folder")}),
+        [("TPU908", "error", "the folder of what is remembered cannot be used: it is no folder")],
+    ),
+    (
+        with_("machine", folders={"config": Entry(Path("/s"), problem="it is no folder")}),
+        [("TPU908", "warning", "the folder of your settings cannot be used: it is no folder")],
+    ),
+    (
+        with_("machine", folders={"state": Entry(Path("/s"), 0o750)}),
+        [("TPU908", "note", "others may look into the folder of what is remembered (mode 0750)")],
+    ),
+    (with_("machine", bytes_left={"/s": 500 * MIB - 1}), [("TPU909", "warning", "499 MiB are left on its disk")]),
+    (with_("machine", bytes_left={"/s": 20 * MIB}), [("TPU909", "warning", "20 MiB are left on its disk")]),
+    (with_("machine", bytes_left={"/s": 20 * MIB - 1}), [("TPU909", "error", "19 MiB are left on its disk")]),
+    (with_("machine", journal=Unknown("why")), [("TPU910", "warning", "the journal cannot be read: why")]),
+    (with_("machine", journal=None), []),
+    (
+        with_("machine", encoding="ascii"),
+        [("TPU911", "note", "TERM is xterm, the language de_DE.UTF-8, written in ascii")],
+    ),
+    (with_("machine", encoding="UTF_8"), []),
+]
+LOCKED: dict[str, Any] = {"derived": Unknown("it has a passphrase"), "is_locked": True}
+NO_AGENT = "the key has a passphrase, and no agent holds it: "
+PAIR_UNKNOWN = (
+    "TPU916",
+    "unknown",
+    "whether both halves belong together is not known: the private one has a passphrase",
+)
+KEYS: list[tuple[Surroundings, Said]] = [
+    (
+        with_("keys", private=Entry(KEY, 0o640)),
+        [("TPU915", "error", "others may read the private key (mode 0640)")],
+    ),
+    (with_("keys", private=Entry(KEY, 0o400)), []),
+    (with_("keys", private=Entry(KEY, 0o644, is_own=False)), []),
+    (
+        with_("keys", private=Entry(KEY, 0o600, problem="it is a folder")),
+        [("TPU915", "error", "the private key cannot be read: it is a folder")],
+    ),
+    (
+        with_("keys", private=Entry(KEY), public=Absent(), derived=None),
+        [("TPU915", "note", "there is no ssh key yet; `tpuctl up` and `tpuctl ssh` make it when they need it")],
+    ),
+    (
+        with_("keys", private=Entry(KEY), public=Absent(), derived=None, home=None),
+        [("TPU915", "error", "there is no such key, and no agent holds it")],
+    ),
+    (with_("keys", private=Entry(KEY), derived=None, home=None, agent=Known(frozenset({LINE}))), []),
+    (
+        with_("keys", derived=Known(OTHER)),
+        [("TPU916", "error", "the public half does not belong to the private one")],
+    ),
+    (
+        with_("keys", public=Unknown("it is no public key")),
+        [("TPU916", "error", "the public half cannot be used: it is no public key")],
+    ),
+    (with_("keys", public=Absent()), []),
+    (
+        with_("keys", derived=Unknown("invalid format")),
+        [("TPU916", "error", f"`{KEY}` is no private key that can be used: invalid format")],
+    ),
+    (
+        with_("keys", derived=Unknown("it says nothing", is_passing=True)),
+        [("TPU916", "unknown", f"`{KEY}` is no private key that can be used: it says nothing")],
+    ),
+    (with_("keys", **LOCKED), [PAIR_UNKNOWN, ("TPU917", "warning", f"{NO_AGENT}there is no agent")]),
+    (with_("keys", **LOCKED, agent=Known(frozenset({LINE}))), []),
+    (
+        with_("keys", **LOCKED, agent=Known(frozenset({OTHER}))),
+        [PAIR_UNKNOWN, ("TPU917", "warning", f"{NO_AGENT}an agent answers and holds 1 key")],
+    ),
+    (
+        with_("keys", **LOCKED, public=Absent()),
+        [
+            ("TPU916", "error", "there is no public half, and the private one has a passphrase"),
+            ("TPU917", "warning", f"{NO_AGENT}there is no agent"),
+        ],
+    ),
+    (
+        with_("keys", agent=Unknown("nobody listens")),
+        [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: nobody listens")],
+    ),
+    (with_("keys", folder=Entry(KEY.parent, 0o755)), [("TPU918", "note", "others may look into it (mode 0755)")]),
+    (with_("keys", folder=Entry(KEY.parent, 0o770)), [("TPU918", "warning", "others may write to it (mode 0770)")]),
+    (
+        with_("keys", known_hosts=(Entry(Path("/h/known"), 0o664),)),
+        [("TPU918", "warning", "others may write to it (mode 0664)")],
+    ),
+    (
+        with_("keys", known_hosts=(Entry(Path("/h/known"), 0o600, problem="it is a folder"),)),
+        [("TPU918", "warning", "it cannot be used: it is a folder")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
+def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+    assert said(seen) == expected
+
+
+def test_gcloud_of_a_package_manager_is_updated_by_that() -> None:
+    texts = [
+        one.found.text
+        for packaging in (None, "apt", "snap", "other")
+        for one in judge(gcloud(packaging=packaging))
+        if one.id == "TPU905"
+    ]
+
+    off = "gcloud's component manager is switched off; it is updated by"
+    assert texts == [
+        "gcloud updates itself: `gcloud components update`",
+        f"{off} `sudo apt-get update && sudo apt-get install --only-upgrade google-cloud-cli`",
+        f"{off} `sudo snap refresh google-cloud-cli`",
+        f"{off} whatever has installed it",
+    ]
+
+
+def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
+    seen = replace(
+        with_("machine", folders={"state": Entry(Path("/s"), 0o755)}),
+        keys=replace(GOOD.keys, private=Entry(KEY, 0o644), folder=Entry(KEY.parent, 0o777)),
+        identity=replace(GOOD.identity, file=Known(replace(FILE, entry=Entry(ADC, 0o666)))),
+    )
+    locked, missing = with_("keys", **LOCKED), with_("keys", private=Entry(KEY), public=Absent(), derived=None)
+
+    changes = [
+        remedy.change
+        for each in (seen, locked, missing)
+        for one in judge(each)
+        for remedy in one.found.remedies
+        if remedy.change is not None
+    ]
+
+    assert changes == [
+        SetMode("/s", 0o700),
+        SetMode(str(KEY), 0o600),
+        SetMode(str(KEY.parent), 0o700),
+        SetMode(str(ADC), 0o600),
+        AddToAgent(str(KEY)),
+        MakeSshKey("/h"),
+    ]
+    assert [change.command for change in changes][1::3] == [f"chmod 600 {KEY}", f"ssh-add {KEY}"]

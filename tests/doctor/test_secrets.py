@@ -1,0 +1,161 @@
+"""`tpuctl doctor` on files of credentials and keys that are broken or open to others, and what `--fix` makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console
+from tests.doctor.told import found, look, make_key
+
+
+def credentials(home: Path, **about: object) -> Path:
+    path = home / "login.json"
+    path.write_text(json.dumps(about))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "there is no `{path}`"),
+        ("no json", "`{path}` holds no credentials"),
+        ("[1]", "`{path}` holds no credentials"),
+        ('{"type": 1}', "`{path}` holds no credentials"),
+        ("[" * 100_000, "`{path}` holds no credentials"),
+    ],
+)
+def test_a_file_of_credentials_that_is_none(alone: Console, text: str | None, told: str) -> None:
+    path = Path(alone.environ["HOME"]) / "login.json"
+    if text is not None:
+        path.write_text(text)
+
+    found_, code = look(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
+
+    start = "`GOOGLE_APPLICATION_CREDENTIALS` names a file that cannot be used: "
+    assert (code, found_["TPU921"]) == (9, ("error", start + told.format(path=path)))
+    assert "TPU924" not in found_
+
+
+def test_a_login_that_others_may_read_and_that_names_no_quota_project(alone: Console) -> None:
+    """Whether Google takes it is not known: the proxy keeps it from being asked. `--fix` mends the mode and nothing else."""
+    home = Path(alone.environ["HOME"])
+    path = credentials(home, type="authorized_user", client_id="i", client_secret="s", refresh_token="very-secret")
+    path.chmod(0o644)
+    given = {"GOOGLE_APPLICATION_CREDENTIALS": str(path)}
+
+    before, _ = look(alone, **given)
+    mended = replace(alone, environ={**alone.environ, **given})
+    out, err, code = mended("doctor", "--fix", "--yes", "-o", "json")
+
+    assert {id_: level for id_, (level, _) in before.items() if id_.startswith("TPU92")} == {
+        "TPU922": "warning",
+        "TPU923": "warning",
+        "TPU924": "unknown",
+    }
+    assert {id_ for id_, _, _ in found(out)} >= {"TPU923", "TPU924"}
+    assert {"TPU922"} & {id_ for id_, _, _ in found(out)} == set()
+    assert (code, f"done: chmod 600 {path}" in err, path.stat().st_mode & 0o777) == (9, True, 0o600)
+    assert "very-secret" not in out + err
+
+
+def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> None:
+    """Its token is taken as it is, where Google cannot be asked about it; one that gcloud does not give is told."""
+    programs = tmp_path / "programs"
+    gcloud = programs / "gcloud"
+    gcloud.write_text("#!/bin/sh\necho very-secret\n")
+    gcloud.chmod(0o755)
+    given = {"CLOUDSDK_CORE_ACCOUNT": "ada@example.com"}
+
+    out, err, _ = alone("doctor", "--all", CLOUDSDK_CORE_ACCOUNT="ada@example.com")
+    gcloud.write_text("#!/bin/sh\necho 'ERROR: some reason' >&2\nexit 1\n")
+    refused, code = look(alone, **given)
+
+    texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
+    assert texts["TPU921"] == "no file, but a login of `ada@example.com`"
+    assert texts["TPU924"].startswith("an access token can be had for ")
+    assert "very-secret" not in out + err
+    start = "there is no file of credentials, and gcloud's login of `ada@example.com` gives no token: "
+    assert (code, refused["TPU921"][1].startswith(start)) == (9, True)
+    assert "some reason" in refused["TPU921"][1]
+
+
+def break_mode(pair: Path) -> None:
+    pair.chmod(0o640)
+
+
+def break_folder(pair: Path) -> None:
+    pair.parent.chmod(0o777)
+
+
+def swap_public_half(pair: Path) -> None:
+    make_key(pair.parent / "other").with_suffix(".pub").replace(pair.with_suffix(".pub"))
+
+
+def garble_public_half(pair: Path) -> None:
+    pair.with_suffix(".pub").write_text("nonsense\n")
+
+
+def garble(pair: Path) -> None:
+    pair.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nnonsense\n")
+
+
+def lock(pair: Path) -> None:
+    pair.unlink()
+    make_key(pair, passphrase="open sesame")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda _: None, {}),
+        (break_mode, {"TPU915": "error"}),
+        (break_folder, {"TPU918": "warning"}),
+        (swap_public_half, {"TPU916": "error"}),
+        (garble_public_half, {"TPU916": "error"}),
+        (garble, {"TPU916": "error"}),
+        (lock, {"TPU916": "unknown", "TPU917": "warning"}),
+    ],
+)
+def test_a_key_pair_that_is_not_sound(
+    alone: Console, pair: Path, damage: Callable[[Path], None], expected: dict[str, str]
+) -> None:
+    damage(pair)
+
+    found_, _ = look(alone)
+
+    told = {id_: level for id_, (level, _) in found_.items() if "TPU915" <= id_ <= "TPU918"}
+    assert told == expected
+
+
+def test_what_is_open_to_others_is_closed_after_asking(alone: Console, pair: Path) -> None:
+    break_mode(pair)
+    break_folder(pair)
+    fix = ("doctor", "--fix", "--skip", "TPU908")
+
+    _, _, unasked = alone(*fix)
+    _, refused, _ = alone(*fix, stdin="n\n")
+    kept = pair.stat().st_mode & 0o777
+    _, err, code = alone(*fix, stdin="y\n")
+
+    assert (kept, refused.splitlines()[-1]) == (0o640, "do these? [y/N] nothing was changed")
+    assert [line[line.index("done: ") :] for line in err.splitlines() if "done: " in line] == [
+        f"done: chmod 600 {pair}",
+        f"done: chmod 700 {pair.parent}",
+    ]
+    assert (pair.stat().st_mode & 0o777, pair.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert (unasked, code) == (2, 9)
+
+
+def test_a_key_that_is_missing_is_made(alone: Console) -> None:
+    _, err, _ = alone("doctor", "--fix", "--yes", LOGNAME="ada")
+    path = Path(alone.environ["HOME"]) / ".ssh" / "google_compute_engine"
+
+    assert "done: tpuctl ssh-key renew" in err.splitlines()
+    assert (path.stat().st_mode & 0o777, path.with_suffix(".pub").is_file()) == (0o600, True)
+    assert "TPU915" not in look(alone)[0]

@@ -1,0 +1,33 @@
+"""What `tpuctl doctor` tells, read back; and keys that it is to look at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tests.conftest import Console
+
+# Nothing listens there: whatever is sent to Google's hosts ends on this machine.
+NOWHERE = "http://127.0.0.1:9"
+
+
+def make_key(path: Path, *, passphrase: str = "") -> Path:
+    """Make a key pair; the name that ssh-keygen writes into it does not matter."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "", "-f", path], check=True)
+    return path
+
+
+def found(out: str) -> Iterator[tuple[str, str, str]]:
+    """Yield id, level and text of what is not ok."""
+    for one in json.loads(out)["findings"]:
+        if one["level"] != "ok":
+            yield one["id"], one["level"], one["text"]
+
+
+def look(console: Console, *arguments: str, **environ: str) -> tuple[dict[str, tuple[str, str]], int]:
+    """Return level and text of what is not ok by its id, and the exit code."""
+    out, _, code = replace(console, environ={**console.environ, **environ})("doctor", "-o", "json", *arguments)
+    return {id_: (level, text) for id_, level, text in found(out)}, code
