@@ -79,11 +79,18 @@ class Console:
     shows_ids: bool = False
 
     def __call__(
-        self, *arguments: str, terminal: bool = False, stdin: str | None = None, width: int = 160, **environ: str
+        self,
+        *arguments: str,
+        terminal: bool = False,
+        stdin: str | None = None,
+        piped: str = "",
+        width: int = 160,
+        **environ: str,
     ) -> Result:
+        """Run it; a person types `stdin` at a terminal, or a program has `piped` something into it."""
         stdout, stderr = io.StringIO(), io.StringIO()
         streams = Streams(
-            io.StringIO(stdin or ""),
+            io.StringIO(stdin or piped),
             stdout,
             stderr,
             stdin_is_terminal=stdin is not None,

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 _PIECE: Final = 256 * 1024
 
 
-def read_file(path: Path) -> Seen:
-    """Return what a log file holds; `.gz` is unpacked on the way. Raises `InvalidInputError` where it cannot be read."""
+def read_file(path: Path, name: str) -> Seen:
+    """Return what a log file holds; `.gz` is unpacked on the way. `name` is how the user calls it.
+
+    Raises `InvalidInputError` where it cannot be read.
+    """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return read(stream)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InvalidInputError(
-            f"`{path}` cannot be read: {why.lower()}", hint="name a log file, or `-` for stdin"
+            f"`{name}` cannot be read: {why.lower()}", hint="name a log file, or `-` for stdin"
         ) from error
 
 

@@ -40,7 +40,7 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     \b
     Examples:
       tpuctl explain train.log
-      tpuctl logs trainer | tpuctl explain - --node trainer
+      tpuctl explain --node trainer < train.log
       tpuctl explain "Unable to enqueue when not opened"
       tpuctl explain capacity-zone
       tpuctl explain --topic batch-size

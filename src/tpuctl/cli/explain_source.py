@@ -89,7 +89,7 @@ def _read(app: App, files: tuple[str, ...]) -> tuple[Seen, bool]:
         if name == _STDIN:
             logs["stdin"], was_interrupted = _follow_stdin(app)
         else:
-            logs[name] = read_file(_path(app, name))
+            logs[name] = read_file(_path(app, name), name)
     if not any(seen.size for seen in logs.values()) and not was_interrupted:
         raise InvalidInputError(
             f"{', '.join(f'`{name}`' for name in logs)} is empty", hint="there is nothing to explain"

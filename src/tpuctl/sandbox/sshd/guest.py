@@ -154,6 +154,25 @@ _TMUX = """\
 exec {tmux} -L {server} "$@"
 """
 
+# What else a look into a worker asks: what lies in `.tpu/said` is told in place of this machine's, so that it can be rehearsed.
+_DMESG = """\
+#!/bin/sh
+[ ! -f {devices}/said/dmesg ] || cat {devices}/said/dmesg
+"""
+
+_TIMEDATECTL = """\
+#!/bin/sh
+cat {devices}/said/timedatectl 2>/dev/null || echo NTPSynchronized=yes
+"""
+
+_DF = """\
+#!/bin/sh
+case " $* " in *" -i "*) told={devices}/said/df-inodes ;; *) told={devices}/said/df ;; esac
+[ ! -f "$told" ] || exec cat "$told"
+PATH=${{PATH#{programs}:}}
+exec df "$@"
+"""
+
 _REBOOT = """\
 #!/bin/sh
 exec {python} -P -m tpuctl.sandbox.sshd --reboot {world} {address}
@@ -169,6 +188,9 @@ _PROGRAMS = {
     "systemctl": _SYSTEMCTL,
     "journalctl": _JOURNALCTL,
     "reboot": _REBOOT,
+    "dmesg": _DMESG,
+    "timedatectl": _TIMEDATECTL,
+    "df": _DF,
 }
 
 

@@ -1,0 +1,256 @@
+"""Runs on a worker: tells of its disks, memory, log folder, variables, Pythons, TPU and clock, as one line of JSON.
+
+Nothing is changed and no framework is imported. What hangs (a dead network file system, a login shell) is left behind when its
+time is up: all programs are asked side by side. Each answer is bounded, and has its own failure. Files are looked for below
+$TPUCTL_DEVICE_ROOT; those of the kernel at their own place where that has none. It must run under Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from tpuctl.remote.onboard.python_packages import environments
+
+TYPE_CHECKING = False  # `typing` costs 5 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MARK = "tpuctl-examination "
+VARIABLES_MARK = "tpuctl-variables"
+# What one program may print, and how much of a value is told.
+MOST_PRINTED = 1 << 20
+LONGEST_TEXT = 4000
+LONGEST_VALUE = 300
+MOST_LINES = 10
+MOST_FILES = 20000
+MOST_JOBS = 5
+WALK = 2.0
+NAMES = (
+    *("TPU_LOG_DIR", "TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL", "TPU_MAX_LOG_SIZE_MB", "TF_CPP_MIN_LOG_LEVEL"),
+    *("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS"),
+    *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "PJRT_DEVICE", "XRT_TPU_CONFIG", "LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH"),
+    *("VIRTUAL_ENV", "CONDA_PREFIX"),
+)
+# Lines of the kernel's log about a process that was ended for want of memory [Linux source, mm/oom_kill.c and memcontrol.c].
+KILLED = re.compile(r"Out of memory: Kill|Memory cgroup out of memory|oom-kill:|oom_reaper: reaped")
+# As root where that needs no password; sudo keeps nothing of the environment.
+AS_ROOT = """\
+if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
+    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
+fi
+exec "$@"
+"""
+
+
+def examine(inspection: str, holders: str, patience: float) -> None:
+    """Print what there is to tell. `inspection` is a script for sh, `holders` a program for Python; both are run here."""
+    began = time.time()
+    named = os.environ.get("TPUCTL_DEVICE_ROOT")
+    root = os.path.realpath(named) if named else ""
+    home = os.path.expanduser("~")
+    asked = ask_programs(inspection, holders, [root or "/", home, "/tmp"])  # noqa: S108  # where programs write
+    told: dict[str, Any] = {"version": 1, "began": began}
+    put(told, "memory", lambda: first_text(root, "/proc/meminfo")[:LONGEST_TEXT])
+    put(told, "uptime", lambda: first_text(root, "/proc/uptime").split()[0])
+    told["kernel"], told["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
+    jobs = job_variables(home)
+    said = gather(asked, patience)
+    put(told, "login", lambda: login_variables(said.pop("login")["out"]))
+    put(told, "killed", lambda: killed(said.pop("dmesg")))
+    told["session"], told["jobs"], told["said"] = wanted(os.environ), jobs, said
+    every = [*jobs, told["login"].get("ok", {}), told["session"]]
+    put(
+        told,
+        "logs",
+        lambda: log_folder(root, next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), None)),
+    )
+    places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
+    put(told, "environments", lambda: environments(root, home, places))
+    told["ended"] = time.time()
+    sys.stdout.write("\n" + MARK + json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+def put(told: dict[str, Any], name: str, find: Callable[[], Any]) -> None:
+    """Keep what was found under a name, or why it was not."""
+    try:
+        told[name] = {"ok": find()}
+    except Exception as error:  # noqa: BLE001  # one answer that fails must not take the others with it
+        told[name] = {"error": ("%s: %s" % (type(error).__name__, error))[:LONGEST_VALUE]}
+
+
+def ask_programs(inspection: str, holders: str, folders: list[str]) -> dict[str, Any]:
+    """Start all programs."""
+    python, shell = sys.executable or "python3", os.environ.get("SHELL") or "/bin/sh"
+    login = "printf '\\n%s\\n' %s; exec env -0" % ("%s", VARIABLES_MARK)
+    as_root = ["sh", "-c", AS_ROOT, "tpuctl"]
+    words = {
+        "inspection": (["sh", "-s"], inspection),
+        "holders": ([*as_root, python, "-IS", "-"], holders),
+        "space": (["df", "-P", "-k", *folders], ""),
+        "inodes": (["df", "-P", "-i", *folders], ""),
+        "dmesg": ([*as_root, "dmesg"], ""),
+        "synchronized": (["timedatectl", "show", "-p", "NTPSynchronized"], ""),
+        "login": ([shell, "-lc", login], ""),
+    }
+    return {name: start(*asked) for name, asked in words.items()}
+
+
+def start(words: list[str], text: str) -> Any:
+    """Start a program that reads a short text; return its process, or why there is none."""
+    environ = {**os.environ, "LC_ALL": "C"}
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return str(error.strerror)
+    try:
+        if process.stdin is not None:  # less than a pipe holds, so that this never waits
+            process.stdin.write(text.encode())
+            process.stdin.close()
+    except OSError:
+        pass
+    return process
+
+
+def gather(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return what each program printed and its exit code, none where it was ended because the time was up."""
+    until = time.monotonic() + seconds
+    printed = dict.fromkeys(asked, b"")
+    waiting = {one.stdout.fileno(): name for name, one in asked.items() if not isinstance(one, str)}
+    while waiting and time.monotonic() < until:
+        for file in select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))[0]:
+            name = waiting[file]
+            data = os.read(file, 1 << 16)
+            printed[name] += data
+            if not data or len(printed[name]) > MOST_PRINTED:
+                del waiting[file]
+    said: dict[str, Any] = {}
+    for name, one in asked.items():
+        if isinstance(one, str):
+            said[name] = {"code": 127, "out": one}
+            continue
+        code = None if name in waiting.values() or len(printed[name]) > MOST_PRINTED else finish(one)
+        if code is None:
+            end(one)
+        most = MOST_PRINTED if name in {"login", "dmesg"} else 16 * LONGEST_TEXT
+        said[name] = {"code": code, "out": printed[name][:most].decode("utf-8", "replace")}
+    return said
+
+
+def finish(process: Any) -> int | None:
+    """Return the exit code of a program that has closed its output."""
+    try:
+        return int(process.wait(1))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def end(process: Any) -> None:
+    """End a program and what it started. One of root's can only be left behind; it ends with its pipe."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(1)
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+
+
+def first_text(root: str, path: str) -> str:
+    """Return what is in a file of the kernel's, below the root where there is one."""
+    if root and os.path.exists(root + path):
+        path = root + path
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read(1 << 16)
+
+
+def wanted(environ: Any) -> dict[str, str]:
+    """Return the variables that TPU programs mind, and no others: the rest may hold secrets."""
+    return {name: environ[name][:LONGEST_VALUE] for name in NAMES if environ.get(name)}
+
+
+def login_variables(out: str) -> dict[str, str]:
+    """Return the variables of a login shell, after whatever its profile printed."""
+    _, marked, text = out.rpartition("\n%s\n" % VARIABLES_MARK)
+    if not marked:
+        raise ValueError("a login shell does not run commands: %s" % last_line(out))
+    pairs = [entry.partition("=") for entry in text.split("\0")]
+    return wanted({name: value for name, _, value in pairs})
+
+
+def last_line(text: str) -> str:
+    """Return the last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:LONGEST_VALUE] if lines else "no word"
+
+
+def job_variables(home: str) -> list[dict[str, str]]:
+    """Return the variables of running jobs of `tpuctl run`, the newest first; what cannot be read is left out."""
+    folder = os.path.join(home, ".tpuctl", "jobs")
+    found = []
+    try:
+        jobs = [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
+        jobs.sort(key=os.path.getmtime, reverse=True)
+    except OSError:
+        return []
+    for job in jobs:
+        try:
+            if os.path.exists(job + "/exit"):
+                continue
+            with open(job + "/pid", "rb") as file:
+                pid = int(file.read(64).split()[0])
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                entries = file.read(1 << 20).decode("utf-8", "replace").split("\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        found.append(wanted({name: value for name, _, value in (entry.partition("=") for entry in entries)}))
+        if len(found) == MOST_JOBS:
+            break
+    return found
+
+
+def killed(said: dict[str, Any]) -> dict[str, Any]:
+    """Return how many lines of the kernel's log tell of a process ended for want of memory, and the last of them."""
+    if said["code"] != 0:
+        raise ValueError(last_line(said["out"]))
+    lines = [line[:LONGEST_VALUE] for line in said["out"].splitlines() if KILLED.search(line)]
+    events = [line for line in lines if "Kill" in line or "out of memory" in line]
+    return {"count": len(events) or len(lines), "lines": lines[-MOST_LINES:]}
+
+
+def log_folder(root: str, named: str | None) -> dict[str, Any]:
+    """Return size and modes of the folder that libtpu writes its log to, which is below the root as the lock file is."""
+    path = named or "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
+    if not path.startswith("/"):  # below wherever the program is started, or libtpu's word for none
+        return {"path": path, "state": "relative", "bytes": 0, "files": 0, "isComplete": True}
+    place = root + path
+    above = os.path.dirname(place.rstrip("/")) or "/"
+    if not os.path.exists(place):
+        can_be_made = os.access(above, os.W_OK | os.X_OK)
+        state = "absent" if can_be_made else "refused" if os.path.isdir(above) else "lacks-parent"
+        return {"path": path, "state": state, "bytes": 0, "files": 0, "isComplete": True}
+    state = "writable" if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK) else "refused"
+    until, size, count = time.monotonic() + WALK, 0, 0
+    for folder, _, files in os.walk(place):
+        for name in files:
+            try:
+                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except OSError:
+                continue
+            count += 1
+        if count > MOST_FILES or time.monotonic() > until:
+            return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": False}
+    return {"path": path, "state": state, "bytes": size, "files": count, "isComplete": True}

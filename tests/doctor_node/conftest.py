@@ -1,0 +1,82 @@
+"""Workers that run here: what would go to them by ssh runs with a root, a home and programs of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tpu_files import Machine
+
+METADATA_LINE = "Metadata-Version: 2.1\n"
+ROOM = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 100 {0} 0 {0}% /\n"
+# Its kind of file systems has no inodes to run out of.
+INODES = "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/root 0 0 0 - /\n"
+
+
+class Worker(Machine):
+    """A folder that stands for a worker's root; `home` and `programs` lie beside it."""
+
+    def __init__(self, folder: Path, chips: int = 4) -> None:
+        super().__init__(folder / "root")
+        self.home, self.programs = folder / "home", folder / "programs"
+        self.home.mkdir()
+        self.programs.mkdir()
+        for chip in range(chips):
+            (self.root / f"dev/accel{chip}").touch()
+        self.uses(20)
+        self.says("dmesg", "")
+        self.says("timedatectl", "NTPSynchronized=yes\n")
+        self.says("cloud-init", "status: done\n")
+        self.write("proc/meminfo", "MemTotal:  1000 kB\nMemAvailable:  900 kB\n")
+        self.write("proc/uptime", "90000.0 1.0\n")
+
+    def says(self, program: str, text: str, code: int = 0) -> None:
+        """Let a program print this."""
+        path = self.programs / program
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\nexit {code}\n")
+        path.chmod(0o755)
+
+    def uses(self, percent: int) -> None:
+        """Let so much of the disk be used."""
+        path = self.programs / "df"
+        room, inodes = ROOM.format(percent), INODES
+        path.write_text(
+            f"#!/bin/sh\ncase \"$*\" in *-i*) printf '{inodes}' ;; *) printf '{room}' ;; esac\n".replace("%", "%%")
+        )
+        path.chmod(0o755)
+
+    def logs_in(self, lines: str) -> None:
+        """Let these shell lines come before what ssh brings."""
+        (self.root.parent / "login").write_text(lines)
+
+    def write(self, path: str, text: str) -> None:
+        """Put a file below the root."""
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def install(self, name: str, version: str, *requires: str, place: str = "venv") -> None:
+        """Let a package be installed in an environment in the home, as its metadata tell."""
+        where = self.home / place
+        folder = where / "lib/python3.10/site-packages" / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (where / "pyvenv.cfg").touch()
+        lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
+        (folder / "METADATA").write_text(f"{METADATA_LINE}{lines}\n")
+
+
+@pytest.fixture
+def workers(tmp_path: Path, fake_ssh: Callable[[str], None]) -> list[Worker]:
+    """Two workers; there is no third."""
+    found = [Worker(tmp_path / f"worker {number}") for number in range(2)]
+    cases = "".join(f"*@198.18.0.{number + 1}' '*) here='{one.root.parent}' ;; " for number, one in enumerate(found))
+    fake_ssh(
+        f"for line; do :; done; case \"$*\" in {cases} *) echo 'ssh: no route' >&2; exit 255 ;; esac\n"
+        "unset VIRTUAL_ENV\n"
+        'export TPUCTL_DEVICE_ROOT="$here/root" HOME="$here/home" PATH="$here/programs:$PATH" SHELL=/bin/sh\n'
+        '[ ! -f "$HOME/environment" ] || . "$HOME/environment"\n'
+        '[ ! -f "$here/login" ] || . "$here/login"\n'
+        'exec sh -c "$line"'
+    )
+    return found

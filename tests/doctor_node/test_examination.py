@@ -1,0 +1,242 @@
+"""The program that looks into a worker, run for real on a folder that stands for one, and how strictly its answer is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor_node.conftest import Worker
+from tests.tpu_files import running
+from tpuctl.checkup.worker_facts import (
+    Disk,
+    Ended,
+    Examination,
+    Hold,
+    HolderSeen,
+    Kills,
+    LogFolder,
+    LogState,
+    Memory,
+    Package,
+    PythonEnvironment,
+    Variables,
+)
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.readiness import Startup
+from tpuctl.remote import examination
+from tpuctl.remote.onboard import bootstrap
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def look(worker: Worker, **environ: str) -> tuple[dict[str, Any], Examination]:
+    """Run the program on a worker; return what it told, as it came and as it is read."""
+    line, program = examination.bootstrapped(timedelta(seconds=5))
+    clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
+    paths = {
+        "TPUCTL_DEVICE_ROOT": str(worker.root),
+        "HOME": str(worker.home),
+        "PATH": f"{worker.programs}:{os.environ['PATH']}",
+        "SHELL": "/bin/sh",
+    }
+    before = datetime.now(UTC)
+    done = subprocess.run(
+        ["sh", "-c", line], input=program.encode(), capture_output=True, env=clean | paths | environ, check=True
+    )
+    (text,) = [one for one in done.stdout.decode().splitlines() if one.startswith("tpuctl-examination ")]
+    text = text.removeprefix("tpuctl-examination ")
+    told = examination.read(text, before, datetime.now(UTC))
+    assert isinstance(told, Known)
+    return json.loads(text), told.value
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
+
+
+def test_a_healthy_worker_tells_all_of_itself(worker: Worker) -> None:
+    _, told = look(worker)
+
+    assert told.disks == Known((Disk("/", 102400, 0, 20),))
+    assert told.logs == Known(LogFolder("/tmp/tpu_logs", LogState.ABSENT, 0, 0, is_complete=True))
+    assert told.memory == Known(Memory(1024000, 921600))
+    assert told.uptime == Known(timedelta(seconds=90000))
+    assert told.kills == Known(Kills(0))
+    assert told.hold == Known(Hold(hidden=told.hold.value.hidden if isinstance(told.hold, Known) else -1))
+    assert (told.chips, told.ended) == (Known(4), Known(Ended(Startup.DONE)))
+    assert (told.variables, told.environments) == (Known(Variables()), Known(()))
+    assert told.is_synchronized == Known(value=True)
+    assert (told.kernel, told.offset.low <= timedelta() <= told.offset.high) == (os.uname().release, True)
+
+
+def test_what_is_broken_is_told(worker: Worker) -> None:
+    worker.says("dmesg", "[1] Out of memory: Killed process 7 (python3)\n[2] oom_reaper: reaped process 7\n")
+    worker.says("timedatectl", "NTPSynchronized=no\n")
+    worker.says("cloud-init", "status: error\n")
+    worker.write("tmp/tpu_logs/tpu_driver.INFO", "x" * 5000)
+    (worker.root / "dev/accel3").unlink()
+    worker.lock_file.touch()
+
+    with running("sleep", "60", path=worker.root / "dev" / "accel0") as process:
+        _, told = look(worker)
+
+    assert told.kills == Known(Kills(1, "[2] oom_reaper: reaped process 7"))
+    assert (told.is_synchronized, told.chips) == (Known(value=False), Known(3))
+    assert told.ended == Known(Ended(Startup.FAILED, "cloud-init failed"))
+    assert isinstance(told.logs, Known)
+    assert (told.logs.value.state, told.logs.value.size >= 4096, told.logs.value.files) == (LogState.WRITABLE, True, 1)
+    assert isinstance(told.hold, Known)
+    (holder,) = told.hold.value.holders
+    assert (holder.pid, holder.name, told.hold.value.lock_owner) == (process.pid, "sleep", getuser())
+    assert holder == HolderSeen(process.pid, getuser(), "sleep", holder.age)
+
+
+def test_packages_are_read_from_their_metadata(worker: Worker) -> None:
+    worker.install("jax", "0.4.35", "jaxlib<=0.4.35,>=0.4.34", 'libtpu-nightly==0.1.dev1 ; extra == "tpu"', "numpy>=1")
+    worker.install("torch_xla", "2.5.0+libtpu")
+    worker.install("numpy", "2.0")
+    worker.install("flax", "0.10", place="work/.venv")
+    worker.install("tensorflow", "2.11.0", place="elsewhere")
+    system = worker.root / "usr/lib/python3/dist-packages/torch-2.5.0.dist-info"
+    system.mkdir(parents=True)
+
+    _, told = look(worker, VIRTUAL_ENV=str(worker.home / "work/.venv"))
+
+    assert told.environments == Known(
+        (
+            PythonEnvironment("system", "/usr", told.python.rpartition(".")[0], {"torch": Package("2.5.0")}),
+            PythonEnvironment("venv", "~/work/.venv", "3.10", {"flax": Package("0.10")}),
+            PythonEnvironment(
+                "venv",
+                "~/venv",
+                "3.10",
+                {
+                    "jax": Package(
+                        "0.4.35",
+                        ("jaxlib <=0.4.35,>=0.4.34", 'libtpu-nightly ==0.1.dev1 ; extra == "tpu"'),
+                    ),
+                    "torch-xla": Package("2.5.0+libtpu"),
+                },
+            ),
+            PythonEnvironment("venv", "~/elsewhere", "3.10", {"tensorflow": Package("2.11.0")}),
+        )
+    )
+
+
+def test_variables_of_the_session_of_login_shells_and_of_jobs_are_told_and_no_others(worker: Worker) -> None:
+    (worker.home / ".profile").write_text("export JAX_PLATFORMS=cpu TOKEN=secret; echo welcome\n")
+    job = worker.home / ".tpuctl/jobs/train.0"
+    job.mkdir(parents=True)
+    ended = worker.home / ".tpuctl/jobs/old.0"
+    ended.mkdir()
+    (ended / "exit").write_text("0")
+
+    with subprocess.Popen(["sleep", "60"], env={"TPU_LOG_DIR": str(worker.home), "PASSWORD": "secret"}) as process:
+        (job / "pid").write_text(f"{process.pid} 1")
+        raw, told = look(worker, PJRT_DEVICE="TPU")
+        process.kill()
+
+    session, login = {"PJRT_DEVICE": "TPU"}, {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "cpu"}
+    assert told.variables == Known(Variables(session, login, ({"TPU_LOG_DIR": str(worker.home)},)))
+    assert "secret" not in json.dumps(raw)
+    # That of the job is where libtpu's log is looked for.
+    assert told.logs == Known(LogFolder(str(worker.home), LogState.LACKS_PARENT, 0, 0, is_complete=True))
+
+
+def test_what_hangs_or_fails_takes_nothing_else_with_it(worker: Worker) -> None:
+    (worker.programs / "df").write_text("#!/bin/sh\nexec sleep 60\n")
+    worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
+    (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
+    (worker.home / ".profile").write_text("exit 3\n")
+    line, program = bootstrap("examination", "examine('exit 1', 'raise SystemExit(3)', 0.5)")
+
+    done = subprocess.run(
+        ["sh", "-c", line],
+        input=program,
+        capture_output=True,
+        check=True,
+        env={
+            **os.environ,
+            "HOME": str(worker.home),
+            "PATH": f"{worker.programs}:{os.environ['PATH']}",
+            "SHELL": "/bin/sh",
+        },
+    )
+    read = examination.read(done.stdout.decode().partition("tpuctl-examination ")[2], NOW, NOW)
+
+    assert isinstance(read, Known)
+    told = read.value
+    assert told.disks == Unknown("`df` did not end in time")
+    assert told.kills == Unknown("ValueError: dmesg: read kernel buffer failed: Operation not permitted")
+    assert told.hold == Unknown("`python3` failed: exit 3")
+    assert told.chips == Unknown("`sh` failed: exit 1")
+    assert told.is_synchronized == Absent("there is no `timedatectl`")
+    assert isinstance(told.memory, Known)
+    assert isinstance(told.variables, Known)
+    assert told.variables.value.login_unread == "ValueError: a login shell does not run commands: no word"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "its answer makes no sense: JSONDecodeError"),
+        ("[]", "its answer makes no sense: TypeError"),
+        ("{}", "its answer makes no sense: KeyError"),
+        ('{"version": 2}', "its answer is of version 2, which this tpuctl does not know"),
+        ('{"version": 1, "began": "x", "ended": 1}', "its answer makes no sense: ValueError"),
+        ('{"version": 1, "began": 1, "ended": 1, "kernel": 1}', "its answer makes no sense: TypeError"),
+        ('{"version": 1, "began": 1e400, "ended": 1}', "its answer makes no sense: OverflowError"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_unknown(text: str, expected: str) -> None:
+    assert examination.read(text, NOW, NOW) == Unknown(expected)
+
+
+def test_a_part_that_makes_no_sense_is_unknown_and_the_others_count() -> None:
+    told: dict[str, Any] = {
+        "version": 1,
+        "began": NOW.timestamp() + 5,
+        "ended": NOW.timestamp() + 6,
+        "kernel": "6\x1b[2J",
+        "python": "3.10",
+        "uptime": {"ok": "x"},
+        "logs": {"ok": {"path": "/x", "state": "new", "bytes": 1, "files": 1, "isComplete": True}},
+        "memory": {"error": "it is gone"},
+        "killed": {"ok": []},
+        "environments": {"ok": [{"kind": "venv"}]},
+        "said": {
+            "holders": {"code": 0, "out": "tpuctl-holders {}"},
+            "space": [],
+            "synchronized": {"code": 0, "out": ""},
+        },
+        "session": {"JAX_PLATFORMS": 1},
+        "login": {},
+        "jobs": [],
+    }
+
+    read = examination.read(json.dumps(told), NOW, NOW + timedelta(seconds=2))
+
+    assert isinstance(read, Known)
+    one = read.value
+    assert (one.kernel, one.offset.low, one.offset.high) == ("6 [2J", timedelta(seconds=4), timedelta(seconds=5))
+    senseless = "that part of the answer makes no sense: "
+    assert (one.uptime, one.logs) == (Unknown(senseless + "ValueError"), Unknown(senseless + "ValueError"))
+    assert (one.memory, one.kills) == (Unknown("it is gone"), Unknown(senseless + "TypeError"))
+    assert (one.environments, one.hold) == (Unknown(senseless + "KeyError"), Unknown(senseless + "KeyError"))
+    assert (one.disks, one.chips) == (Unknown(senseless + "TypeError"), Unknown(senseless + "KeyError"))
+    assert one.variables == Unknown(senseless + "TypeError")
+    # What is no version would go into a command that is advised.
+    packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
+    told["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
+    read = examination.read(json.dumps(told), NOW, NOW)
+    assert isinstance(read, Known)
+    assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": Package("1.0")}),))
+    assert one.is_synchronized == Unknown("`timedatectl` does not tell")
