@@ -168,6 +168,14 @@ def test_the_order_and_the_causes(sightings: tuple[Sighting, ...], expected: lis
     assert told(*sightings) == expected
 
 
+def test_a_program_only_contains_messages() -> None:
+    (one,) = conclude(replace(seen(sighting(DISK, place(5))), is_binary=True)).conclusions
+    assert (str(one.confidence), one.why) == (
+        "low",
+        "this is no text but a program or data, which may only contain the message",
+    )
+
+
 def test_chains_lead_to_the_first_cause() -> None:
     known = (sighting(UPLOAD, place(5)), sighting(FLUSH, place(6)), sighting(SOCKET, place(7)))
     assert told(*known) == [

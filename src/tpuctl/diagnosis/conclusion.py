@@ -32,6 +32,8 @@ _LOOK_FIRST: Final = MappingProxyType(
         CheckFirst.OTHER_WORKERS_LOG: "usually the sign of a failure on another worker: look at the others' logs first",
     }
 )
+_QUOTED: Final = "the log only quotes the message, as documentation, a search or a test does; it may not have happened"
+_NO_TEXT: Final = "this is no text but a program or data, which may only contain the message"
 _OF_THE_NODE: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST: Final = (Role.CAUSE, Role.SYMPTOM, Role.WRAPPER, Role.PROGRESS)
 
@@ -122,7 +124,7 @@ def conclude(seen: Seen, *, known: Mapping[str, str] = MappingProxyType({})) -> 
     told = [one for one in seen.sightings if one.message.role not in {Role.HARMLESS, Role.RECOVERY}]
     places = [place for one in told for place in (one.first, one.last)]
     story = _Story(
-        tuple(one for one in told if not one.is_quoted),
+        tuple(one for one in told if not (one.is_quoted or seen.is_binary)),
         tuple(one for one in seen.sightings if one.message.role is Role.RECOVERY and not one.is_quoted),
         is_timed=all(place.time for place in places) and len({_is_naive(place) for place in places}) == 1,
     )
@@ -135,7 +137,9 @@ def conclude(seen: Seen, *, known: Mapping[str, str] = MappingProxyType({})) -> 
             )
         else:
             conclusions.append(_judged(failure, story, over, known))
-    conclusions += [_quoted(one, known) for one in told if one.is_quoted]
+    why = _NO_TEXT if seen.is_binary else _QUOTED
+    doubtful = [_conclusion(one, Confidence.LOW, known) for one in told if one.is_quoted or seen.is_binary]
+    conclusions += [replace(one, why=why) for one in doubtful]
     return Explanation(
         tuple(sorted(_without_dangling(conclusions), key=story.rank)),
         tuple(harmless),
@@ -183,11 +187,6 @@ def _conclusion(sighting: Sighting, confidence: Confidence, known: Mapping[str, 
     if sighting.memory is not None:
         remedy = advice(sighting.memory) or remedy
     return Conclusion(sighting, confidence, message.said(message.meaning, facts), remedy)
-
-
-def _quoted(sighting: Sighting, known: Mapping[str, str]) -> Conclusion:
-    why = "the log only quotes the message, as documentation, a search or a test does; it may not have happened"
-    return replace(_conclusion(sighting, Confidence.LOW, known), why=why)
 
 
 def _was_over(over: Place) -> str:
