@@ -10,14 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import accuracy, cases, checks, remote, report, waiting
+from benchmarks import accuracy, cases, checks, explain, remote, report, waiting
 from benchmarks.cases import Stages
 from benchmarks.measurement import compare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES, *checks.NAMES, *accuracy.NAMES)
+_NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES, *checks.NAMES, *accuracy.NAMES, *explain.NAMES)
 _PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
@@ -42,7 +42,7 @@ def main() -> None:
             measured.append((case, costs))
             print("\n".join(report.lines(measured[-1:])), flush=True)
         for table in chain(
-            *(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote, checks, accuracy))
+            *(each.tables(Path(folder), tuple(asked.names)) for each in (waiting, remote, checks, accuracy, explain))
         ):
             tables.append(table)
             print("\n".join(table.lines()), flush=True)

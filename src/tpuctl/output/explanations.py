@@ -60,7 +60,7 @@ def page(explanation: Explanation, *, width: int, colored: bool) -> Iterator[str
             yield from _symptom(symptom, width=width, colored=colored)
         yield ""
     if explanation.harmless:
-        named = ", ".join(f"`{one.id}` ({_where_met(one.sighting)})" for one in explanation.harmless)
+        named = ", ".join(f"`{one.id}` ({_where_met(one)})" for one in explanation.harmless)
         yield from wrapped(f"harmless: {named}", first="", rest="  ", width=width)
 
 
@@ -75,7 +75,7 @@ def suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
 def failed_first(conclusion: Conclusion) -> str | None:
     """Return the worker that said it first, or the one that the message names; nothing where the log names none."""
     sighting = conclusion.sighting
-    told = sighting.facts.get("worker") or sighting.facts.get("task")
+    told = sighting.facts.get("worker") or _number(sighting.facts.get("task"))
     if told or not sighting.workers:
         return told or sighting.first.worker
     timed = [place.time for place in sighting.workers.values() if place.time is not None]
@@ -84,13 +84,18 @@ def failed_first(conclusion: Conclusion) -> str | None:
     return next(iter(sighting.workers))
 
 
+def _number(task: str | None) -> str | None:
+    """Return the worker's number that a task's name ends with, as in `/job:jax_worker/replica:0/task:37`."""
+    return task.rpartition(":")[2] if task else None
+
+
 def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
     sighting = conclusion.sighting
     sure = "" if conclusion.confidence is Confidence.HIGH else f"  ({conclusion.confidence} confidence)"
     style = _STYLES[conclusion.confidence]
     yield (
         styled(conclusion.id, style, colored=colored)
-        + styled(f"  {_where_met(sighting)}", "bold", colored=colored)
+        + styled(f"  {_where_met(conclusion)}", "bold", colored=colored)
         + sure
     )
     yield from wrapped(conclusion.meaning, first="  ", rest="  ", width=width)
@@ -118,7 +123,7 @@ def _symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[s
     sighting = conclusion.sighting
     head = styled(f"  symptom: {conclusion.id}", "yellow", colored=colored)
     repeats = _repeats(sighting)
-    yield f"{head}  {_where_met(sighting)}" + (f"  {repeats}" if repeats else "")
+    yield f"{head}  {_where_met(conclusion)}" + (f"  {repeats}" if repeats else "")
     yield from wrapped(conclusion.meaning, first="    ", rest="    ", width=width)
     # What it only may follow from must not hide what to do about it by itself.
     for line in conclusion.remedy if conclusion.confidence is not Confidence.HIGH else ():
@@ -135,11 +140,11 @@ def _root(conclusion: Conclusion, explanation: Explanation) -> str:
     return at.id
 
 
-def _where_met(sighting: Sighting) -> str:
-    first = sighting.first
+def _where_met(conclusion: Conclusion) -> str:
+    first, worker = conclusion.sighting.first, failed_first(conclusion)
     if not first.line:
         return first.text
-    parts = [_worker(first.worker) if first.worker else "", f"line {_numbered(first)}"]
+    parts = [_worker(worker) if worker else "", f"line {_numbered(first)}"]
     return ", ".join(part for part in parts if part)
 
 

@@ -1,0 +1,36 @@
+"""Read a log of any size in a process of its own; print its memory: `python -m benchmarks.explain_memory NAME BYTES`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+from benchmarks.explain_logs import LOGS, log
+from tpuctl.diagnosis.reader import LogReader
+
+_PIECE = 8_000_000
+
+
+def main(name: str, size: int) -> None:
+    """Read about so many bytes."""
+    reader = LogReader()
+    # The same piece again and again: only what the reader keeps is measured.
+    data = log(name, _PIECE) if name in LOGS else b"all in one line " * (_PIECE // 16)
+    before = _mebibytes()
+    started = time.process_time()
+    left = size
+    while left > 0:
+        for start in range(0, len(data), 1 << 18):
+            reader.feed(data[start : start + (1 << 18)])
+        left -= len(data)
+    reader.so_far()
+    print(json.dumps({"memory": _mebibytes(), "before": before, "seconds": time.process_time() - started}))
+
+
+def _mebibytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,143 @@
+"""What stands before a message: each form of header, with its worker and its time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from tpuctl.diagnosis.lines import is_counted, read_header, read_time, worker_of
+
+
+def _at(*parts: int, zone: timezone | None = None) -> datetime:
+    return datetime(*parts, tzinfo=zone)  # type: ignore[arg-type,misc]  # year, month, day and so on
+
+
+_NO_ZONE = _at(2025, 1, 10, 15, 2, 51)
+
+
+@pytest.mark.parametrize(
+    ("header", "worker", "time"),
+    [
+        ("", None, None),
+        # --- times
+        ("2025-01-10T15:02:51Z ", None, _at(2025, 1, 10, 15, 2, 51, zone=UTC)),
+        ("2025-01-10 15:02:51 ", None, _NO_ZONE),
+        ("2025-01-10 15:02:51.5: ", None, _at(2025, 1, 10, 15, 2, 51, 500000)),
+        ("[2025-01-10 15:02:51,143] ", None, _at(2025, 1, 10, 15, 2, 51, 143000)),
+        ("2025-01-10T15:02:51.1234567Z ", None, _at(2025, 1, 10, 15, 2, 51, 123456, zone=UTC)),
+        ("2025-01-10T15:02:51+05:30 ", None, _at(2025, 1, 10, 15, 2, 51, zone=timezone(timedelta(hours=5.5)))),
+        ("2025-01-10T15:02:51-0800 ", None, _at(2025, 1, 10, 15, 2, 51, zone=timezone(timedelta(hours=-8)))),
+        ("2025/01/10 15:02:51 ", None, _NO_ZONE),
+        ("2025-13-10 15:02:51 ", None, None),
+        # --- programs
+        ("2019-01-13 03:15:46.904944: W tensorflow/core/rpc/grpc.cc:349] ", None, _at(2019, 1, 13, 3, 15, 46, 904944)),
+        ("E0110 15:02:51.275101 1234 file.cc:12] ", None, None),
+        ("I0000 00:00:1649423660.000000 1924758 f236.cc:165] ", None, _at(2022, 4, 8, 13, 14, 20, zone=UTC)),
+        ("2025-01-10 15:02:51,000 - train.loop - ERROR - ", None, _NO_ZONE),
+        ("2025-01-10 15:02:51 ERROR ", None, _NO_ZONE),
+        ("2025-01-10 15:02:51 [INFO] ", None, _NO_ZONE),
+        ("WARNING:2025-01-10 15:02:51,000:jax._src.xla_bridge:940: ", None, _NO_ZONE),
+        ("INFO:tensorflow:", None, None),
+        ("WARNING:absl:", None, None),
+        ("Jan 10 15:02:51 t1v-n-abc-w-3 python[123]: ", "3", None),
+        ("Jan 10 15:02:51 laptop kernel: ", None, None),
+        ("[Fri Jan 10 15:02:51 2025] ", None, _NO_ZONE),
+        ("[ 1234.567890] ", None, None),
+        ("2025-01-10T15:02:51.000000000Z stdout F ", None, _at(2025, 1, 10, 15, 2, 51, zone=UTC)),
+        ("2025-01-10T15:02:51Z stderr F 2025-01-10 15:02:52 - a - INFO - ", None, _at(2025, 1, 10, 15, 2, 52)),
+        # --- workers
+        ("[worker 3] ", "3", None),
+        ("[worker-3] ", "3", None),
+        ("worker-3: ", "3", None),
+        ("Worker 12: ", "12", None),
+        ("w3| ", "3", None),
+        ("[trainer-3] ", "trainer-3", None),
+        ("t1v-n-0f1a2b3c-w-3 ", "3", None),
+        ("t1v-n-0f1a2b3c-w-3: ", "3", None),
+        ("(TrainWorker pid=123, ip=10.0.0.3) ", "10.0.0.3", None),
+        ("(pid=123) ", None, None),
+        ("[pod/train-job-3/main] ", "3", None),
+        ("train-3  | ", "train-3", None),
+        ("[rank3]:", "3", None),
+        ("[worker 3] 2025-01-10 15:02:51 ", "3", _NO_ZONE),
+        ("2025-01-10 15:02:51 [worker 3] ", "3", _NO_ZONE),
+        ("2025-01-10T15:02:51Z t1v-n-abc-w-7 python[1]: ", "7", _at(2025, 1, 10, 15, 2, 51, zone=UTC)),
+    ],
+)
+def test_a_header_is_read_and_the_message_begins_behind_it(
+    header: str, worker: str | None, time: datetime | None
+) -> None:
+    found = read_header(f"{header}Something: failed".encode(), counted=False)
+
+    assert (found.end, found.worker, found.time) == (len(header), worker, time)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR: (gcloud.compute.tpus.tpu-vm.ssh) Could not SSH",
+        "[1] 12345",
+        "3: item",
+        "[255].",
+        "ssh: connect to host 10.0.0.3 port 22: Connection timed out",
+        "RuntimeError: x",
+        "#0 0x7f00 in main",
+        "worker 3 failed",
+        "E tensor",
+        "[[node a]]",
+    ],
+)
+def test_what_is_no_header_belongs_to_the_message(line: str) -> None:
+    assert read_header(line.encode(), counted=False) == (0, None, None, b"")
+
+
+@pytest.mark.parametrize(("line", "worker"), [("[3] x", "3"), ("[12]  x", "12"), ("3: x", "3"), ("[03] x", "3")])
+def test_where_most_lines_begin_with_a_number_it_is_the_worker(line: str, worker: str) -> None:
+    assert read_header(line.encode(), counted=True).worker == worker
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["[0] a", "[1] b"], True),
+        (["[0] a"], True),
+        (["[0] a", "", "[1] b", "note"], True),
+        (["[0] a", "b", "c"], False),
+        (["0: a", "1: b"], True),
+        (["0: a"], False),
+        (["0: a", "1: b", "c"], False),
+        ([""], False),
+    ],
+)
+def test_numbers_are_workers_where_most_lines_have_one(lines: list[str], expected: bool) -> None:
+    assert is_counted([line.encode() for line in lines]) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "worker"),
+    [
+        ("t1v-n-abc-w-3", "", "3"),
+        ("t1v-n-abc-w-3.us-central2-b", "", "3"),
+        ("worker-4", "", "4"),
+        ("trainer-3", "named", "trainer-3"),
+        ("train-3", "pod", "3"),
+        ("laptop", "syslog", None),
+        ("7", "word", "7"),
+    ],
+)
+def test_the_worker_is_a_number_where_the_name_has_one(name: str, kind: str, worker: str | None) -> None:
+    assert worker_of(name, kind) == worker
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("2025-02-30 00:00:00", "iso"),
+        ("9" * 10 + ".1" * 2, "epoch"),
+        ("Feb 30 00:00:00 2025", "dmesg"),
+        ("soon", "iso"),
+    ],
+)
+def test_no_time_is_better_than_a_wrong_one(text: str, form: str) -> None:
+    assert read_time(text, form) is None
