@@ -152,7 +152,7 @@ def test_act_lets_unstick_show_what_holds_the_tpu(tpuctl: Console, sandbox: Sand
 def test_act_says_what_tpuctl_cannot_do(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     _, err, code = tpuctl("explain", "ValueError: No space left on device", "--node", "demo", "--act", "--yes")
-    assert (code, sandbox.changes()) == (2, [])
+    assert (code, sandbox.changes()) == (1, [])
     assert "error: tpuctl can do nothing itself about `disk-full`\n  hint: " in err
 
 
@@ -164,6 +164,16 @@ def test_nothing_that_is_known(offline: Console) -> None:
     out, _, code = offline("explain", "-", "-o", "json", piped=log)
     told = json.loads(out)
     assert (code, told["verdicts"], [place["line"] for place in told["suspicious"]]) == (1, [], [2])
+
+
+def test_a_word_that_may_have_been_meant_as_a_file(offline: Console) -> None:
+    assert offline("explain", "trainlog") == (
+        *(
+            "",
+            "warning: nothing that tpuctl knows is in this line\n`trainlog` is no file, so it was taken as a message\n",
+        ),
+        1,
+    )
 
 
 def test_what_is_harmless_is_said_to_be(offline: Console) -> None:
@@ -189,7 +199,7 @@ def test_files_are_one_log_each_named(offline: Console) -> None:
     first, second = verdicts(offline, "worker-0.log", "worker-1.log.gz")
     assert (first["id"], first["file"], first["first_line"], first["worker"]) == (
         *("disk-full", "worker-1.log.gz", 2),
-        "worker-1.log.gz",
+        "1",
     )
     assert (second["id"], second["symptom_of"]) == ("barrier-timeout", "disk-full")
 
@@ -202,7 +212,12 @@ def test_files_are_one_log_each_named(offline: Console) -> None:
         (["none.log"], "", "error: there is no file `none.log`\n  hint: name a log file, or `-` for stdin\n"),
         (["empty.log", "none"], "", "error: there is no file `none`\n  hint: name a log file, or `-` for stdin\n"),
         (["logs/none"], "", "error: there is no file `logs/none`\n  hint: name a log file, or `-` for stdin\n"),
-        (["folder"], "", "error: `folder` cannot be read: is a directory\n  hint: name a log file, or `-` for stdin\n"),
+        (
+            ["folder"],
+            "",
+            "error: `folder` cannot be read: is a directory\n  hint: name the files in it, as `folder/*`\n",
+        ),
+        ([""], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (["  "], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (["--act", "x y"], "", "error: `--act` needs to know the node\n  hint: name it with `--node NODE`\n"),
         (

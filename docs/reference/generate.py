@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
+import knowledge
 
-from tpuctl.checkup import node_equipment, node_rules, worker_machine, worker_tpu, worker_variables, worker_versions
-from tpuctl.checkup.rules import CHAPTERS, PROJECT_RULES
-from tpuctl.checkup.rules import RULES as CHECKUP_RULES
+from tpuctl.checkup.catalogue import CHAPTERS, OF_PROJECTS, OWN
 from tpuctl.cli.tree import root
 from tpuctl.errors import ExitCode
 from tpuctl.output.findings import SCHEMA_VERSION
 from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.preflight import ai_platform
-from tpuctl.preflight.ai_platform.judging import JobRule
 from tpuctl.preflight.findings import Level, Rule
 from tpuctl.preflight.rules import CATEGORIES, RULES
 from tpuctl.settings import SETTINGS, FileKind
@@ -161,7 +160,7 @@ an error a warning and a warning a note, and stops nothing.
 
 def _check_chapters() -> Iterator[str]:
     for prefix, category in CATEGORIES.items():
-        every: tuple[Rule | JobRule, ...] = (*RULES, *ai_platform.RULES)
+        every: tuple[Rule[Any], ...] = (*RULES, *ai_platform.RULES)
         rules = sorted((rule for rule in every if rule.id.startswith(prefix)), key=lambda rule: rule.id)
         if rules:
             yield f"## {category}\n\n"
@@ -242,12 +241,9 @@ With no zone, `tpuctl check` ranks zones instead:
 """
 
 
-_OF_NODES = (node_rules, node_equipment, worker_tpu, worker_machine, worker_variables, worker_versions)
-
-
 def doctor() -> str:
     """Return the page of what `tpuctl doctor` looks at."""
-    shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(PROJECT_RULES, key=lambda rule: rule.id))
+    shared = ", ".join(f"[{rule.id}](checks.md)" for rule in sorted(OF_PROJECTS, key=lambda rule: rule.id))
     return f"""{_NOTE}
 # What `tpuctl doctor` looks at
 
@@ -264,7 +260,7 @@ none, hands a key to the agent, and enables an API. It removes nothing.
 
 
 def _doctor_chapters() -> Iterator[str]:
-    every = sorted((*CHECKUP_RULES, *(rule for module in _OF_NODES for rule in module.RULES)), key=lambda rule: rule.id)
+    every = sorted(OWN, key=lambda rule: rule.id)
     starts = [*CHAPTERS, "TPU999"]
     for (start, title), end in zip(CHAPTERS.items(), starts[1:], strict=True):
         yield f"## {title}\n\n"
@@ -304,12 +300,19 @@ the fields that are described there, and beside them:
 | `sandbox` | boolean | true, and only there, where nothing is real |
 """
 
+
+def messages() -> str:
+    """Return the page of what `tpuctl explain` knows."""
+    return f"{_NOTE}\n{knowledge.messages()}"
+
+
 PAGES = {
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
     "checks.md": checks,
     "doctor.md": doctor,
+    "messages.md": messages,
 }
 
 

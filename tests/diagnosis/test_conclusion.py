@@ -221,8 +221,8 @@ def test_several_logs_are_one_story() -> None:
     conclusions = conclude(together(logs())).conclusions
     assert [(one.id, one.symptom_of) for one in conclusions] == [("disk", None), ("heartbeat", "disk")]
     heartbeat = conclusions[1].sighting
-    assert (heartbeat.count, list(heartbeat.workers)) == (3, ["worker-0.log", "worker-1.log"])
-    assert conclusions[0].sighting.first == replace(place(900), source="worker-1.log", worker="worker-1.log")
+    assert (heartbeat.count, list(heartbeat.workers)) == (3, ["0", "1"])
+    assert conclusions[0].sighting.first == replace(place(900), source="worker-1.log", worker="1")
 
 
 def test_a_wrapper_carries_nothing_from_another_file() -> None:

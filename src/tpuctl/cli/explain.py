@@ -12,6 +12,7 @@ from tpuctl.errors import ExitCode, InvalidInputError
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+    from tpuctl.cli.explain_source import Asked
     from tpuctl.diagnosis.explanation import Explanation
 
 # What `--topic` means where no topic is named: show which there are.
@@ -56,10 +57,10 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
         return show_topic(app, topic) if topic != _WHICH else show_topics(app)
     if act and node is None:
         raise InvalidInputError("`--act` needs to know the node", hint="name it with `--node NODE`")
-    from tpuctl.cli.explain_source import Asked, explain, what_was_asked  # noqa: PLC0415  # as above
+    from tpuctl.cli.explain_source import explain, is_id, what_was_asked  # noqa: PLC0415  # as above
 
     asked = what_was_asked(app, words)
-    if asked.kind is Asked.Kind.ID:
+    if is_id(asked):
         from tpuctl.cli.explain_topic import show_entry  # noqa: PLC0415  # as above
 
         return show_entry(app, asked.text, {"node": node} if node else {})
@@ -68,7 +69,7 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     if was_interrupted:
         return ExitCode.INTERRUPTED
     if not explanation.conclusions:
-        return _nothing(app, explanation)
+        return _nothing(app, explanation, asked)
     if act and node is not None:
         from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely asked for
 
@@ -91,7 +92,7 @@ def _show(app: App, explanation: Explanation) -> None:
         terminal.table((), list(explanations.rows(explanation)))
 
 
-def _nothing(app: App, explanation: Explanation) -> int:
+def _nothing(app: App, explanation: Explanation, asked: Asked) -> int:
     """Say that nothing was recognised, with the lines that look most like an error."""
     from tpuctl.output import explanations  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
@@ -101,9 +102,11 @@ def _nothing(app: App, explanation: Explanation) -> int:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
         terminal.note(f"nothing is wrong as far as tpuctl knows: what it recognised is harmless, or was over ({named})")
         return ExitCode.OK
-    count = f"{explanation.lines} line{'' if explanation.lines == 1 else 's'}"
+    count = "this line" if explanation.lines == 1 else f"these {explanation.lines} lines"
     about = " (it is no text)" if explanation.is_binary else ""
-    terminal.warn(f"nothing that tpuctl knows is in these {count}{about}")
+    terminal.warn(f"nothing that tpuctl knows is in {count}{about}")
+    if asked.text and not asked.text.count(" "):
+        terminal.note(f"`{asked.text}` is no file, so it was taken as a message")
     if explanation.suspicious and app.format is Format.TABLE:
         terminal.note("the lines that look most like an error:")
         terminal.names(explanations.suspects(explanation, colored=terminal.colors_out))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from tpuctl.diagnosis.explanation import Confidence
 from tpuctl.diagnosis.messages import Action
-from tpuctl.errors import (
+from tpuctl.errors import ConflictError, ExitCode, NodeNotFoundError, NodeNowhereError, NotConfirmedError, TpuctlError
     ConflictError,
     ExitCode,
-    InvalidInputError,
     NodeNotFoundError,
     NodeNowhereError,
     NotConfirmedError,
@@ -33,7 +32,7 @@ _ASK_THEMSELVES: Final = frozenset({"reset", "unstick"})
 
 
 def act_on(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
-    """Do the remedy of the first cause that tpuctl can do. Raises `InvalidInputError` where there is none.
+    """Do the remedy of the first cause that tpuctl can do. Raises `TpuctlError` where there is none.
 
     Making a node anew is only done where a look right before it shows that it is dead; a living one is left alone.
     """
@@ -54,7 +53,7 @@ def _first(explanation: Explanation) -> Conclusion:
         if is_sure and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
     told = explanation.conclusions[0]
-    raise InvalidInputError(
+    raise TpuctlError(
         f"tpuctl can do nothing itself about `{told.id}`", hint="\n".join(told.remedy) or "nothing needs to be done"
     )
 

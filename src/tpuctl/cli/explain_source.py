@@ -44,6 +44,11 @@ class Asked:
     files: tuple[str, ...] = ()
 
 
+def is_id(asked: Asked) -> bool:
+    """Tell whether it is an id."""
+    return asked.kind is Asked.Kind.ID
+
+
 def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
     """Return what the words stand for: files where there are such, an id where it looks like one, else a message.
 
@@ -54,7 +59,7 @@ def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
             hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
             raise InvalidInputError("explain what?", hint=hint)
         return Asked(Asked.Kind.FILES, files=(_STDIN,))
-    there = [word for word in words if word == _STDIN or _path(app, word).exists()]
+    there = [word for word in words if word == _STDIN or (word and _path(app, word).exists())]
     missing = [word for word in words if word not in there]
     if there and not missing:
         return Asked(Asked.Kind.FILES, files=words)

@@ -10,12 +10,14 @@ import functools
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.diagnosis.messages import Message, by_id, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from tpuctl.preflight.findings import Rule
 
 _EXIT = "exit-"
 
@@ -47,17 +49,6 @@ class Entry:
     title: str | None = None
     message: Message | None = None
     related: tuple[str, ...] = ()
-
-
-class _Rule(Protocol):
-    """What all rules have, of `check` and of `doctor`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def text(self) -> str: ...
 
 
 def look_up(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> Entry | None:
@@ -141,18 +132,8 @@ def _texts() -> Mapping[str, Mapping[str, Any]]:
 
 @functools.cache
 def _findings() -> Mapping[str, Entry]:
-    from tpuctl.preflight import ai_platform, rules  # noqa: PLC0415  # 60 ms, and only for the ids of findings
+    from tpuctl.checkup import catalogue  # noqa: PLC0415  # 60 ms, and only for the ids of findings
+    from tpuctl.preflight import ai_platform, rules  # noqa: PLC0415  # as above
 
-    known: tuple[_Rule, ...] = (*rules.RULES, *ai_platform.RULES, *_of_doctor())
+    known: tuple[Rule[Any], ...] = (*rules.RULES, *ai_platform.RULES, *catalogue.OWN)
     return {rule.id: Entry(rule.id, Origin.FINDING, rule.text, title=rule.title) for rule in known}
-
-
-def _of_doctor() -> Iterator[_Rule]:
-    """Yield the rules of `doctor`: each module of the package that has some lists them as `RULES`."""
-    from importlib import import_module  # noqa: PLC0415  # as above
-    from pkgutil import iter_modules  # noqa: PLC0415  # as above
-
-    from tpuctl import checkup  # noqa: PLC0415  # as above
-
-    for module in iter_modules(checkup.__path__, f"{checkup.__name__}."):
-        yield from getattr(import_module(module.name), "RULES", ())

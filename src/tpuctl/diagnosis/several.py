@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SUSPICIOUS_SHOWN: Final = 10
+# `run --log-dir` writes `worker-3.log`; a worker calls itself `t1v-n-1a2b3c4d-w-3`.
+_WORKER: Final = re.compile(r"(?:\bworker|-w)[-_.]?(?P<number>\d{1,5})(?!\d)")
 
 
 def together(logs: Mapping[str, Seen]) -> Seen:
-    """Return what was seen in several logs, by the name of each, as of one. A line that names no worker gets the log's name."""
+    """Return what was seen in several logs, by the name of each, as of one. A line without a worker gets that of the log."""
     found: dict[str, Sighting] = {}
     for name, seen in logs.items():
         for sighting in seen.sightings:
@@ -33,10 +36,13 @@ def together(logs: Mapping[str, Seen]) -> Seen:
 
 
 def _named(sighting: Sighting, name: str) -> Sighting:
-    def place(one: Place) -> Place:
-        return replace(one, source=name, worker=one.worker or name)
+    number = _WORKER.search(name)
+    whose = number["number"] if number else name
 
-    workers = {worker: place(one) for worker, one in sighting.workers.items()} or {name: place(sighting.first)}
+    def place(one: Place) -> Place:
+        return replace(one, source=name, worker=one.worker or whose)
+
+    workers = {worker: place(one) for worker, one in sighting.workers.items()} or {whose: place(sighting.first)}
     return replace(sighting, first=place(sighting.first), last=place(sighting.last), workers=workers)
 
 

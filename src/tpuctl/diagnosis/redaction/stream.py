@@ -1,0 +1,173 @@
+"""Redaction as the bytes come: the pieces may be cut anywhere, the result is the same."""
+
+from __future__ import annotations
+
+import codecs
+import functools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tpuctl.diagnosis.redaction import keys, places, tokens, values
+from tpuctl.diagnosis.redaction.spans import REACH, Rule, Span
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator, Sequence
+
+    from tpuctl.diagnosis.redaction.accounts import Accounts
+
+# So much is decided at once, with `REACH` more in view after it and so much before it.
+_WINDOW = 256 * 1024
+_CONTEXT = 2048
+# A piece is rather cut at the end of a line, or at least of a word.
+_BACKWARDS = 32 * 1024
+_BREAKS = (b"\n", b" ")
+_BOMS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+class Redactor:
+    """Takes a text in pieces and returns it without its secrets. `counts` tells how many of each kind there were.
+
+    Never fails, whatever the bytes. UTF-16 is returned as UTF-8. With `accounts` e-mail and IP addresses are hidden too.
+    """
+
+    def __init__(self, accounts: Accounts | None = None) -> None:
+        self.counts: Counter[str] = Counter()
+        self._accounts = accounts
+        # The last bytes that were decided, which are looked at again for what stands before a match, then those to decide.
+        self._context, self._waiting = b"", b""
+        self._tail: re.Pattern[bytes] | None = None
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._has_begun = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next piece and return what can be told of by now."""
+        done = []
+        for at in range(0, len(data), _WINDOW):
+            piece = data[at : at + _WINDOW]
+            self._waiting += self._decoded(piece) if self._has_begun else piece
+            while len(self._waiting) >= _WINDOW + REACH:
+                done.append(self._decide(self._waiting[: _WINDOW + REACH], self._waiting[_WINDOW + REACH :]))
+        return b"".join(done)
+
+    def close(self) -> bytes:
+        """Return the rest."""
+        done = []
+        if not self._has_begun:
+            self._begin()
+        self._waiting += self._decoded(b"", final=True)
+        while self._waiting:
+            done.append(self._decide(self._waiting[: _WINDOW + REACH], self._waiting[_WINDOW + REACH :]))
+        return b"".join(done)
+
+    def _decide(self, view: bytes, rest: bytes) -> bytes:
+        """Return the next bytes without their secrets; the others wait."""
+        if not self._has_begun:
+            self._begin()
+            return b""
+        if self._tail is not None:
+            found = self._tail.match(view)
+            skipped = found.end() if found else 0
+            if skipped < len(view):
+                self._tail = None
+            self._keep(view[:skipped], view[skipped:] + rest)
+            if skipped:
+                return b""
+        is_last = not rest and len(view) < _WINDOW + REACH
+        cut = len(view) if is_last else _cut(view)
+        base = len(self._context)
+        spans = _merged(self._spans(self._context + view), base)
+        pieces, at = [], 0
+        for span in spans:
+            if span.start - base >= max(cut, at):
+                break
+            pieces += [view[at : span.start - base], span.text]
+            self.counts[span.kind] += 1
+            at = span.end - base
+            self._tail = span.tail if at == len(view) and not is_last else None
+        upto = max(cut, at)
+        pieces.append(view[at:upto])
+        self._keep(view[:upto], view[upto:] + rest)
+        return b"".join(pieces)
+
+    def _spans(self, data: bytes) -> list[Span]:
+        lowered = data.lower()
+        found = [span for rule in _rules() for span in _found(rule, data, lowered)]
+        return found + (list(self._accounts.spans(data)) if self._accounts else [])
+
+    def _keep(self, decided: bytes, waiting: bytes) -> None:
+        self._context = (self._context + decided)[-_CONTEXT:]
+        self._waiting = waiting
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        encoding = _encoding(self._waiting[:4096])
+        if encoding:
+            self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._waiting = self._decoded(self._waiting)
+
+    def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
+        if self._decoder is None:
+            return data
+        return self._decoder.decode(data, final).encode("utf-8", "replace")
+
+
+def redact(data: bytes, accounts: Accounts | None = None) -> bytes:
+    """Return a text without its secrets."""
+    redactor = Redactor(accounts)
+    return redactor.feed(data) + redactor.close()
+
+
+@functools.cache
+def _rules() -> tuple[Rule, ...]:
+    """Return all rules; where two find the same place, the earlier names it."""
+    return (*keys.rules(), *tokens.rules(), *places.rules(), *values.rules())
+
+
+def _found(rule: Rule, data: bytes, lowered: bytes) -> Iterator[Span]:
+    at = lowered.find(rule.anchor)
+    while at >= 0:
+        after = at + 1
+        for span in rule.look(data, at):
+            if span.kind:
+                yield span
+            # What begins within a secret of the same kind is a part of it.
+            after = max(after, span.end)
+        at = lowered.find(rule.anchor, after)
+
+
+def _merged(spans: Sequence[Span], base: int) -> list[Span]:
+    """Return the spans in order; those that overlap are one, named by the first rule. What was decided before is left."""
+    merged: list[Span] = []
+    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
+        start = max(span.start, base)
+        if span.end <= start:
+            continue
+        if merged and start < merged[-1].end:
+            last = merged[-1]
+            if span.end > last.end:
+                merged[-1] = Span(last.start, span.end, last.kind, span.tail, last.label)
+        else:
+            merged.append(Span(start, span.end, span.kind, span.tail, span.label))
+    return merged
+
+
+def _cut(view: bytes) -> int:
+    for mark in _BREAKS:
+        at = view.rfind(mark, _WINDOW - _BACKWARDS, _WINDOW)
+        if at >= 0:
+            return at + 1
+    return _WINDOW
+
+
+def _encoding(begin: bytes) -> str | None:
+    """Return how a text is encoded that has two bytes for each letter."""
+    if begin[:2] in _BOMS and begin[:4] != codecs.BOM_UTF32_LE:
+        return _BOMS[begin[:2]]
+    if len(begin) < 32:
+        return None
+    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        zeros, others = begin[first::2], begin[1 - first :: 2]
+        if zeros.count(0) > 0.9 * len(zeros) and others.count(0) < 0.1 * len(others):
+            return name
+    return None
