@@ -33,9 +33,8 @@ def read_file(path: Path, name: str) -> Seen:
             return read(stream)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InvalidInputError(
-            f"`{name}` cannot be read: {why.lower()}", hint="name a log file, or `-` for stdin"
-        ) from error
+        hint = f"name the files in it, as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
+        raise InvalidInputError(f"`{name}` cannot be read: {why.lower()}", hint=hint) from error
 
 
 def read(stream: IO[bytes] | GzipFile) -> Seen:

@@ -8,12 +8,6 @@ from typing import TYPE_CHECKING, Final
 from tpuctl.diagnosis.explanation import Confidence
 from tpuctl.diagnosis.messages import Action
 from tpuctl.errors import ConflictError, ExitCode, NodeNotFoundError, NodeNowhereError, NotConfirmedError, TpuctlError
-    ConflictError,
-    ExitCode,
-    NodeNotFoundError,
-    NodeNowhereError,
-    NotConfirmedError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,6 +21,7 @@ _AFTER = re.compile(
 # `--name value`: nothing but blanks between them.
 _FLAG = re.compile(rb"(?<=[\s\"'=,\[])--?[A-Za-z0-9][A-Za-z0-9_\-]{0,64}$")
 _OF_NAMES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_CLOSING = re.compile(rb"[A-Za-z0-9_.\-]{0,64}\\{0,16}[\"'\]]")
 _FLAG_ENDS = (b" ", b"\t", b"=", b'"', b"'", b",")
 _BLANKS = re.compile(rb"[\"']?,?[ \t]{1,8}(?P<quote>\\{0,16}[\"'])?")
 # Words that such a flag is followed by in prose.
@@ -93,7 +94,7 @@ def _look(word: bytes, data: bytes, at: int) -> Iterator[Span]:
     else:
         is_named = word != b"token" or _is_named(data, at, end, found)
     start, quote = found.end(), found["quote"]
-    if not quote and is_named:
+    if not quote and is_named and not _CLOSING.match(data, end):
         # `'--name=value'`: the quotes are those of the word.
         quote = _quote_before(data, at)
     tail = _quoted(quote[-1:], len(quote) - 1) if quote else _BARE
