@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl.checkup.worker_facts import (
+from tpuctl.checkup.workers.facts import (
     Disk,
     Ended,
     Examination,

@@ -55,10 +55,12 @@ _OF_TEXT = (
     b"_index",
     b"_num",
 )
+# A person chooses it: it may begin with anything.
+_WHATEVER = frozenset({b"password", b"passwd", b"passphrase", b"_pass"})
 _JOINS = (b"_", b"-")
 _RANDOM = re.compile(rb"(?=[^0-9]{0,80}[0-9])(?=[^A-Za-z]{0,80}[A-Za-z])[A-Za-z0-9._~+/=\-]+")
 _LONG = 256
-_WORD = re.compile(rb"[A-Za-z]{0,16}")
+_WORD = re.compile(rb"[A-Za-z]{1,16}(?=[\s.,;:)]|$)")
 _NOT_TOKENS = re.compile(
     rb"(?i)(?:pad|eos|bos|unk|sep|cls|mask|special|next|last|first|per|stop|end|start|image|prompt|page|nextpage|num|n|max|"
     rb"min|total|unexpected|invalid|each|this|new|input|output|target|decoder|encoder|pre|post|every)[_\- ]?$"
@@ -94,7 +96,8 @@ def _look(word: bytes, data: bytes, at: int) -> Iterator[Span]:
     else:
         is_named = word != b"token" or _is_named(data, at, end, found)
     start, quote = found.end(), found["quote"]
-    if not quote and is_named and not _CLOSING.match(data, end):
+    is_key = _CLOSING.match(data, end) is not None
+    if not quote and is_named and not is_key:
         # `'--name=value'`: the quotes are those of the word.
         quote = _quote_before(data, at)
     tail = _quoted(quote[-1:], len(quote) - 1) if quote else _BARE
@@ -102,7 +105,11 @@ def _look(word: bytes, data: bytes, at: int) -> Iterator[Span]:
         tail = _TO_LINE_END
     span = going_on(data, start, start, _WORDS[word], tail)
     value = data[start : span.end].strip(b" \t")
-    if value and _is_secret(word, value, is_quoted=bool(quote)) and (is_named or _looks_random(value)):
+    if (
+        value
+        and _is_secret(word, value, may_be_list=not quote and (is_key or word not in _WHATEVER))
+        and (is_named or _looks_random(value))
+    ):
         yield span
     elif span.end - start > _LONG:
         # Looked at once, not anew for each word in it.
@@ -151,8 +158,8 @@ def _is_flag(data: bytes, at: int, end: int) -> bool:
     return data[end : end + 1] in _FLAG_ENDS and _FLAG.search(data[max(0, at - 70) : end]) is not None
 
 
-def _is_secret(word: bytes, value: bytes, *, is_quoted: bool) -> bool:
-    if _EMPTY.fullmatch(value) or (not is_quoted and value[:1] in b"[{(" and word not in {b"password", b"passwd"}):
+def _is_secret(word: bytes, value: bytes, *, may_be_list: bool) -> bool:
+    if _EMPTY.fullmatch(value) or (may_be_list and value[:1] in b"[{("):
         return False
     if word in {b"token", b"secret", b"credential"} and (_NUMBER.fullmatch(value) or value[:1] == b"<"):
         return False

@@ -1,0 +1,229 @@
+"""What goes into a bundle: each file is written to a folder of its own as it comes, without its secrets, and counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+from tpuctl.actions.bundling.paths import Paths
+from tpuctl.diagnosis.redaction import Redactor, redact, without_secrets, without_suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from tpuctl.diagnosis.redaction import Accounts
+
+# Kept for what is said of the bundle itself.
+RESERVE = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the bundle. Sizes are in bytes; `original_size` is that of what it was made from, where that is known.
+
+    `file` is where it is kept until it is packed; `redactions` counts what was taken out, by kind.
+    """
+
+    path: str
+    file: Path
+    size: int
+    sha256: str
+    source: str = ""
+    original_size: int | None = None
+    modified: datetime | None = None
+    is_truncated: bool = False
+    redactions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What is missing in the bundle, and why."""
+
+    path: str
+    why: str
+
+
+class Contents:
+    """The files of one bundle. Safe for several threads."""
+
+    def __init__(self, folder: Path, *, room: int, accounts: Accounts | None = None) -> None:
+        self._folder, self._accounts = folder, accounts
+        self._left = room - RESERVE
+        self._entries: list[Entry] = []
+        self._lacks: dict[Lack, None] = {}
+        self._paths = Paths()
+        self._number = 0
+        self._lock = Lock()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What is there, in the order of the paths."""
+        with self._lock:
+            return tuple(sorted(self._entries, key=lambda entry: entry.path))
+
+    @property
+    def lacks(self) -> tuple[Lack, ...]:
+        """What is missing, in the order of the paths."""
+        with self._lock:
+            return tuple(sorted(self._lacks, key=lambda lack: lack.path))
+
+    @property
+    def room(self) -> int:
+        """How many bytes may still come."""
+        with self._lock:
+            return max(0, self._left)
+
+    @property
+    def accounts(self) -> Accounts | None:
+        """What hides addresses, if they are to be hidden."""
+        return self._accounts
+
+    def lacks_of(self, path: str, why: str) -> None:
+        """Note what is missing."""
+        with self._lock:
+            self._lacks[Lack(self._clean(path), self._clean(why))] = None
+
+    def begin(
+        self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
+    ) -> Writing:
+        """Begin a file; its path is made safe, and unique."""
+        with self._lock:
+            self._number += 1
+            file = self._folder / str(self._number)
+            safe = self._paths.take(self._clean(path))
+        return Writing(self, safe, file, source=self._clean(source), original_size=original_size, modified=modified)
+
+    def add(self, path: str, data: bytes) -> None:
+        """Put a whole small file there; it has room of its own."""
+        writing = self.begin(path)
+        writing.take(data, is_vital=True)
+        writing.end()
+
+    def add_json(self, path: str, value: Any) -> None:  # JSON
+        """Put a small document there, without the values of metadata."""
+        shown = without_secrets(value)
+        text = _dumped(shown)
+        if not _is_json(redact(text)):
+            # A secret that is no text, or a name that only looks like that of one.
+            text = _dumped(without_suspects(shown))
+        self.add(path, text)
+
+    def add_own(self, path: str, data: bytes) -> None:
+        """Put there what was made of the contents: it has no secrets, and words such as `password` mean none."""
+        writing = self.begin(path)
+        writing.take_own(data)
+        writing.end()
+
+    def claim(self, size: int) -> int:
+        """Take room for so many bytes, as far as there is some."""
+        with self._lock:
+            granted = max(0, min(size, self._left))
+            self._left -= granted
+            return granted
+
+    def settle(self, entry: Entry) -> None:
+        """Take a file that is whole."""
+        with self._lock:
+            self._entries.append(entry)
+
+    def _clean(self, text: str) -> str:
+        return redact(text.encode("utf-8", "replace"), self._accounts).decode("utf-8", "replace")
+
+
+def _dumped(value: Any) -> bytes:  # JSON
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Writing:
+    """One file that is being written."""
+
+    def __init__(
+        self,
+        contents: Contents,
+        path: str,
+        file: Path,
+        *,
+        source: str,
+        original_size: int | None,
+        modified: datetime | None,
+    ) -> None:
+        self._contents, self.path, self._path = contents, path, file
+        self._source, self._original_size, self._modified = source, original_size, modified
+        self._file: IO[bytes] = file.open("xb")
+        self._redactor = Redactor(contents.accounts)
+        self._counts: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+        self._size = self._taken = 0
+        self._is_truncated = self._is_vital = False
+
+    def take(self, data: bytes, *, is_vital: bool = False) -> None:
+        """Take bytes, and keep what is no secret, as far as there is room."""
+        self._taken += len(data)
+        self._is_vital |= is_vital
+        if self._is_full and not is_vital:
+            return
+        self._keep(self._redactor.feed(data), is_vital=is_vital)
+
+    def take_own(self, data: bytes) -> None:
+        """Take bytes in which there is no secret."""
+        self._taken += len(data)
+        self._keep(data, is_vital=True)
+
+    def skip(self, size: int) -> None:
+        """Note that bytes are left out here."""
+        self._close_part()
+        self._is_truncated = True
+        self._taken += max(0, size)
+        self._keep(f"\n[... {size} bytes are left out here ...]\n".encode(), is_vital=True)
+
+    def end(self) -> None:
+        """Finish the file."""
+        self._close_part()
+        self._file.close()
+        original = self._taken if self._original_size is None else self._original_size
+        self._contents.settle(
+            Entry(
+                self.path,
+                self._path,
+                self._size,
+                self._digest.hexdigest(),
+                source=self._source,
+                original_size=original,
+                modified=self._modified,
+                is_truncated=self._is_truncated,
+                redactions=dict(sorted(self._counts.items())),
+            )
+        )
+
+    @property
+    def _is_full(self) -> bool:
+        return self._is_truncated and self._contents.room == 0
+
+    def _close_part(self) -> None:
+        self._keep(self._redactor.close(), is_vital=self._is_vital)
+        self._counts += self._redactor.counts
+        # What follows a gap has nothing to do with what stands before it.
+        self._redactor = Redactor(self._contents.accounts)
+
+    def _keep(self, data: bytes, *, is_vital: bool = False) -> None:
+        granted = len(data) if is_vital else self._contents.claim(len(data))
+        if granted < len(data):
+            self._is_truncated = True
+            data = data[:granted]
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)

@@ -1,0 +1,128 @@
+"""What the workers of a node tell, all at once; one that tells nothing keeps no other from it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.diagnosis.redaction import redact
+from tpuctl.remote.evidence import Order, Silence, Visits, visit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+    from datetime import datetime
+
+    from tpuctl.actions.bundling.contents import Contents, Writing
+    from tpuctl.clock import Clock
+    from tpuctl.remote.member import Member
+
+_AT_ONCE = 32
+# With less time there is no answer anyway.
+_LEAST = timedelta(seconds=1)
+_OF_ONE_FILE = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is wanted of the workers: how old it may be at most, and until when (by the clock's monotonic time)."""
+
+    since: timedelta | None
+    until: timedelta
+
+
+class Gathering:
+    """The workers at work. `silent` are those that have not told all, and why.
+
+    `tell` gets how many workers have told all, of how many, and how many bytes there are; it is called from several threads.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        members: Sequence[Member],
+        wish: Wish,
+        clock: Clock,
+        *,
+        tell: Callable[[int, int, int], None] = lambda *_: None,
+    ) -> None:
+        self.members = tuple(members)
+        self.silent: list[tuple[Member, Silence]] = []
+        self._contents, self._wish, self._clock, self._tell = contents, wish, clock, tell
+        self._share = contents.room // max(1, len(members))
+        self._visits = Visits()
+        self._futures: list[Future[None]] = []
+        self._begun_with = contents.room
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Let the workers tell while something else is done, and wait for them. An interrupt ends them."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
+
+        with ThreadPoolExecutor(min(_AT_ONCE, len(self.members)) or 1) as pool:
+            try:
+                self._futures = [pool.submit(self._one, member) for member in self.members]
+                yield
+                for future in self._futures:
+                    future.result()
+            except BaseException:
+                self._visits.end()
+                raise
+
+    def _one(self, member: Member) -> None:
+        folder = f"workers/{member.worker}"
+        left = self._wish.until - self._clock.monotonic()
+        sink = _Sink(self._contents, folder, self._told)
+        silence: Silence | None = Silence("there was no time left for it")
+        if left > _LEAST:
+            order = Order(self._share, min(_OF_ONE_FILE, max(1, self._share // 2)), self._wish.since, left)
+            silence = visit(member, order, sink, self._visits, clock=self._clock)
+        if silence is not None:
+            self.silent.append((member, silence))
+            sink.lacks("", silence.why)
+        sink.finish()
+
+    def _told(self) -> None:
+        done = sum(future.done() for future in self._futures)
+        self._tell(done, len(self.members), self._begun_with - self._contents.room)
+
+
+class _Sink:
+    """Puts what one worker tells into its folder."""
+
+    def __init__(self, contents: Contents, folder: str, told: Callable[[], None]) -> None:
+        self._contents, self._folder, self._told = contents, folder, told
+        self._writing: Writing | None = None
+        self._errors: list[str] = []
+
+    def begin(self, path: str, source: str, size: int | None, modified: datetime | None) -> None:
+        self.end()
+        path = f"{self._folder}/{path or 'unnamed'}"
+        self._writing = self._contents.begin(path, source=source, original_size=size, modified=modified)
+
+    def take(self, data: bytes) -> None:
+        if self._writing is not None:
+            self._writing.take(data)
+            self._told()
+
+    def skip(self, size: int) -> None:
+        if self._writing is not None:
+            self._writing.skip(size)
+
+    def end(self) -> None:
+        if self._writing is not None:
+            self._writing.end()
+            self._writing = None
+
+    def lacks(self, path: str, why: str) -> None:
+        where = f"{self._folder}/{path}" if path else self._folder
+        self._contents.lacks_of(where, why)
+        self._errors.append(f"{path or 'this worker'}: {why}\n")
+
+    def finish(self) -> None:
+        self.end()
+        if self._errors:
+            text = "".join(self._errors).encode("utf-8", "replace")
+            self._contents.add_own(f"{self._folder}/errors.txt", redact(text, self._contents.accounts))

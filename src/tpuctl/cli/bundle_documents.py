@@ -1,0 +1,106 @@
+"""The documents of a bundle: of the node, from the API and the journal; of this machine, from the settings and `doctor`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.actions.bundling.documents import published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.actions.bundling.subject import Subject
+    from tpuctl.api.operation_list import OperationsClient
+    from tpuctl.api.tpu import TpuClient
+    from tpuctl.checkup.surroundings.facts import Surroundings
+    from tpuctl.cli.app import App
+    from tpuctl.model import QueuedResource
+
+_OPERATIONS = 50
+# As long as `tpuctl doctor` waits for each.
+_OF_WORKERS = timedelta(seconds=30)
+_PATIENCE = timedelta(seconds=4)
+
+
+def of_node(
+    app: App, client: TpuClient, operations: OperationsClient, subject: Subject
+) -> dict[str, Callable[[], Any]]:
+    """Return what is asked about the node, by the names of the documents."""
+    name, node = subject.name, subject.node
+    requests: list[QueuedResource] = []
+
+    def request() -> Any:  # JSON
+        if node is not None and node.queued_resource:
+            requests.append(client.get_queued_resource(node.queued_resource))
+        else:
+            found = client.list_queued_resources(name.project, (name.zone,)).queued_resources
+            requests.extend(one for one in found if one.owns(name.node_id))
+        return [one.raw for one in requests]
+
+    def asked() -> Any:  # JSON
+        targets = {str(name), *(one.name for one in requests)}
+        return operations.operations(name.project, name.zone, targets, limit=_OPERATIONS)
+
+    return {
+        "node.json": lambda: dict(node.raw) if node else None,
+        "queued-resource.json": request,
+        "operations.json": asked,
+        "guest-attributes.json": lambda: published(client.guest_attributes(name)) if node else None,
+        "journal.json": lambda: app.journal.entries(name),
+    }
+
+
+class MachineDocuments:
+    """What is asked about this machine. It is looked at once, when the first document is wanted."""
+
+    def __init__(self, app: App, subject: Subject, *, asks_workers: bool, patience: timedelta) -> None:
+        self._app, self._subject, self._asks_workers, self._patience = app, subject, asks_workers, patience
+
+    def all(self) -> dict[str, Callable[[], Any]]:
+        """Return the documents by their names. What `doctor` sees of the workers is part of it where they are asked."""
+        return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": self._versions}
+
+    @cached_property
+    def _seen(self) -> Surroundings:
+        from tpuctl.actions.checkup.gathering import Looking  # noqa: PLC0415  # only here
+        from tpuctl.cli.doctor_ways import ways  # noqa: PLC0415  # as above
+
+        given = ways(self._app, timeout=min(_PATIENCE, self._patience))
+        return Looking(given).look(given.cloud_clock.now())
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """Return each setting that has a value, with its source; of secret ones only that they are set."""
+        found = [(spec, setting) for spec, setting in self._app.settings if setting is not None]
+        return [
+            {"key": spec.key, "value": "[hidden]" if spec.secret else setting.value, "source": str(setting.source)}
+            for spec, setting in found
+        ]
+
+    def _doctor(self) -> dict[str, Any]:
+        from tpuctl.checkup.catalogue import judge  # noqa: PLC0415  # only here
+        from tpuctl.cli.doctor_node import findings_of_node  # noqa: PLC0415  # as above
+        from tpuctl.output.findings import finding_to_json  # noqa: PLC0415  # as above
+        from tpuctl.preflight.evaluation import as_report  # noqa: PLC0415  # as above
+        from tpuctl.preflight.findings import Level  # noqa: PLC0415  # as above
+
+        findings = judge(self._seen)
+        if self._subject.node is not None and self._asks_workers:
+            findings = (
+                *findings,
+                *findings_of_node(self._app, str(self._subject.name), {"timeout": min(self._patience, _OF_WORKERS)}),
+            )
+        report = as_report(findings, accepted=frozenset())
+        return {
+            "summary": {str(level): len(report.of(level)) for level in Level},
+            "findings": [finding_to_json(finding) for finding in report.findings],
+        }
+
+    def _versions(self) -> dict[str, Any]:
+        import platform  # noqa: PLC0415  # only here
+
+        from tpuctl.checkup.surroundings.telling import to_json  # noqa: PLC0415  # as above
+
+        told = {key: value for key, value in to_json(self._seen).items() if key != "settings"}
+        return {"system": platform.platform(), **told}

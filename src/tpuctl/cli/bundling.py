@@ -1,0 +1,247 @@
+"""One run of `tpuctl bundle`: what is asked, in which order, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from tpuctl.actions.bundling import archive, documents
+from tpuctl.actions.bundling.contents import Contents
+from tpuctl.actions.bundling.making import finish, verdict
+from tpuctl.actions.bundling.manifest import About, redactions
+from tpuctl.actions.bundling.subject import find_subject
+from tpuctl.actions.bundling.workers import Gathering, Wish
+from tpuctl.api.operation_list import OperationsClient
+from tpuctl.api.retry import SHORT_PATIENCE
+from tpuctl.api.tpu import TpuClient
+from tpuctl.cli.bundle_documents import MachineDocuments, of_node
+from tpuctl.cli.connect import http_access
+from tpuctl.clock import SystemClock
+from tpuctl.diagnosis.redaction import Accounts
+from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
+from tpuctl.output import explanations
+from tpuctl.output.gathered import GatheredLine
+from tpuctl.output.sizes import format_size
+from tpuctl.output.terminal import Format
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime, timedelta
+
+    from tpuctl.actions.bundling.subject import Subject
+    from tpuctl.actions.bundling.verdict import Read
+    from tpuctl.cli.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.remote.member import Member
+
+_STDOUT = "-"
+_NAMED = 10
+_PAGE_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the user wants. `place` is a file, `-` or nothing; `workers` a set of them, nothing for none; `room` is in bytes."""
+
+    place: str | None
+    replaces: bool
+    workers: str | None
+    since: timedelta | None
+    room: int
+    patience: timedelta
+    hides_accounts: bool
+
+
+class Bundling:
+    """Gathers, packs and tells."""
+
+    def __init__(self, app: App, choice: Choice) -> None:
+        self._app, self._choice = app, choice
+        self._real = SystemClock()
+        self._until = self._real.monotonic() + choice.patience
+        self._created = app.clock.now()
+        # The workers that ssh did not get into, and what it said.
+        self._shut_out: list[tuple[Member, str]] = []
+        factory, endpoint = http_access(app)
+        # A bundle is often wanted when something does not answer: nothing is waited for as long as elsewhere.
+        self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
+        self._operations = OperationsClient(factory, app.clock, endpoint=endpoint)
+
+    def run(self, text: str) -> None:
+        """Make the bundle of a node.
+
+        Raises `NodeNotFoundError` where nothing at all is known of it, `FileExistsAlreadyError`, and what keeps a node from
+        being found.
+        """
+        app = self._app
+        subject = self._subject(text)
+        self._check_place(subject.name)
+        again = f"tpuctl bundle {subject.name.zone}/{subject.name.node_id}"
+        with (
+            app.going_on("no bundle was written, and what was gathered is removed", resume=again),
+            TemporaryDirectory(prefix="tpuctl-bundle-") as folder,
+        ):
+            accounts = Accounts() if self._choice.hides_accounts else None
+            contents = Contents(Path(folder), room=self._choice.room, accounts=accounts)
+            self._gather(contents, subject)
+            about = About(subject.name, self._created, is_sandbox=app.is_sandbox, hides_accounts=accounts is not None)
+            read = finish(contents, about, to_json=explanations.to_json, page=_page)
+            self._write(contents, subject.name)
+        self._tell(contents, subject.name, read)
+
+    def _subject(self, text: str) -> Subject:
+        app = self._app
+        login, _, name = text.rpartition("@")
+        if login:
+            app.log_in_as(login)
+        known: Sequence[NodeName] = ()
+        with suppress(TpuctlError):
+            known = app.journal.names()
+        return find_subject(self._client, app.place, app.reference(name), known)
+
+    def _gather(self, contents: Contents, subject: Subject) -> None:
+        """Gather what can be had; the workers tell while the rest is asked."""
+        found = documents.put(
+            contents, of_node(self._app, self._client, self._operations, subject), is_late=self._is_late
+        )
+        if subject.node is None:
+            if not found:
+                raise subject.error or NodeNotFoundError(subject.name.node_id, subject.name.zone)
+            contents.lacks_of("node.json", subject.error.message if subject.error else "the API knows no such node")
+        members = self._members(contents, subject)
+        wish, left = Wish(self._choice.since, self._until), self._until - self._real.monotonic()
+        machine = MachineDocuments(self._app, subject, asks_workers=bool(members), patience=left)
+        with GatheredLine(self._app.terminal, self._real) as line:
+            gathering = Gathering(contents, members, wish, self._real, tell=line)
+            with gathering.under_way():
+                documents.put(contents, machine.all(), is_late=self._is_late)
+        self._shut_out = [(member, one.ssh_said) for member, one in gathering.silent if one.ssh_said]
+
+    def _is_late(self) -> bool:
+        return self._real.monotonic() >= self._until
+
+    def _members(self, contents: Contents, subject: Subject) -> list[Member]:
+        """Return the ways to the workers that are to be asked; where there is none, why."""
+        if self._choice.workers is None:
+            contents.lacks_of("workers", "they were not asked: `--no-workers`")
+            return []
+        if subject.node is None:
+            contents.lacks_of("workers", "there is no node that is known to have some")
+            return []
+        from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # not where no worker is asked
+        from tpuctl.remote.gate import check_state  # noqa: PLC0415  # as above
+        from tpuctl.remote.known_hosts import remember_host_keys  # noqa: PLC0415  # as above
+        from tpuctl.remote.member import Member  # noqa: PLC0415  # as above
+
+        node, ways, found = subject.node, self._app.workers, []
+        meant = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
+        try:
+            check_state(node)  # what it warns of is seen in the bundle
+            if obstacle := ways.obstacle(node):
+                contents.lacks_of("workers", obstacle)
+                return []
+            ways.learn_host_keys(node)
+        except TpuctlError as error:
+            contents.lacks_of("workers", error.message)
+            return []
+        for worker in meant:
+            try:
+                # Nothing is changed on the node: our key has to be there already.
+                found.append(Member(node, worker, ways.connection(node, worker, makes_key=False), str(worker)))
+            except TpuctlError as error:
+                contents.lacks_of(f"workers/{worker}", error.message)
+        remember_host_keys([member.way for member in found])
+        return found
+
+    def _check_place(self, name: NodeName) -> None:
+        """Refuse before anything is gathered what could not be written."""
+        if self._choice.place != _STDOUT:
+            path = self._path(name)
+            if path.is_dir():
+                raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
+            if path.exists() and not self._choice.replaces:
+                raise archive.FileExistsAlreadyError(path)
+            if not path.parent.is_dir():
+                raise InvalidInputError(
+                    f"there is no folder `{path.parent}`", hint="make it, or name another with `--file`"
+                )
+        elif self._app.terminal.streams.stdout_is_terminal:
+            raise InvalidInputError(
+                "a bundle is not for a terminal", hint="redirect stdout, or name a file with `--file`"
+            )
+
+    def _path(self, name: NodeName) -> Path:
+        folder = self._app.invocation.folder
+        return folder / (self._choice.place or f"{_folder_name(name, self._created)}.tar.gz")
+
+    def _write(self, contents: Contents, name: NodeName) -> None:
+        entries, inside = contents.entries, _folder_name(name, self._created)
+        if self._choice.place == _STDOUT:
+            stdout = self._app.terminal.streams.stdout
+            stdout.flush()
+            archive.pack(entries, stdout.buffer, folder=inside, created=self._real.now())
+            stdout.buffer.flush()
+            return
+        with archive.written(self._path(name), replaces=self._choice.replaces) as file:
+            archive.pack(entries, file, folder=inside, created=self._real.now())
+
+    def _tell(self, contents: Contents, name: NodeName, read: Read) -> None:
+        """Tell where it is, what is missing, and the first verdict."""
+        app, entries, lacks = self._app, contents.entries, contents.lacks
+        is_file = self._choice.place != _STDOUT
+        path = self._path(name)
+        if is_file and app.format in {Format.JSON, Format.YAML}:
+            app.terminal.data(self._to_json(contents, path, read), app.format)
+        elif is_file:
+            app.terminal.write(self._choice.place or path.name)
+        packed = f", {format_size(path.stat().st_size)}" if is_file else ""
+        secrets = sum(redactions(entries).values())
+        app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} taken out")
+        # What nobody wanted needs no warning.
+        is_wanted = self._choice.workers is not None
+        whole = [
+            lack
+            for lack in lacks
+            if "/" not in lack.path.removeprefix("workers/") and (is_wanted or lack.path != "workers")
+        ]
+        for lack in whole[:_NAMED]:
+            app.terminal.warn(f"missing: {lack.path}: {lack.why}")
+        if rest := len(lacks) - len(whole[:_NAMED]):
+            app.terminal.note(f"{rest} more {'thing is' if rest == 1 else 'things are'} missing: see README.txt in it")
+        self._tell_causes()
+        app.terminal.note(verdict(read))
+        if read.explanation.conclusions and read.explanation.conclusions[0].remedy:
+            app.terminal.note(f"  {read.explanation.conclusions[0].remedy[0]}")
+
+    def _tell_causes(self) -> None:
+        """Tell why ssh did not get into workers, each cause once, and what helps."""
+        if not self._shut_out:
+            return
+        from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
+
+        for error in explain_failures(self._shut_out, look_around(self._shut_out[0][0])):
+            self._app.terminal.note("\n  ".join([error.message, *(error.hint or "").splitlines()[:1]]))
+
+    def _to_json(self, contents: Contents, path: Path, read: Read) -> dict[str, Any]:
+        return {
+            "path": os.fspath(path),
+            "size": path.stat().st_size,
+            "files": len(contents.entries),
+            "bytes": sum(entry.size for entry in contents.entries),
+            "redactions": redactions(contents.entries),
+            "missing": [{"path": lack.path, "why": lack.why} for lack in contents.lacks],
+            "verdicts": explanations.to_json(read.explanation)["verdicts"],
+            **({"sandbox": True} if self._app.is_sandbox else {}),
+        }
+
+
+def _folder_name(name: NodeName, created: datetime) -> str:
+    return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
+
+
+def _page(explanation: Any) -> Iterator[str]:  # diagnosis' own
+    return explanations.page(explanation, width=_PAGE_WIDTH, colored=False)

@@ -1,0 +1,298 @@
+"""`tpuctl bundle`: what is in it, what is not, and what is told."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+
+import pytest
+
+from tests.bundle.conftest import ROOT, Site, opened
+from tests.bundle.secrets_planted import NAMED, PASSWORD, PEM, TOKENS
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, put
+
+_IS_THERE = "error: `{path}` is there already\n  hint: name another with `--file FILE`, or replace it with `--force`\n"
+_GARBLED = "its answer is not understood: something there prints into the session"
+IN_USE = "RuntimeError: The TPU is already in use by process with pid 1234. Not attempting to load libtpu.so in this process.\n"
+ALL = "\n".join([*(text for text, _ in TOKENS.values()), *(one.text.decode() for one in NAMED.values())]) + "\n"
+# Parts of the secrets above, each long enough not to stand anywhere by chance.
+TRACES = sorted(
+    {text[8:24].encode() for text, kind in TOKENS.values() if kind != "private-key"}
+    | {line.encode() for line in PEM.split("\n")[1:-1]}
+    | {PASSWORD.encode()}
+)
+
+
+def test_a_bundle_has_what_support_would_ask_for(site: Site) -> None:
+    (site.logs(0) / "tpu_driver.INFO").write_text("I1121 all is well\n")
+    site.job(1, "train", about='{"command": "train"}', exit="exit 1 2.0", out=IN_USE)
+
+    made = site.bundle()
+
+    assert (made.out, made.code) == (f"{site.tpuctl.folder}/made.tar.gz\n", 0)
+    of_workers = {path for path in made.files if path.startswith("workers/")}
+    assert set(made.files) - of_workers == {
+        *("README.txt", "doctor.json", "explanation.json", "explanation.txt", "guest-attributes.json", "manifest.json"),
+        *("node.json", "settings.json", "versions.json"),
+    }
+    assert {"workers/0/tpu_logs/tpu_driver.INFO", "workers/0/processes.txt", "workers/0/holders.json"} < of_workers
+    assert made.files["workers/1/jobs/train/out"] == IN_USE.encode()
+    assert made.json("node.json")["state"] == "READY"
+    assert all(json.loads(data) is not None for path, data in made.files.items() if path.endswith(".json"))
+    # The verdict on all of it, with its worker.
+    (first, *_) = made.json("explanation.json")["verdicts"]
+    assert "workers/1/jobs/train/out, line 1" in made.err
+    assert first["remedy"][0] in made.err
+    assert b"workers/1/jobs/train/out" in made.files["README.txt"]
+
+
+def test_the_manifest_tells_of_every_file_but_itself(site: Site) -> None:
+    (site.logs(0) / "a.log").write_text(f"key {TOKENS['api key'][0]}\n")
+
+    made = site.bundle("--worker", "0")
+
+    told = {one["path"]: one for one in made.json("manifest.json")["files"]}
+    assert set(told) == set(made.files) - {"manifest.json"}
+    for path, one in told.items():
+        assert (one["size"], one["sha256"]) == (len(made.files[path]), hashlib.sha256(made.files[path]).hexdigest())
+    log = told["workers/0/tpu_logs/a.log"]
+    assert (log["originalSize"], log["redactions"], log["truncated"]) == (44, {"api-key": 1}, False)
+    assert made.json("manifest.json")["redactions"] == {"api-key": 1}
+    assert (made.json("manifest.json")["node"], made.json("manifest.json")["sandbox"]) == ("demo", True)
+
+
+def test_no_secret_leaves_from_any_place(site: Site, sandbox: Sandbox) -> None:
+    name = f"{TOKENS['github'][0]}.log"
+    (site.logs(0) / name).write_text("x\n")
+    (site.logs(0) / "all.log").write_text(ALL)
+    (site.logs(1) / "wide.log").write_text(ALL, "utf-16")
+    site.job(0, "train", out=ALL, err=ALL, about=json.dumps({"command": ALL}))
+    script = f"curl -H 'Authorization: Bearer {TOKENS['oauth'][0]}' x"
+    put(sandbox, "other", metadata={"startup-script": script, "any": PASSWORD, "ssh-keys": "ada:ssh-rsa AAAA ada"})
+    site.ssh(f"{ROOT}; (sleep 20; true '--password={PASSWORD}') >/dev/null 2>&1 & train=$!")
+
+    made, other = site.bundle(), site.bundle("--no-workers", node="other")
+
+    everything = b"\n".join([*made.files.values(), *other.files.values()])
+    paths = "\n".join(made.files)
+    assert not [trace for trace in TRACES if trace in everything or trace.decode() in paths]
+    assert "workers/0/tpu_logs/[redacted github-token].log" in made.files
+    metadata = other.json("node.json")["metadata"]
+    assert metadata == {
+        "startup-script": "curl -H 'Authorization: Bearer [redacted oauth-token]' x",
+        "any": f"[hidden: {len(PASSWORD)} characters]",
+        "ssh-keys": f"ada:ssh-rsa SHA256:{_fingerprint()}",
+    }
+
+
+def _fingerprint() -> str:
+    return base64.b64encode(hashlib.sha256(base64.b64decode("AAAA")).digest()).decode().rstrip("=")
+
+
+def test_addresses_are_hidden_where_that_is_wanted(site: Site) -> None:
+    (site.logs(0) / "a.log").write_text("ada@example.com at 10.1.2.3\n")
+
+    made = site.bundle("--redact-accounts", "--worker", "0")
+
+    log = made.files["workers/0/tpu_logs/a.log"]
+    assert re.fullmatch(rb"account-\d+ at address-\d+\n", log)
+    assert not [path for path, data in made.files.items() if b"ada@example.com" in data or b"198.18.0.1" in data]
+
+
+def test_one_worker_that_tells_nothing_keeps_no_other_from_it(site: Site) -> None:
+    (site.logs(0) / "a.log").write_text("here\n")
+    site.ssh(f'case $host in *.2) echo "Permission denied (publickey)." >&2; exit 255;; esac; {ROOT}')
+
+    made = site.bundle()
+
+    assert made.code == 0
+    assert made.missing["workers/1"] == "Permission denied (publickey)."
+    assert "warning: missing: workers/1: Permission denied (publickey).\n" in made.err
+    assert "worker 1 of `demo`: " in made.err
+    assert made.files["workers/1/errors.txt"] == b"this worker: Permission denied (publickey).\n"
+    assert made.files["workers/0/tpu_logs/a.log"] == b"here\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("exit 127", "there is no `python3` on it"),
+        ("echo oh no >&2; exit 9", "it could not tell: oh no"),
+        ("printf '\\n\\0tpuctl-evidence\\nrubbish'", _GARBLED),
+        ("printf '\\n\\0tpuctl-evidence\\nf\\0\\0\\0\\2{}'", _GARBLED),
+        ("printf '\\n\\0tpuctl-evidence\\nz\\377\\377\\377\\377'", _GARBLED),
+        ("printf '\\n\\0tpuctl-evidence\\n'; exit 255", "the connection broke in the midst of it"),
+        ("yes | head -c 1100000; exit 1", "it could not tell: exit "),
+    ],
+)  # fmt: skip
+def test_whatever_a_worker_says_it_is_a_bundle(site: Site, line: str, why: str) -> None:
+    site.ssh(line)
+
+    made = site.bundle("--worker", "0")
+
+    assert made.code == 0
+    assert made.missing["workers/0"].startswith(why)
+    assert "node.json" in made.files
+
+
+def test_names_from_workers_are_made_safe(site: Site) -> None:
+    frames = [
+        *((b"f", json.dumps({"path": path, "source": "x", "size": 1, "modified": None}).encode()) for path in (
+            "../../../etc/passwd", "/etc/shadow", "a\x1b[2J\n.log", "a/../../b", "same", "same", "SAME", "same/below", "", "..",
+        )),
+        (b"z", b""),
+    ]  # fmt: skip
+    stream = b"\n\0tpuctl-evidence\n" + b"".join(kind + len(text).to_bytes(4, "big") + text for kind, text in frames)
+    (site.tpuctl.folder / "stream").write_bytes(stream)
+    site.ssh(f"cat '{site.tpuctl.folder}/stream'; exit 0")
+
+    made = site.bundle("--worker", "0")
+
+    inside = sorted(path.removeprefix("workers/0/") for path in made.files if path.startswith("workers/0/"))
+    assert inside == [
+        "SAME~3", "__/__/__/etc/passwd", "__~2", "a/__/__/b", "a_[2J_.log", "etc/shadow", "same",
+        "same_below", "same~2", "unnamed",
+    ]  # fmt: skip
+
+
+def test_sizes_are_bounded_and_what_is_left_out_is_said(site: Site) -> None:
+    lines = b"".join(b"%07d\n" % number for number in range(160_000))
+    (site.logs(0) / "big.log").write_bytes(lines)
+    (site.logs(0) / "old.log").write_bytes(lines)
+    os.utime(site.logs(0) / "old.log", (1e9, 1e9))
+
+    made = site.bundle("--worker", "0", "--max-size", "2M")
+
+    assert sum(map(len, made.files.values())) < 2_000_000
+    big = made.files["workers/0/tpu_logs/big.log"]
+    head, note, tail = re.split(rb"\n\n?\[\.\.\. (\d+) bytes are left out here \.\.\.\]\n", big)
+    assert head + b"\n" == lines[: len(head) + 1]
+    assert tail == lines[-len(tail) :]
+    assert len(head) + 1 + int(note) + len(tail) == len(lines)
+    (told,) = [one for one in made.json("manifest.json")["files"] if one["path"].endswith("big.log")]
+    assert (told["truncated"], told["originalSize"], told["size"]) == (True, len(lines), len(big))
+
+
+def test_only_what_is_new_and_plain_is_taken(site: Site) -> None:
+    logs = site.logs(0)
+    (logs / "new.log").write_text("new\n")
+    (logs / "old.log").write_text("old\n")
+    os.utime(logs / "old.log", (time.time() - 7200,) * 2)
+    (logs / "link.log").symlink_to("/etc/passwd")
+    os.mkfifo(logs / "pipe.log")
+    (logs / "deep").mkdir()
+    (logs / "deep" / "a.log").write_text("deep\n")
+    (logs / "away").symlink_to("/etc")
+
+    made = site.bundle("--worker", "0", "--since", "1h")
+
+    taken = {path.partition("tpu_logs/")[2] for path in made.files if "tpu_logs/" in path}
+    assert taken == {"new.log", "deep/a.log"}
+    assert made.missing["workers/0/tpu_logs"] == "3 links, pipes or devices are left out"
+
+
+def test_a_node_that_is_gone_has_left_traces(tpuctl: Console, site: Site) -> None:
+    up = ("up", "gone", *UP[2:])
+    assert tpuctl(*up)[2] == 0
+    assert tpuctl("down", "gone", "--yes")[2] == 0
+
+    for node in ("gone", f"{ZONE}/gone"):
+        made = site.bundle(node=node)
+        assert made.code == 0
+        assert {"journal.json", "operations.json"} < set(made.files)
+        assert [one["metadata"]["verb"] for one in made.json("operations.json")] == ["delete", "create"]
+        assert made.missing["node.json"] == "the API knows no such node"
+        assert "warning: missing: node.json: the API knows no such node\n" in made.err
+
+
+@pytest.mark.parametrize("node", ["nobody", f"{ZONE}/nobody"])
+def test_of_what_nobody_knows_there_is_no_bundle(site: Site, node: str) -> None:
+    made = site.bundle(node=node)
+
+    assert (made.out, made.files, made.code) == ("", {}, 3)
+    assert made.err.startswith("error: no node `nobody` in ")
+
+
+def test_an_api_that_does_not_answer_leaves_what_is_here(tpuctl: Console, site: Site, sandbox: Sandbox) -> None:
+    assert tpuctl("up", "other", *UP[2:])[2] == 0
+    sandbox.fault("http-error", status=503, count=0)
+
+    made = site.bundle(node=f"{ZONE}/other")
+
+    assert made.code == 0
+    assert {"journal.json", "settings.json"} < set(made.files)
+    assert "node.json" in made.missing
+
+
+def test_a_node_without_workers_to_ask_is_still_a_bundle(site: Site, sandbox: Sandbox) -> None:
+    put(sandbox, "stopped", state="STOPPED")
+
+    made = site.bundle(node="stopped")
+
+    assert (made.code, made.missing["workers"]) == (0, "`stopped` is STOPPED: ssh cannot reach it")
+    assert made.json("node.json")["state"] == "STOPPED"
+
+
+def test_a_file_that_is_there_is_only_replaced_by_force(tpuctl: Console, site: Site) -> None:
+    path = tpuctl.folder / "mine.tar.gz"
+    path.write_text("mine")
+    words = ("bundle", "demo", "--no-workers", "--file", "mine.tar.gz")
+
+    out, err, code = tpuctl(*words)
+    assert (out, err.startswith(_IS_THERE.format(path=path)), code) == ("", True, 8)
+    assert path.read_text() == "mine"
+    assert tpuctl(*words, "--force")[::2] == ("mine.tar.gz\n", 0)
+    assert (stat.S_IMODE(path.stat().st_mode), "node.json" in opened(path)) == (0o600, True)
+    assert list(tpuctl.folder.iterdir()) == [path]
+
+
+def test_without_a_name_the_file_tells_of_node_and_time(tpuctl: Console, site: Site) -> None:
+    out, err, code = tpuctl("bundle", "demo", "--no-workers", "-o", "json")
+
+    told = json.loads(out)
+    path = tpuctl.folder / "tpuctl-bundle-demo-20260101T000000Z.tar.gz"
+    assert (code, told["path"], told["size"]) == (0, str(path), path.stat().st_size)
+    assert told["missing"] == [{"path": "workers", "why": "they were not asked: `--no-workers`"}]
+    assert "warning" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-size", "1M"), "`--max-size` is too small for a bundle"),
+        (("--max-size", "much"), "`--max-size much`: it must be a size like 1.2TB or 500GiB"),
+        (("--timeout", "forever"), "`forever` would gather without an end"),
+        (("--worker", "7"), "`demo` has no worker 7"),
+        (("--file", "no/such/folder/x"), "there is no folder "),
+        (("--file", "."), "` is a folder"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_gathered(
+    tpuctl: Console, site: Site, options: tuple[str, ...], message: str
+) -> None:
+    out, err, code = tpuctl("bundle", "demo", *options)
+
+    assert (out, code, message in err) == ("", 2, True)
+    assert list(tpuctl.folder.iterdir()) == []
+
+
+def test_a_bundle_is_not_shown_on_a_terminal(tpuctl: Console, site: Site) -> None:
+    _, err, code = tpuctl("bundle", "demo", "--file", "-", terminal=True)
+
+    assert (code, "a bundle is not for a terminal" in err) == (2, True)
+
+
+def test_time_is_bounded(site: Site) -> None:
+    site.ssh("exec sleep 30")
+    began = time.monotonic()
+
+    made = site.bundle("--timeout", "1s")
+
+    assert (made.code, time.monotonic() - began < 8) == (0, True)
+    assert "workers/0" in made.missing

@@ -1,0 +1,146 @@
+"""Secrets are taken out wherever they stand, and nothing else is changed."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.bundle.secrets_planted import AROUND, HARMLESS, NAMED, PEM, TOKENS
+from tpuctl.diagnosis.redaction import Accounts, Redactor, redact
+
+# More than is decided at once, and the place about which that is cut.
+WINDOW = 256 * 1024
+FILLER = b"I1121 10:00:00.000000 1 x.cc:1] all is well\n"
+
+
+def in_pieces(text: bytes, *cuts: int) -> bytes:
+    redactor = Redactor()
+    places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+    done = [redactor.feed(text[begin:end]) for begin, end in pairwise(places)]
+    return b"".join([*done, redactor.close()])
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND)
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_is_known_by_its_form(name: str, before: str, after: str) -> None:
+    secret, kind = TOKENS[name]
+
+    assert redact((before + secret + after).encode()) == f"{before}[redacted {kind}]{after}".encode()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_secret_is_known_by_what_stands_before_it(name: str) -> None:
+    planted = NAMED[name]
+
+    assert redact(planted.text) == planted.hidden
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_passes_byte_by_byte(text: str) -> None:
+    data = text.encode("latin-1")
+
+    assert redact(data) == data
+    assert redact(data + b"\n" + data) == data + b"\n" + data
+
+
+@given(st.binary(max_size=200), st.sampled_from(sorted(NAMED)), st.lists(st.integers(0, 5000), max_size=6))
+def test_pieces_may_be_cut_anywhere(noise: bytes, name: str, cuts: list[int]) -> None:
+    text = noise + b"\n" + NAMED[name].text + b"\n" + noise
+
+    assert in_pieces(text, *cuts) == redact(text)
+
+
+@given(st.text("abc \n.,:;=-\"'\\", max_size=60), st.sampled_from(sorted(TOKENS)), st.text(" \n.,;\"'", max_size=9))
+def test_no_token_survives_whatever_stands_around_it(before: str, name: str, after: str) -> None:
+    secret, _ = TOKENS[name]
+
+    left = redact(f"{before} {secret}{after}".encode())
+
+    assert not any(piece.encode() in left for piece in _pieces(secret))
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=2000), st.lists(st.integers(0, 3000), max_size=4))
+def test_it_never_fails(data: bytes, cuts: list[int]) -> None:
+    assert in_pieces(data, *cuts) == redact(data)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"x"])
+def test_a_secret_is_found_where_two_windows_meet(line_end: bytes) -> None:
+    texts = [secret for secret, _ in TOKENS.values() if "\n" not in secret] + [PEM]
+    filler = FILLER.replace(b"\n", line_end).replace(b" ", b" " if line_end == b"\n" else b"_")
+    for number in range(4):
+        chosen = texts[number * len(texts) // 4 : (number + 1) * len(texts) // 4]
+        row = b" " + b" ".join(text.encode() for text in chosen) + b" "
+        padding = (filler * (WINDOW // len(filler) + 1))[: WINDOW - len(row) // 2 - number]
+        left = in_pieces(padding + row + filler * 700, 1000, WINDOW - 3, WINDOW + 5)
+
+        assert left.startswith(padding)
+        assert left.endswith(filler * 700)
+        assert not [piece for text in chosen for piece in _pieces(text) if piece.encode() in left]
+
+
+def test_a_secret_of_any_length_goes_as_a_whole() -> None:
+    for before, after in (("ya29.", " x"), ("PASSWORD=", "\n"), ('"token": "', '"')):
+        left = redact(f"{before}{'Ab3_' * 100_000}{after}".encode())
+        assert (len(left) < 60, left.endswith(after.encode())) == (True, True)
+
+
+def test_a_key_of_which_a_part_was_cut_off_is_taken_out() -> None:
+    lines = PEM.split("\n")
+    for begin, end in ((0, 5), (0, 1), (3, None), (9, None)):
+        left = redact(("\n".join(["before it", *lines[begin:end], "words after it", ""])).encode())
+
+        assert (left.startswith(b"before it\n"), left.endswith(b"words after it\n")) == (True, True)
+        assert not [line for line in lines[1:-1] if line.encode() in left]
+
+    marked = redact("\n".join(f"[3] {line}" for line in lines[2:]).encode())
+    assert not [line for line in lines[1:-1] if line.encode() in marked]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_two_bytes_for_each_letter_are_read_too(encoding: str) -> None:
+    text = "log of a program on another system\nHF_TOKEN=abc1234\n"
+
+    assert b"abc1234" not in redact(text.encode(encoding))
+    assert redact(text.encode(encoding)).decode().lstrip("\ufeff").startswith("log of a program")
+
+
+def test_kinds_are_counted() -> None:
+    redactor = Redactor()
+    redactor.feed("\n".join([TOKENS["oauth"][0], TOKENS["oauth"][0], PEM]).encode())
+    redactor.close()
+
+    assert dict(redactor.counts) == {"oauth-token": 2, "private-key": 1}
+
+
+def test_accounts_are_hidden_by_the_same_words_everywhere() -> None:
+    accounts = Accounts()
+    first = redact(b"ada@example.com and bob@example.com from 10.1.2.3, fd00::1:2 at 10:04:12, v1.2.3.400", accounts)
+    second = redact(b"BOB@example.com 10.1.2.3 127.0.0.1 169.254.169.254", accounts)
+
+    assert first == b"account-1 and account-2 from address-1, address-2 at 10:04:12, v1.2.3.400"
+    assert second == b"account-2 address-1 127.0.0.1 169.254.169.254"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [b"eyJ", b"eyJ-", b"token=", b'password="', b"token token ", b"-----BEGIN PRIVATE KEY-----", b"\\", b"://a:b",
+     b"A" * 64 + b"\n-----END PRIVATE KEY-----", b"-----END PRIVATE KEY-----", b"machine ", b"--token ", b"ya29.aaaaaaaaaa"],
+)  # fmt: skip
+def test_no_text_takes_longer_than_its_length(hostile: bytes) -> None:
+    """Quadratic would be minutes."""
+    began = time.monotonic()
+    redact(hostile * (120_000 // len(hostile)))
+
+    assert time.monotonic() - began < 5
+
+
+def _pieces(secret: str) -> list[str]:
+    """Return parts of a secret of which none may be left."""
+    long = [line for line in secret.split("\n") if not line.startswith("-----")]
+    return [line[at : at + 12] for line in long for at in range(5, len(line) - 12, 12)]
