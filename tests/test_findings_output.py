@@ -53,7 +53,7 @@ BLIND = Found(level=Level.UNKNOWN, subject="gs://ckpt", text="its policy could n
 FINE = Found(level=Level.OK, subject="network default", text="it is there")
 
 
-def rule(id_: str, *found: Found) -> Rule:
+def rule(id_: str, *found: Found) -> Rule[Facts]:
     return Rule(id_, f"title of {id_}", "", lambda _: found)
 
 
@@ -303,7 +303,7 @@ def test_a_command_among_words_stays_on_one_line() -> None:
     ]
 
 
-def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> Rule:
+def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> Rule[Facts]:
     """Return a rule that says the same of many buckets."""
     return rule(
         "TPU107",

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from tpuctl.checkup.cloud import NEEDED
-from tpuctl.checkup.rules import judge
-from tpuctl.checkup.surroundings import (
+from tpuctl.checkup.catalogue import judge
+from tpuctl.checkup.surroundings.facts import (
     Answer,
     Cloud,
     Configuration,
@@ -25,7 +24,8 @@ from tpuctl.checkup.surroundings import (
     Surroundings,
     Token,
 )
-from tpuctl.preflight.fact import Absent, Known
+from tpuctl.checkup.surroundings.project import NEEDED
+from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Level
 from tpuctl.settings import Settings
 
@@ -79,6 +79,8 @@ GOOD = Surroundings(
     cloud=Cloud(project=Known("p"), wanted_permissions=tuple(NEEDED), permissions=Known(frozenset(NEEDED))),
 )
 
+LATE = Unknown("there was no answer within 4s", is_passing=True)
+
 Said = list[tuple[str, str, str]]
 
 
@@ -90,3 +92,8 @@ def with_(part: str, **changes: Any) -> Surroundings:
 def said(seen: Surroundings) -> Said:
     """Return id, level and text of everything that is not in order."""
     return [(one.id, str(one.level), one.found.text) for one in judge(seen) if one.level is not Level.OK]
+
+
+def remedies(seen: Surroundings, id_: str) -> list[tuple[str, str | None]]:
+    """Return what is advised under one id: words and commands."""
+    return [(one.text, one.command) for found in judge(seen) if found.id == id_ for one in found.found.remedies]

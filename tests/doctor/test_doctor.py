@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_a_broken_file_of_settings_is_named_and_nobody_is_called(alone: Console)
         ({"TPUCTL_TIMEOUT": "soon"}, "TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `soon`"),
         ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only for this machine"),
         ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "nothing reads `TPUCTL_PROJETC`"),
-        ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`deaktiviert`"),
+        ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`TPU_LOG_DIR=deaktiviert`"),
         ({"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "/nowhere.pem"}, "TPU935", "error", "there is no such file"),
         ({"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}, "TPU906", "warning", "no configuration `work`"),
         ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "there is no such key"),
@@ -143,6 +144,7 @@ def test_a_state_folder_that_is_none_and_a_journal_that_cannot_be_read(alone: Co
     )
 
 
+@one_face
 def test_an_api_that_is_off_is_enabled_by_fix(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
@@ -186,6 +188,18 @@ def test_an_endpoint_where_nobody_listens(alone: Console) -> None:
 
     assert (code, found_["TPU933"]) == (9, ("error", "no answer: 127.0.0.1 cannot be reached: Connection refused"))
     assert found_["TPU941"][1].endswith("the cloud was not reached")
+
+
+def test_a_cloud_that_does_not_answer_is_not_asked_about_a_node(alone: Console) -> None:
+    """That would take as long as other commands have patience."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        _, err, code = alone("doctor", "demo", "--timeout", "0s", TPUCTL_ENDPOINT=url, TPUCTL_PROJECT="sandbox")
+    _, explained, failed = alone("doctor", "demo", TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
+
+    unseen = "`demo` was not looked at: the cloud was not reached"
+    assert (code, f"error: {unseen}" in err.splitlines()) == (1, True)
+    assert (failed, f"warning: {unseen}" in explained.splitlines()) == (9, True)
 
 
 @one_face

@@ -1,4 +1,4 @@
-"""The rules about credentials, network, project and settings, each thing broken once, and the boundaries."""
+"""The rules about credentials and network, each thing broken once, and the boundaries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.doctor.seen import ADC, FILE, GOOD, TPU, Said, said, with_
-from tpuctl.checkup.rules import RULES, judge
-from tpuctl.checkup.surroundings import Answer, Entry, Host, NoToken, Surroundings, Token
+from tests.doctor.seen import ADC, FILE, GOOD, LATE, TPU, Said, remedies, said, with_
+from tpuctl.checkup.catalogue import OF_SURROUNDINGS, judge
+from tpuctl.checkup.surroundings.facts import Answer, Entry, Host, NoToken, Surroundings, Token
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Level
-from tpuctl.settings import ConfigEntry, ConfigFile, Setting, Settings, Source, SourceKind
 
 
 def test_where_all_is_well_nothing_is_said_but_that() -> None:
@@ -27,7 +26,7 @@ def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
     """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
     gap = Unknown("why")
     unknown: dict[str, dict[str, Any]] = {
-        "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}},
+        "machine": {"gcloud": gap, "journal": gap, "packages": {"click": gap}, "programs": {"ssh": gap}},
         "keys": {"public": gap, "derived": gap, "agent": gap},
         "identity": {"file": gap, "token": gap},
         "network": {"proxy": gap, "hosts": (Host(TPU, gap, gap),)},
@@ -35,7 +34,7 @@ def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
         "cloud": {"project": gap, "permissions": gap},
     }
     blind = {
-        "machine": {"TPU903", "TPU904", "TPU910"},
+        "machine": {"TPU903", "TPU904", "TPU907", "TPU910"},
         "keys": {"TPU916", "TPU917"},
         "identity": {"TPU921"},
         "network": {"TPU931", "TPU932", "TPU934"},
@@ -43,7 +42,7 @@ def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
         "cloud": {"TPU940", "TPU941"},
     }
     seen = with_(part, **unknown[part])
-    levels = {rule.id: {found.level for found in rule.judge(seen)} for rule in RULES}
+    levels = {rule.id: {found.level for found in rule.judge(seen)} for rule in OF_SURROUNDINGS}
 
     assert {id_: levels[id_] for id_ in blind[part] if not levels[id_] or Level.OK in levels[id_]} == {}
 
@@ -125,7 +124,6 @@ def ahead(seconds: float, **fields: Any) -> Surroundings:
 
 NO_CLOCK = ("TPU934", "unknown", "whether the clock is right is not known: no host has answered with its time")
 CLOCK = "the clock of this machine is"
-LATE = Unknown("there was no answer within 4s", is_passing=True)
 NETWORK: list[tuple[Surroundings, Said]] = [
     (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
     (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
@@ -142,7 +140,7 @@ NETWORK: list[tuple[Surroundings, Said]] = [
         with_("network", hosts=(Host(TPU, Unknown("no such name"), Unknown("no such name")), Host("b", None, LATE))),
         [
             ("TPU932", "error", "the name cannot be resolved: no such name"),
-            ("TPU933", "unknown", "no answer: there was no answer within 4s"),
+            ("TPU933", "unknown", "there was no answer within 4s"),
             NO_CLOCK,
         ],
     ),
@@ -151,6 +149,14 @@ NETWORK: list[tuple[Surroundings, Said]] = [
         [("TPU933", "error", "no answer: cannot be reached: refused"), NO_CLOCK],
     ),
     (with_("network", hosts=()), [NO_CLOCK]),
+    (
+        with_("network", hosts=(Host(TPU, LATE, LATE),)),
+        [
+            ("TPU932", "unknown", "whether the name resolves is not known: there was no answer within 4s"),
+            ("TPU933", "unknown", "there was no answer within 4s"),
+            NO_CLOCK,
+        ],
+    ),
     (ahead(60), []),
     (ahead(-60), []),
     (ahead(61), [("TPU934", "warning", f"{CLOCK} 1m01s behind")]),
@@ -174,119 +180,36 @@ NETWORK: list[tuple[Surroundings, Said]] = [
 ]
 
 
-def lacking(*names: str) -> Surroundings:
-    held = frozenset(GOOD.cloud.wanted_permissions) - set(names)
-    return with_("cloud", permissions=Known(held))
-
-
-CLOUD: list[tuple[Surroundings, Said]] = [
-    (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
-    (
-        with_("cloud", unasked="nobody knows"),
-        [("TPU941", "unknown", "its APIs, its billing and what you may do in it were not looked at: nobody knows")],
-    ),
-    (
-        with_("cloud", permissions=LATE),
-        [("TPU941", "unknown", "what you may do in the project is not known: there was no answer within 4s")],
-    ),
-    (
-        lacking("tpu.nodes.list", "tpu.nodes.stop", "compute.projects.get"),
-        [
-            ("TPU941", "error", "you lack `tpu.nodes.list` in project `p`"),
-            ("TPU941", "warning", "you lack `tpu.nodes.stop` in project `p`"),
-            ("TPU941", "note", "you lack `compute.projects.get` in project `p`"),
-        ],
-    ),
-]
-
-
-def setting(key: str, value: str, kind: SourceKind, place: str) -> Known[Settings]:
-    return Known(Settings({key: Setting(value, Source(kind, place))}))
-
-
-USER_FILE = ConfigFile(Path("/c.yaml"), {"project": ConfigEntry("mine", 3)})
-BY_ENVIRONMENT = setting("project", "other", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT")
-
-
-def variables(**found: str) -> Surroundings:
-    return with_("configuration", variables=found)
-
-
-SANDBOX = (
-    "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are left alone"
-)
-CONFIGURATION: list[tuple[Surroundings, Said]] = [
-    (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
-    (variables(TPU_LOG_DIR="/tmp/logs"), []),
-    (
-        variables(TPU_LOG_DIR="deaktiviert"),
-        [("TPU912", "warning", "`TPU_LOG_DIR` is `deaktiviert`: neither a path nor the word `disabled`")],
-    ),
-    (
-        variables(TPU_STDERR_LOG_LEVEL="4"),
-        [("TPU912", "warning", "`TPU_STDERR_LOG_LEVEL` is `4`: not one of 0 to 3")],
-    ),
-    (
-        with_("configuration", settings=Unknown("/c.yaml line 1: unknown key `zoen`")),
-        [("TPU945", "error", "/c.yaml line 1: unknown key `zoen`")],
-    ),
-    (
-        with_("configuration", problems=("TPUCTL_TIMEOUT: `timeout` is `x`",)),
-        [("TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `x`")],
-    ),
-    (
-        with_("configuration", settings=BY_ENVIRONMENT, files=(USER_FILE,)),
-        [
-            (
-                "TPU946",
-                "note",
-                "`TPUCTL_PROJECT` sets `project` to `other`, and hides what stands in `/c.yaml` line 3",
-            )
-        ],
-    ),
-    (
-        with_(
-            "configuration",
-            settings=setting("project", "mine", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT"),
-            files=(USER_FILE,),
-        ),
-        [],
-    ),
-    (
-        with_("configuration", settings=setting("project", "x", SourceKind.FLAG, "--project"), files=(USER_FILE,)),
-        [],
-    ),
-    (variables(TPUCTL_PROJEKT=""), [("TPU947", "warning", "nothing reads `TPUCTL_PROJEKT`")]),
-    (variables(TPUCTL_PROJECT="", TPUCTL_STATE_DIR="", TPUCTL_NODE="", CLOUDSDK_CORE_PROJECT=""), []),
-    (
-        variables(CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://h/"),
-        [
-            (
-                "TPU947",
-                "note",
-                "`CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU` leads gcloud to http://h/, where tpuctl does not go",
-            )
-        ],
-    ),
-    (
-        with_("configuration", endpoint="https://h/"),
-        [("TPU948", "note", "calls go to `https://h/`, and not to Google")],
-    ),
-    (
-        with_(
-            "configuration", is_sandbox=True, settings=setting("sandbox", "1", SourceKind.ENVIRONMENT, "TPUCTL_SANDBOX")
-        ),
-        [
-            (
-                "TPU948",
-                "note",
-                SANDBOX,
-            )
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK, *CLOUD, *CONFIGURATION])
+@pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
 def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
+
+
+def test_a_login_is_advised_where_it_helps_and_can_be_done() -> None:
+    login = "gcloud auth application-default login"
+    nobody = refused(file=Absent(), gcloud_account=None)
+    without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
+    named = with_("identity", file=Unknown("why"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None)
+    unasked = with_("identity", file=Absent(), token=Unknown("the settings are broken"))
+
+    assert remedies(nobody, "TPU921")[0] == ("log in", login)
+    assert remedies(without, "TPU921")[0] == (
+        "install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then log in",
+        login,
+    )
+    # A variable goes before every login.
+    assert [command for _, command in remedies(named, "TPU921")] == ["unset GOOGLE_APPLICATION_CREDENTIALS", login]
+    assert remedies(unasked, "TPU921") == []
+
+
+def test_what_goes_through_a_proxy_is_looked_for_there() -> None:
+    def advice(seen: Surroundings) -> list[str]:
+        return [text.partition(":")[0] for text, _ in remedies(seen, "TPU933")]
+
+    silent = (Host(TPU, None, LATE),)
+    assert advice(with_("network", hosts=silent)) == [
+        "look at the network, the firewall, and whether a proxy is needed"
+    ]
+    assert advice(with_("network", hosts=silent, proxy=Known("http://h:1"))) == [
+        "see whether the proxy is up and the right one"
+    ]

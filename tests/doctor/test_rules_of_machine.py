@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.doctor.seen import ADC, FILE, GOOD, KEY, LINE, MIB, OTHER, Said, said, with_
-from tpuctl.checkup.rules import judge
-from tpuctl.checkup.surroundings import Entry, Gcloud, Program, Surroundings
+from tpuctl.checkup.catalogue import judge
+from tpuctl.checkup.surroundings.facts import Entry, Gcloud, Program, Surroundings
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import AddToAgent, MakeSshKey, SetMode
 
@@ -76,6 +76,10 @@ MACHINE: list[tuple[Surroundings, Said]] = [
         [("TPU906", "warning", "gcloud has no configuration `work`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names")],
     ),
     (with_("machine", programs={"ssh": Absent()}), [("TPU907", "error", "`ssh` is not on PATH")]),
+    (
+        with_("machine", programs={"ssh": Unknown("it was too slow")}),
+        [("TPU907", "unknown", "whether `ssh` is there was not found out: it was too slow")],
+    ),
     (with_("machine", programs={"scp": Absent()}), [("TPU907", "warning", "`scp` is not on PATH")]),
     (with_("machine", programs={"rsync": Absent()}), [("TPU907", "note", "`rsync` is not on PATH")]),
     (with_("machine", programs={"ssh": Known(Program("/ssh", Known("OpenSSH_7.6p1")))}), []),
@@ -148,7 +152,7 @@ KEYS: list[tuple[Surroundings, Said]] = [
     ),
     (
         with_("keys", derived=Unknown("it says nothing", is_passing=True)),
-        [("TPU916", "unknown", f"`{KEY}` is no private key that can be used: it says nothing")],
+        [("TPU916", "unknown", "whether both halves belong together is not known: it says nothing")],
     ),
     (with_("keys", **LOCKED), [PAIR_UNKNOWN, ("TPU917", "warning", f"{NO_AGENT}there is no agent")]),
     (with_("keys", **LOCKED, agent=Known(frozenset({LINE}))), []),
@@ -169,6 +173,8 @@ KEYS: list[tuple[Surroundings, Said]] = [
     ),
     (with_("keys", folder=Entry(KEY.parent, 0o755)), [("TPU918", "note", "others may look into it (mode 0755)")]),
     (with_("keys", folder=Entry(KEY.parent, 0o770)), [("TPU918", "warning", "others may write to it (mode 0770)")]),
+    (with_("keys", folder=Entry(Path("/"), 0o755)), []),
+    (with_("keys", folder=Entry(Path("/tmp"), 0o1777)), [("TPU918", "warning", "others may write to it (mode 1777)")]),
     (
         with_("keys", known_hosts=(Entry(Path("/h/known"), 0o664),)),
         [("TPU918", "warning", "others may write to it (mode 0664)")],
@@ -208,11 +214,17 @@ def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
         keys=replace(GOOD.keys, private=Entry(KEY, 0o644), folder=Entry(KEY.parent, 0o777)),
         identity=replace(GOOD.identity, file=Known(replace(FILE, entry=Entry(ADC, 0o666)))),
     )
+    # Folders that may be there for others too are left alone, whatever they were named for.
+    shared = replace(
+        with_("machine", folders={"state": Entry(Path("/tmp"), 0o1777)}),
+        keys=replace(GOOD.keys, folder=Entry(Path("/"), 0o777)),
+        configuration=replace(GOOD.configuration, variables={"TPUCTL_STATE_DIR": "/tmp"}),
+    )
     locked, missing = with_("keys", **LOCKED), with_("keys", private=Entry(KEY), public=Absent(), derived=None)
 
     changes = [
         remedy.change
-        for each in (seen, locked, missing)
+        for each in (seen, shared, locked, missing)
         for one in judge(each)
         for remedy in one.found.remedies
         if remedy.change is not None
@@ -227,3 +239,18 @@ def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
         MakeSshKey("/h"),
     ]
     assert [change.command for change in changes][1::3] == [f"chmod 600 {KEY}", f"ssh-add {KEY}"]
+
+
+def test_a_command_that_is_advised_can_be_typed_as_it_stands() -> None:
+    key = Path("/my home/key")
+    seen = with_("keys", private=Entry(key, 0o600), public_half=Entry(key.with_suffix(".pub"), 0o644), public=Absent())
+
+    def commands(one: Surroundings) -> list[str | None]:
+        return [remedy.command for found in judge(one) for remedy in found.found.remedies if found.id == "TPU916"]
+
+    assert commands(replace(seen, keys=replace(seen.keys, **LOCKED))) == [
+        "ssh-keygen -y -f '/my home/key' > '/my home/key.pub'"
+    ]
+    assert commands(replace(seen, keys=replace(seen.keys, public=Known(OTHER), home=None))) == [
+        "mv '/my home/key.pub' '/my home/key.pub.old'"
+    ]

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tpuctl.checkup.node_rule import NodeRule
-from tpuctl.checkup.worker_facts import (
+from tpuctl.checkup.workers.facts import (
     Disk,
     Ended,
     Examination,
@@ -25,6 +24,7 @@ from tpuctl.checkup.worker_facts import (
 )
 from tpuctl.model import Node
 from tpuctl.preflight.fact import Known
+from tpuctl.preflight.findings import Rule
 from tpuctl.readiness import Startup
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -70,7 +70,7 @@ def seen(*changes: dict[str, Any], **fields: Any) -> WorkersFacts:
     return WorkersFacts(node=node(**fields), now=NOW, expected=tuple(range(len(changes))), workers=workers)
 
 
-def said(rule: NodeRule[Any], facts: object) -> list[str]:
+def said(rule: Rule[Any], facts: object) -> list[str]:
     """Return what a rule says, a line for each finding: level, subject, text."""
     return [f"{found.level} {found.subject}: {found.text}" for found in rule.judge(facts)]
 

@@ -158,6 +158,18 @@ def test_what_is_wrong_with_the_node_itself_is_found(tpuctl: Console, sandbox: S
 
 
 @one_face
+def test_an_operation_that_failed_is_found_whoever_asked_for_it(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="STOPPED")
+    sandbox.fault("operation-error")
+    tpuctl("start", "demo")
+
+    (said,) = [one for one in findings(tpuctl) if one["id"] == "TPU962"]
+
+    assert (said["level"], said["facts"]["verb"], said["facts"]["done"]) == ("warning", "start", True)
+    assert [one["command"] for one in said["remedies"]] == ["tpuctl explain capacity-zone"]
+
+
+@one_face
 def test_a_node_that_is_not_there_is_no_finding_but_an_error(tpuctl: Console) -> None:
     _, err, code = tpuctl("doctor", "nowhere")
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.doctor_node.conftest import Worker
 from tests.tpu_files import running
-from tpuctl.checkup.worker_facts import (
+from tpuctl.checkup.workers.facts import (
     Disk,
     Ended,
     Examination,

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.doctor_node.examinations import HEALTHY, NOW, node, said, seen
-from tpuctl.checkup import worker_machine, worker_tpu
-from tpuctl.checkup.node_rule import NodeRule
-from tpuctl.checkup.worker_facts import (
+from tpuctl.checkup.workers import machine, tpu
+from tpuctl.checkup.workers.facts import (
     Disk,
     Ended,
     Hold,
@@ -25,6 +24,7 @@ from tpuctl.checkup.worker_facts import (
     WorkersFacts,
 )
 from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.preflight.findings import Rule
 from tpuctl.readiness import Startup
 
 UNREAD = Unknown("it broke")
@@ -55,66 +55,66 @@ PYTHON = HolderSeen(12, "ada", "python3", timedelta(hours=1))
 STUCK = HolderSeen(13, "ada", "python3", timedelta(hours=1), is_waiting_in_kernel=True)
 OTHER = HolderSeen(14, "bob", "ray", timedelta(hours=1))
 
-ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
-    (worker_machine.disk_space, (disk(84), disk(0)), ["ok workers 0-1: there is room on `/`"]),
-    (worker_machine.disk_space, (disk(85),), ["warning worker 0: `/` is 85 % full"]),
-    (worker_machine.disk_space, (disk(96), disk(91)), ["warning workers 0-1: `/` is 91 % to 96 % full"]),
+ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
+    (machine.disk_space, (disk(84), disk(0)), ["ok workers 0-1: there is room on `/`"]),
+    (machine.disk_space, (disk(85),), ["warning worker 0: `/` is 85 % full"]),
+    (machine.disk_space, (disk(96), disk(91)), ["warning workers 0-1: `/` is 91 % to 96 % full"]),
     (
-        worker_machine.disk_space,
+        machine.disk_space,
         (disk(97), disk(20)),
         ["error worker 0: `/` is 97 % full", "ok worker 1: there is room on `/`"],
     ),
-    (worker_machine.disk_space, ({"disks": UNREAD},), ["unknown worker 0: the disks could not be read: it broke"]),
-    (worker_machine.disk_space, ({"disks": Absent()},), []),
-    (worker_machine.inodes, (disk(1, 84),), ["ok worker 0: there are inodes left on `/`"]),
-    (worker_machine.inodes, (disk(1, 85),), ["warning worker 0: 85 % of the inodes of `/` are used"]),
-    (worker_machine.inodes, (disk(1, 97),), ["error worker 0: 97 % of the inodes of `/` are used"]),
-    (worker_machine.inodes, (disk(1, None), {"disks": UNREAD}), []),
-    (worker_machine.memory, ({"memory": Known(Memory(100, 6))},), ["ok worker 0: there is memory left"]),
-    (worker_machine.memory, ({"memory": Known(Memory(100, 5))},), ["warning worker 0: 5 % of the memory is left"]),
-    (worker_machine.memory, ({"memory": UNREAD},), ["unknown worker 0: the memory could not be read: it broke"]),
-    (worker_machine.memory, ({"memory": Known(Memory(0, 0))}, {"memory": Absent()}), []),
-    (worker_machine.kills, ({},), ["ok worker 0: no process was ended for want of memory since it booted"]),
+    (machine.disk_space, ({"disks": UNREAD},), ["unknown worker 0: the disks could not be read: it broke"]),
+    (machine.disk_space, ({"disks": Absent()},), []),
+    (machine.inodes, (disk(1, 84),), ["ok worker 0: there are inodes left on `/`"]),
+    (machine.inodes, (disk(1, 85),), ["warning worker 0: 85 % of the inodes of `/` are used"]),
+    (machine.inodes, (disk(1, 97),), ["error worker 0: 97 % of the inodes of `/` are used"]),
+    (machine.inodes, (disk(1, None), {"disks": UNREAD}), []),
+    (machine.memory, ({"memory": Known(Memory(100, 6))},), ["ok worker 0: there is memory left"]),
+    (machine.memory, ({"memory": Known(Memory(100, 5))},), ["warning worker 0: 5 % of the memory is left"]),
+    (machine.memory, ({"memory": UNREAD},), ["unknown worker 0: the memory could not be read: it broke"]),
+    (machine.memory, ({"memory": Known(Memory(0, 0))}, {"memory": Absent()}), []),
+    (machine.kills, ({},), ["ok worker 0: no process was ended for want of memory since it booted"]),
     (
-        worker_machine.kills,
+        machine.kills,
         ({"kills": Known(Kills(1, "Killed"))}, {"kills": Known(Kills(3))}),
         ["warning workers 0-1: since it booted the kernel ended processes for want of memory: one to 3 of them"],
     ),
-    (worker_machine.kills, ({"kills": UNREAD},), ["unknown worker 0: the kernel's log could not be read: it broke"]),
-    (worker_machine.kills, ({"kills": Absent()},), []),
-    (worker_machine.boots, ({}, up(hours=19.75)), ["ok workers 0-1: it has not booted since the others did"]),
+    (machine.kills, ({"kills": UNREAD},), ["unknown worker 0: the kernel's log could not be read: it broke"]),
+    (machine.kills, ({"kills": Absent()},), []),
+    (machine.boots, ({}, up(hours=19.75)), ["ok workers 0-1: it has run for 19h45m to 20h"]),
     (
-        worker_machine.boots,
+        machine.boots,
         ({}, up(hours=19.74)),
         [
-            "ok worker 0: it has not booted since the others did",
+            "ok worker 0: it has run for 20h",
             "warning worker 1: it booted 19h44m ago, long after other workers",
         ],
     ),
     (
-        worker_machine.boots,
+        machine.boots,
         (up(minutes=29), up(minutes=29)),
         ["note workers 0-1: it booted 29m ago: what ran before has ended"],
     ),
-    (worker_machine.boots, (up(minutes=30),), ["ok worker 0: it has not booted since the others did"]),
-    (worker_machine.boots, ({"uptime": UNREAD},), ["unknown worker 0: when it booted could not be read: it broke"]),
-    (worker_machine.kernels, ({}, {}), ["ok workers 0-1: its kernel is 6.8.0"]),
+    (machine.boots, (up(minutes=30),), ["ok worker 0: it has run for 30m"]),
+    (machine.boots, ({"uptime": UNREAD},), ["unknown worker 0: when it booted could not be read: it broke"]),
+    (machine.kernels, ({}, {}), ["ok workers 0-1: its kernel is 6.8.0"]),
     (
-        worker_machine.kernels,
+        machine.kernels,
         ({}, {"kernel": "6.9"}),
         [
             "note worker 0: its kernel is 6.8.0, and other workers have another",
             "note worker 1: its kernel is 6.9, and other workers have another",
         ],
     ),
-    (worker_machine.synchronized, ({},), ["ok worker 0: its clock is synchronised"]),
+    (machine.synchronized, ({},), ["ok worker 0: its clock is synchronised"]),
     (
-        worker_machine.synchronized,
+        machine.synchronized,
         ({"is_synchronized": Known(value=False)},),
         ["warning worker 0: its clock is not synchronised"],
     ),
     (
-        worker_machine.synchronized,
+        machine.synchronized,
         ({"is_synchronized": Absent("no tool")}, {"is_synchronized": UNREAD}),
         [
             "note worker 0: whether its clock is synchronised cannot be asked: no tool",
@@ -122,21 +122,21 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     # One worker is compared to this machine, and only what is certain counts.
-    (worker_machine.clocks, (offset(2.0, 9),), ["ok worker 0: its clock is right"]),
+    (machine.clocks, (offset(2.0, 9),), ["ok worker 0: its clock is right"]),
     (
-        worker_machine.clocks,
+        machine.clocks,
         (offset(2.5, 9),),
         ["warning worker 0: its clock is ahead of this machine's by at least 2s"],
     ),
-    (worker_machine.clocks, (offset(-9, -2.0),), ["ok worker 0: its clock is right"]),
+    (machine.clocks, (offset(-9, -2.0),), ["ok worker 0: its clock is right"]),
     (
-        worker_machine.clocks,
+        machine.clocks,
         (offset(-90, -60), offset(0, 1)),
         ["warning worker 0: its clock is behind this machine's by at least 1m", "ok worker 1: its clock is right"],
     ),
     # Three workers that agree are right, and this machine is not.
     (
-        worker_machine.clocks,
+        machine.clocks,
         (offset(40, 41), offset(40, 41), offset(50, 51)),
         [
             (
@@ -146,27 +146,27 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
             "warning worker 2: its clock is ahead of the other workers' by at least 10s",
         ],
     ),
-    (worker_tpu.devices, ({},), ["ok worker 0: it shows its 4 chips"]),
+    (tpu.devices, ({},), ["ok worker 0: it shows its 4 chips"]),
     (
-        worker_tpu.devices,
+        tpu.devices,
         ({"chips": Known(3)}, {"chips": Known(0)}),
         [
             "error worker 0: it shows 3 of the 4 chips that `v4-16` promises",
             "error worker 1: it shows none of the 4 chips that `v4-16` promises",
         ],
     ),
-    (worker_tpu.devices, ({"chips": UNREAD},), ["unknown worker 0: its chips could not be read: it broke"]),
+    (tpu.devices, ({"chips": UNREAD},), ["unknown worker 0: its chips could not be read: it broke"]),
     (
-        worker_tpu.holders,
+        tpu.holders,
         ({}, hold(hidden=3)),
         [
             "ok worker 0: nothing holds its TPU",
             "ok worker 1: nothing holds its TPU, as far as can be seen without root",
         ],
     ),
-    (worker_tpu.holders, (hold(PYTHON), hold(PYTHON)), ["note workers 0-1: `python3` of ada holds the TPU"]),
+    (tpu.holders, (hold(PYTHON), hold(PYTHON)), ["note workers 0-1: `python3` of ada holds the TPU"]),
     (
-        worker_tpu.holders,
+        tpu.holders,
         (hold(PYTHON, OTHER), {}),
         [
             "warning worker 0: `python3` of ada, `ray` of bob hold the TPU, which is free on other workers",
@@ -174,31 +174,31 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_tpu.holders,
+        tpu.holders,
         (hold(STUCK),),
         ["warning worker 0: `python3` of ada holds the TPU and waits inside the kernel"],
     ),
-    (worker_tpu.holders, ({"hold": UNREAD},), ["unknown worker 0: what holds its TPU could not be read: it broke"]),
-    (worker_tpu.lock_file, ({}, hold(owner="ada", held=True)), ["ok workers 0-1: no lock file is left over"]),
+    (tpu.holders, ({"hold": UNREAD},), ["unknown worker 0: what holds its TPU could not be read: it broke"]),
+    (tpu.lock_file, ({}, hold(owner="ada", held=True)), ["ok workers 0-1: no lock file is left over"]),
     (
-        worker_tpu.lock_file,
+        tpu.lock_file,
         (hold(owner="ada"),),
         ["warning worker 0: `/tmp/libtpu_lockfile` of ada is left over: nothing holds it"],
     ),
     (
-        worker_tpu.lock_file,
+        tpu.lock_file,
         (hold(owner="ada", hidden=2),),
         ["unknown worker 0: there is a lock file of ada; who holds it cannot be seen without root"],
     ),
-    (worker_tpu.lock_file, ({"hold": UNREAD},), []),
-    (worker_tpu.startup, ({},), ["ok worker 0: startup script and cloud-init have ended well"]),
+    (tpu.lock_file, ({"hold": UNREAD},), []),
+    (tpu.startup, ({},), ["ok worker 0: startup script and cloud-init have ended well"]),
     (
-        worker_tpu.startup,
+        tpu.startup,
         ({"ended": Known(Ended(Startup.RUNNING, "cloud-init still runs"))}, {"ended": Known(Ended(Startup.FAILED))}),
         ["warning worker 0: cloud-init still runs", "warning worker 1: the startup failed"],
     ),
     (
-        worker_tpu.startup,
+        tpu.startup,
         ({"ended": Known(Ended(Startup.UNKNOWN))}, {"ended": UNREAD}),
         [
             "unknown worker 0: nothing there tells how startup script and cloud-init ended",
@@ -206,49 +206,47 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_tpu.logs,
+        tpu.logs,
         (logs(LogState.WRITABLE, 10 * GIB - 1), logs(LogState.ABSENT)),
         ["ok workers 0-1: libtpu's log has its place"],
     ),
     (
-        worker_tpu.logs,
+        tpu.logs,
         (logs(LogState.WRITABLE, 10 * GIB),),
         ["warning worker 0: libtpu's log in `/tmp/tpu_logs` has 10 GiB"],
     ),
     (
-        worker_tpu.logs,
+        tpu.logs,
         (logs(LogState.WRITABLE, 12 * GIB, is_complete=False),),
         ["warning worker 0: libtpu's log in `/tmp/tpu_logs` has 12 GiB or more"],
     ),
     (
-        worker_tpu.logs,
+        tpu.logs,
         (logs(LogState.REFUSED), logs(LogState.LACKS_PARENT, path="/a/b")),
         [
             "warning worker 0: this login cannot write to `/tmp/tpu_logs`",
             "warning worker 1: libtpu cannot make `/a/b`: the folder above it is missing",
         ],
     ),
-    (worker_tpu.logs, (logs(LogState.RELATIVE, path="disabled"),), []),
-    (worker_tpu.logs, ({"logs": UNREAD},), ["unknown worker 0: libtpu's log folder could not be read: it broke"]),
+    (tpu.logs, (logs(LogState.RELATIVE, path="disabled"),), []),
+    (tpu.logs, ({"logs": UNREAD},), ["unknown worker 0: libtpu's log folder could not be read: it broke"]),
 ]
 
 
 @pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
-def test_what_a_rule_says(
-    rule: NodeRule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
-) -> None:
+def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]) -> None:
     assert said(rule, seen(*changes)) == expected
 
 
 def test_a_type_that_the_table_lacks_promises_nothing() -> None:
     facts = seen({}, acceleratorType="v9-8")
 
-    assert said(worker_tpu.devices, facts) == ["note worker 0: it shows 4 chips; how many `v9-8` promises is not known"]
+    assert said(tpu.devices, facts) == ["note worker 0: it shows 4 chips; how many `v9-8` promises is not known"]
 
 
 def test_a_command_names_the_workers_that_it_is_for_where_those_are_not_all() -> None:
     def commands(*changes: dict[str, Any]) -> list[str | None]:
-        return [remedy.command for found in worker_tpu.lock_file.judge(seen(*changes)) for remedy in found.remedies]
+        return [remedy.command for found in tpu.lock_file.judge(seen(*changes)) for remedy in found.remedies]
 
     assert commands(hold(owner="ada"), {}) == ["tpuctl unstick demo --worker 0"]
     assert commands(hold(owner="ada"), hold(owner="ada")) == ["tpuctl unstick demo"]
@@ -257,7 +255,7 @@ def test_a_command_names_the_workers_that_it_is_for_where_those_are_not_all() ->
 def test_logs_are_offered_for_removal_where_the_disk_is_full_and_they_take_room() -> None:
     def commands(size: int, path: str) -> list[str | None]:
         facts = seen(disk(98) | logs(LogState.WRITABLE, size, path))
-        (found,) = worker_machine.disk_space.judge(facts)
+        (found,) = machine.disk_space.judge(facts)
         return [remedy.command for remedy in found.remedies]
 
     look = "tpuctl run demo --worker 0 -- 'sudo du -xh --max-depth=3 / 2>/dev/null | sort -h | tail -n 20'"
@@ -281,9 +279,9 @@ def test_workers_that_did_not_answer_or_told_nothing_are_named_together() -> Non
         shut_out=(ShutOut((1, 2), "the key is refused", ("add it: `tpuctl ssh-key add demo`", "or ask")),),
     )
 
-    assert said(worker_tpu.answers, facts) == ["error workers 1-2: the key is refused", "ok worker 0: ssh gets in"]
-    assert said(worker_tpu.told, facts) == ["unknown workers 3-4: it tells nothing of itself: no python3"]
-    error, _ = worker_tpu.answers.judge(facts)
+    assert said(tpu.answers, facts) == ["error workers 1-2: the key is refused", "ok worker 0: ssh gets in"]
+    assert said(tpu.told, facts) == ["unknown workers 3-4: it tells nothing of itself: no python3"]
+    error, _ = tpu.answers.judge(facts)
     assert [(one.text, one.command) for one in error.remedies] == [
         ("add it", "tpuctl ssh-key add demo"),
         ("or ask", None),

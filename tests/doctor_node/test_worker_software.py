@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.doctor_node.examinations import python, said, seen
-from tpuctl.checkup import worker_variables, worker_versions
-from tpuctl.checkup.node_rule import NodeRule
-from tpuctl.checkup.worker_facts import PythonEnvironment, Variables, WorkersFacts
+from tpuctl.checkup.workers import frameworks, variables
+from tpuctl.checkup.workers.facts import PythonEnvironment, Variables, WorkersFacts
 from tpuctl.preflight.fact import Known, Unknown
+from tpuctl.preflight.findings import Rule
 
 UNREAD = Unknown("it broke")
 SAME = "ok workers 0-1: variables of TPU programs are the same on all"
@@ -29,14 +29,14 @@ def has(*environments: PythonEnvironment) -> dict[str, Any]:
     return {"environments": Known(environments)}
 
 
-ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
+ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         (env(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="0"), env(TPU_LOG_DIR="/logs", TPU_STDERR_LOG_LEVEL="3")),
         ["ok workers 0-1: no variable is in the way of logs"],
     ),
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         (env(TPU_LOG_DIR="deaktiviert"), env(TPU_LOG_DIR="deshabilitado")),
         [
             "warning worker 0: `TPU_LOG_DIR=deaktiviert` is set in login shells",
@@ -44,7 +44,7 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         (env(TPU_MIN_LOG_LEVEL="4", TPU_STDERR_LOG_LEVEL="INFO"),),
         [
             "warning worker 0: `TPU_MIN_LOG_LEVEL=4` is set in login shells",
@@ -52,7 +52,7 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         (env(TF_CPP_MIN_LOG_LEVEL="1"), env(TF_CPP_MIN_LOG_LEVEL="2")),
         [
             "ok worker 0: no variable is in the way of logs",
@@ -60,22 +60,22 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         ({"variables": UNREAD},),
         ["unknown worker 0: its variables could not be read: it broke"],
     ),
     (
-        worker_variables.log_variables,
+        variables.log_variables,
         ({"variables": Known(Variables(login_unread="no shell"))},),
         ["unknown worker 0: what login shells set could not be read: no shell"],
     ),
     (
-        worker_variables.backend_variables,
+        variables.backend_variables,
         (env(JAX_PLATFORMS="tpu,cpu", PJRT_DEVICE="TPU"),),
         ["ok worker 0: no variable keeps programs from the TPU"],
     ),
     (
-        worker_variables.backend_variables,
+        variables.backend_variables,
         (jobs({"JAX_PLATFORMS": "cpu"}, session={"JAX_PLATFORMS": "cpu", "PJRT_DEVICE": "CUDA"}),),
         [
             "warning worker 0: `JAX_PLATFORMS=cpu` is set in a running job and ssh sessions",
@@ -83,7 +83,7 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_variables.backend_variables,
+        variables.backend_variables,
         (env(TPU_VISIBLE_CHIPS="0", TPU_CHIPS_PER_PROCESS_BOUNDS="1,1,1"),),
         [
             "warning worker 0: `TPU_VISIBLE_CHIPS=0` is set in login shells",
@@ -91,30 +91,30 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_variables.backend_variables,
+        variables.backend_variables,
         (env(XRT_TPU_CONFIG="localservice;0;localhost:51011", LIBTPU_INIT_ARGS="--xla_x=1"),),
         [
             "note worker 0: `XRT_TPU_CONFIG=localservice;0;localhost:51011` is set in login shells",
             "note worker 0: `LIBTPU_INIT_ARGS=--xla_x=1` is set in login shells",
         ],
     ),
-    (worker_variables.backend_variables, ({"variables": UNREAD},), []),
-    (worker_variables.same_variables, (env(PJRT_DEVICE="TPU"), env(PJRT_DEVICE="TPU")), [SAME]),
+    (variables.backend_variables, ({"variables": UNREAD},), []),
+    (variables.same_variables, (env(PJRT_DEVICE="TPU"), env(PJRT_DEVICE="TPU")), [SAME]),
     (
-        worker_variables.same_variables,
+        variables.same_variables,
         (env(JAX_PLATFORMS="tpu"), env(JAX_PLATFORMS="tpu"), env(), env(JAX_PLATFORMS="cpu")),
         ["warning worker 3: `JAX_PLATFORMS` is `tpu` on workers 0-1, not set on worker 2, `cpu` on worker 3"],
     ),
-    (worker_variables.same_variables, (env(PJRT_DEVICE="TPU"), {"variables": UNREAD}), []),
+    (variables.same_variables, (env(PJRT_DEVICE="TPU"), {"variables": UNREAD}), []),
     (
-        worker_versions.frameworks,
+        frameworks.frameworks,
         (has(),),
         [
             "note worker 0: no framework is installed in the system's Python, in conda or in an environment in the home",
         ],
     ),
     (
-        worker_versions.frameworks,
+        frameworks.frameworks,
         (has(python(jax="0.4.35", flax="0.10")), {"environments": UNREAD}),
         [
             "ok worker 0: `~/venv` (Python 3.10) has flax 0.10, jax 0.4.35",
@@ -122,14 +122,14 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_versions.same_versions,
+        frameworks.same_versions,
         (has(python(jax="0.4.35")), has(python(jax="0.4.35"))),
         ["ok workers 0-1: the frameworks are the same on all"],
     ),
-    (worker_versions.same_versions, (has(python(jax="0.4.35")), {"environments": UNREAD}), []),
-    (worker_versions.same_versions, (has(), has()), []),
+    (frameworks.same_versions, (has(python(jax="0.4.35")), {"environments": UNREAD}), []),
+    (frameworks.same_versions, (has(), has()), []),
     (
-        worker_versions.same_versions,
+        frameworks.same_versions,
         (has(python(jax="1")), has(python(jax="1")), has(python(jax="2", flax="3")), has()),
         [
             "warning worker 3: there are no frameworks in `~/venv`, as there are on workers 0-2",
@@ -138,17 +138,17 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_versions.same_versions,
+        frameworks.same_versions,
         (has(python(jax="1")), has(python("~/venv", "3.11", jax="1"))),
         ["warning worker 1: Python in `~/venv` is 3.10 on worker 0, 3.11 on worker 1"],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (has(python(jax="0.4.35 jaxlib <=0.4.35,>=0.4.34", jaxlib="0.4.34", libtpu="1")),),
         ["ok worker 0: the frameworks in `~/venv` fit one another"],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (
             has(
                 python(
@@ -159,17 +159,17 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ["error worker 0: jaxlib 0.4.36 in `~/venv` is not what jax 0.4.35 asks for: `<=0.4.35,>=0.4.34`"],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (has(python(jax='0.5.0 libtpu ==0.0.8.*; extra == "tpu"', libtpu="0.0.7.1")),),
         ["warning worker 0: libtpu 0.0.7.1 in `~/venv` is not what jax 0.5.0 asks for on TPUs: `==0.0.8.*`"],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (has(python(jax='0.5.0 libtpu ==0.0.8.*; extra == "cuda"', libtpu="0.0.7.1")),),
         ["ok worker 0: the frameworks in `~/venv` fit one another"],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (has(python(torch="2.5.1+cpu", torch_xla="2.5.0")), has(python(torch="2.6.0+cpu", torch_xla="2.5.0"))),
         [
             "ok worker 0: the frameworks in `~/venv` fit one another",
@@ -177,21 +177,19 @@ ROWS: list[tuple[NodeRule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]]
         ],
     ),
     (
-        worker_versions.pairs,
+        frameworks.pairs,
         (has(python(jax="0.5.0")), has(python(libtpu="1", libtpu_nightly="2"))),
         [
             "warning worker 0: there is a JAX in `~/venv`, and no libtpu",
             "warning worker 1: libtpu 1 and libtpu-nightly 2 are both in `~/venv`",
         ],
     ),
-    (worker_versions.pairs, ({"environments": UNREAD},), []),
+    (frameworks.pairs, ({"environments": UNREAD},), []),
 ]
 
 
 @pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
-def test_what_a_rule_says(
-    rule: NodeRule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
-) -> None:
+def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]) -> None:
     assert said(rule, seen(*changes)) == expected
 
 
@@ -225,19 +223,19 @@ def test_what_a_rule_says(
     ],
 )
 def test_tensorflow_is_of_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
-    found = said(worker_versions.tensorflow_fits, seen(has(python(**packages)), runtimeVersion=image))
+    found = said(frameworks.tensorflow_fits, seen(has(python(**packages)), runtimeVersion=image))
 
     assert [line.replace(" worker 0", "") for line in found] == expected
 
 
 def test_who_differs_is_told_how_to_become_like_the_others() -> None:
-    (found,) = worker_versions.same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
+    (found,) = frameworks.same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
     assert [remedy.command for remedy in found.remedies] == ["tpuctl run demo --worker 2 -- pip install jax==1"]
 
 
 def test_a_path_that_a_worker_tells_is_quoted_in_what_is_advised() -> None:
-    (found,) = worker_versions.pairs.judge(seen(has(python("~/a; rm -rf x", jax="0.5.0"))))
+    (found,) = frameworks.pairs.judge(seen(has(python("~/a; rm -rf x", jax="0.5.0"))))
 
     assert [remedy.command for remedy in found.remedies] == [
         shlex.join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.checkup.worker_specifiers import Requirement, meets, parse_requirement, release
+from tpuctl.checkup.workers.specifiers import Requirement, meets, parse_requirement, release
 
 
 @pytest.mark.parametrize(

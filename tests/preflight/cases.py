@@ -31,20 +31,20 @@ def facts(*, want: dict[str, Any] | None = None, **changes: Any) -> Facts:
     return replace(FACTS, wanted=wanted(**(want or {})), **changes)
 
 
-def found(rule: Rule, these: Facts) -> list[Found]:
+def found(rule: Rule[Facts], these: Facts) -> list[Found]:
     return list(rule.judge(these))
 
 
-def said(rule: Rule, these: Facts) -> list[str]:
+def said(rule: Rule[Facts], these: Facts) -> list[str]:
     """`LEVEL subject: text`, of each finding."""
     return [f"{one.level} {one.subject}: {one.text}" for one in rule.judge(these)]
 
 
-def levels(rule: Rule, these: Facts) -> list[Level]:
+def levels(rule: Rule[Facts], these: Facts) -> list[Level]:
     return [one.level for one in rule.judge(these)]
 
 
-def commands(rule: Rule, these: Facts) -> list[str]:
+def commands(rule: Rule[Facts], these: Facts) -> list[str]:
     return [remedy.command for one in rule.judge(these) for remedy in one.remedies if remedy.command]
 
 

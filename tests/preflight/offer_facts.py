@@ -68,10 +68,10 @@ def quota(name: str, value: int | None, **places: str) -> QuotaLimit:
     return QuotaLimit("", name, f"1/{{project}}/{{{scope}}}", value, places)
 
 
-def said(rule: Rule, about: Facts) -> list[tuple[str, str, str]]:
+def said(rule: Rule[Facts], about: Facts) -> list[tuple[str, str, str]]:
     """Return level, subject and text of what a rule finds."""
     return [(str(found.level), found.subject, found.text) for found in found_by(rule, about)]
 
 
-def found_by(rule: Rule, about: Facts) -> list[Found]:
+def found_by(rule: Rule[Facts], about: Facts) -> list[Found]:
     return list(rule.judge(about))

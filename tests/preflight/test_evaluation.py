@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.preflight.cases import FACTS
@@ -66,7 +68,7 @@ def test_what_is_accepted_is_one_level_milder_and_what_is_unknown_stays_so(level
     assert (finding(level).level, finding(level, accepted=True).level) == (level, accepted)
 
 
-def rule(id_: str, *found: tuple[Level, str]) -> Rule:
+def rule(id_: str, *found: tuple[Level, str]) -> Rule[Any]:
     return Rule(id_, "", "", lambda _: [Found(level=level, subject=subject, text="") for level, subject in found])
 
 

@@ -214,7 +214,7 @@ def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, z
 
 
 @pytest.mark.parametrize("rule", [quota_is_enough, addresses_are_enough, version_is_offered])
-def test_of_a_zone_that_is_not_there_nothing_else_is_missed(rule: Rule) -> None:
+def test_of_a_zone_that_is_not_there_nothing_else_is_missed(rule: Rule[Facts]) -> None:
     refused = Unknown("no such zone", error_id="iam-location-policy")
     about = nowhere("mars-x", quotas=Known(()), region_quotas=Absent(), versions=refused)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.checkup.gathering import Looking
-from tpuctl.checkup.judging import as_report
-from tpuctl.checkup.rules import PROJECT_RULES, RULES, judge
-from tpuctl.checkup.telling import to_json
+from tpuctl.checkup.catalogue import IDS, judge
+from tpuctl.checkup.surroundings.telling import to_json
 from tpuctl.cli.check_waiting import sign_of_life
 from tpuctl.cli.doctor_ways import ways
 from tpuctl.cli.usage import asked_for_json
@@ -18,19 +16,17 @@ from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableErro
 from tpuctl.names import nearest
 from tpuctl.output.findings import show_findings
 from tpuctl.output.terminal import Format
-from tpuctl.preflight.evaluation import ALL
-from tpuctl.preflight.fact import Known, known
+from tpuctl.preflight.evaluation import ALL, as_report
+from tpuctl.preflight.fact import known
 from tpuctl.preflight.findings import Level
 
 if TYPE_CHECKING:
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
     from tpuctl.cli.app import App
     from tpuctl.preflight.evaluation import Report
     from tpuctl.preflight.findings import Finding
 
 _TIMEOUT = timedelta(seconds=4)
-# Those of a node and of its workers, which are not loaded without one.
-_OF_NODES = re.compile(r"TPU9[5-8]\d")
 
 
 class Visit:
@@ -76,19 +72,25 @@ class Visit:
             return ()
         from tpuctl.cli.doctor_node import findings_of_node  # noqa: PLC0415  # only with a node
 
+        unseen = f"`{node}` was not looked at"
+        # A cloud that is known not to answer is not asked again.
+        if self._seen is not None and (why := self._seen.cloud.unasked):
+            self._end(f"{unseen}: {why}", ServiceUnavailableError(f"{unseen}: {why}"), findings)
+            return ()
         try:
             return findings_of_node(self._app, node, self._options)
+        except (AccessError, ServiceUnavailableError) as error:
+            self._end(f"{unseen}: {error.message}", error, findings)
         except TpuctlError as error:
-            is_explained = isinstance(error, (AccessError, ServiceUnavailableError)) or self._has_no_settings
-            if is_explained and any(finding.level is Level.ERROR for finding in findings):
-                self._app.terminal.warn(f"`{node}` was not looked at: {error.message}")
-            else:
-                self.failure = error
-            return ()
+            self.failure = error
+        return ()
 
-    @property
-    def _has_no_settings(self) -> bool:
-        return self._seen is None or not isinstance(self._seen.configuration.settings, Known)
+    def _end(self, text: str, failure: TpuctlError, findings: tuple[Finding, ...]) -> None:
+        """Say why there is nothing about the node. It is a failure of its own where no finding is an error that explains it."""
+        if any(finding.level is Level.ERROR for finding in findings):
+            self._app.terminal.warn(text)
+        else:
+            self.failure = failure
 
     def _about(self) -> dict[str, Any]:
         if self._seen is None:
@@ -100,10 +102,9 @@ class Visit:
 def accepted(given: tuple[str, ...]) -> frozenset[str]:
     """Return the ids that `--skip` names. Raises `InvalidInputError` for one that no rule has."""
     words = [word.strip() for text in given for word in text.split(",")]
-    ids = [*(rule.id for rule in RULES), *(rule.id for rule in PROJECT_RULES)]
     for word in words:
-        if word.lower() != ALL and word.upper() not in ids and not _OF_NODES.fullmatch(word.upper()):
-            near = nearest(word.upper(), ids)
+        if word.lower() != ALL and word.upper() not in IDS:
+            near = nearest(word.upper(), IDS)
             hint = f"did you mean `{near}`?" if near else "`tpuctl doctor --all` shows the ids; `all` is every one"
             raise InvalidInputError(f"`--skip {word}`: there is no such finding", hint=hint)
     return frozenset(ALL if word.lower() == ALL else word.upper() for word in words)

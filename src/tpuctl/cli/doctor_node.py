@@ -5,7 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.actions.checkup.node import gather
+from tpuctl.actions.checkup.workers import examine, facts_of
+from tpuctl.actions.locate import locate
+from tpuctl.api.operation_list import OperationsClient
+from tpuctl.api.retry import SHORT_PATIENCE
+from tpuctl.api.tpu import TpuClient
+from tpuctl.checkup.catalogue import OF_NODES, OF_WORKERS
+from tpuctl.cli.connect import http_access
+from tpuctl.clock import SystemClock
 from tpuctl.errors import TpuctlError
+from tpuctl.preflight.evaluation import findings_of
+from tpuctl.remote.gate import check_state
+from tpuctl.remote.known_hosts import remember_host_keys
+from tpuctl.remote.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -13,7 +26,6 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.model import Node
     from tpuctl.preflight.findings import Finding
-    from tpuctl.remote.member import Member
 
 
 # A worker that is slow to let us in is not one that is broken.
@@ -31,39 +43,34 @@ def findings_of_node(app: App, node: str, options: Mapping[str, Any]) -> tuple[F
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))
-    found = app.find(name)
-    return tuple(_findings(app, found, patience))
+    factory, endpoint = http_access(app)
+    # Nobody waits for a checkup as long as for what it is about.
+    client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
+    operations = OperationsClient(factory, app.clock, endpoint=endpoint)
+    found = locate(client, app.place, app.reference(name))
+    return tuple(_findings(app, found, client, operations, patience))
 
 
-def _findings(app: App, node: Node, patience: timedelta) -> Iterator[Finding]:
-    from tpuctl.actions.checkup.node import gather  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.checkup.node_catalogue import RULES_OF_NODES  # noqa: PLC0415  # as above
-    from tpuctl.checkup.node_rule import judged  # noqa: PLC0415  # as above
-
+def _findings(
+    app: App, node: Node, client: TpuClient, operations: OperationsClient, patience: timedelta
+) -> Iterator[Finding]:
     obstacle, remedy = _obstacle(app, node)
-    facts = gather(node, app.client, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
-    yield from judged(facts, RULES_OF_NODES)
+    facts = gather(node, client, operations, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
+    yield from findings_of(facts, OF_NODES)
     if obstacle is None:
         yield from _of_workers(app, node, patience)
 
 
 def _of_workers(app: App, node: Node, patience: timedelta) -> Iterator[Finding]:
-    from tpuctl.actions.checkup.workers import examine, facts_of  # noqa: PLC0415  # as above
-    from tpuctl.checkup.node_catalogue import RULES_OF_WORKERS  # noqa: PLC0415  # as above
-    from tpuctl.checkup.node_rule import judged  # noqa: PLC0415  # as above
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-
     ways, wayless = _ways(app, node)
     # Workers know no clock but the real one, the sandbox's as well.
     examined = examine(ways, SystemClock(), patience=patience)
     seen = facts_of(node, examined, app.now(), wayless=wayless)
-    yield from judged(seen, RULES_OF_WORKERS)
+    yield from findings_of(seen, OF_WORKERS)
 
 
 def _obstacle(app: App, node: Node) -> tuple[str | None, str | None]:
     """Return why no worker can be asked, and what helps; nothing where some may."""
-    from tpuctl.remote.gate import check_state  # noqa: PLC0415  # as above
-
     try:
         check_state(node)  # what it warns of, the rules say
         if obstacle := app.workers.obstacle(node):
@@ -76,9 +83,6 @@ def _obstacle(app: App, node: Node) -> tuple[str | None, str | None]:
 
 def _ways(app: App, node: Node) -> tuple[list[Member], dict[int, TpuctlError]]:
     """Return the way to each worker that has one, and by worker why others have none."""
-    from tpuctl.remote.known_hosts import remember_host_keys  # noqa: PLC0415  # as above
-    from tpuctl.remote.member import Member  # noqa: PLC0415  # as above
-
     found, wayless = [], {}
     for worker in range(node.workers):
         try:

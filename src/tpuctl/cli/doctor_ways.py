@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl import configfile
+from tpuctl.actions.checkup.network import PROXIES
 from tpuctl.actions.checkup.ways import Ways
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.transport import Proxy, TransportOptions
@@ -22,15 +24,12 @@ from tpuctl.settings.words import bad_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from datetime import timedelta
 
     from tpuctl.cli.app import App
     from tpuctl.clock import Clock
     from tpuctl.settings import ConfigFile, Settings
 
 T = TypeVar("T")
-
-_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,9 @@ def ways(app: App, *, timeout: timedelta) -> Ways:
     environ = app.invocation.environ
     settings = _fact(lambda: app.settings)
     travel = settings if isinstance(settings, Unknown) else _fact(lambda: transport_options(app))
-    how = replace(known(travel) or TransportOptions(), connect_timeout=timeout, read_timeout=timeout)
+    # So that it is the deadline of the checkup which ends what is silent: whether it would have answered is not known.
+    longer = timeout + timedelta(seconds=1)
+    how = replace(known(travel) or TransportOptions(), connect_timeout=longer, read_timeout=longer)
     cloud = _cloud(app, settings, replace(how, quota_project=None))
     wishes = settings if isinstance(settings, Unknown) else _fact(lambda: gate(app, {}).wishes)
     home = Path(environ.get("HOME") or Path.home())
@@ -166,7 +167,7 @@ def _proxy(environ: Mapping[str, str], settings: Fact[Settings], travel: Fact[Tr
 
 
 def _proxy_source(environ: Mapping[str, str], values: Settings | None) -> str | None:
-    if name := next((name for name in _PROXIES if environ.get(name)), None):
+    if name := next((name for name in PROXIES if environ.get(name)), None):
         return f"`{name}`"
     setting = values["proxy_address"] if values else None
     return str(setting.source) if setting and setting.source.kind is not SourceKind.DEFAULT else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.preflight.findings import Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from tpuctl.preflight.facts import Facts
     from tpuctl.preflight.findings import Rule
 
+T = TypeVar("T")
 ALL = "all"
 
 
@@ -41,11 +41,17 @@ class Report:
         return not any(finding.found.level is Level.ERROR or finding.found.is_passing for finding in self.findings)
 
 
-def evaluate(facts: Facts, rules: Iterable[Rule], *, accepted: Collection[str] = ()) -> Report:
+def evaluate(facts: T, rules: Iterable[Rule[T]], *, accepted: Collection[str] = ()) -> Report:
     """Return what the rules say. What is `accepted`, by id or all of it, is one level milder and stops nothing."""
-    findings = [
-        Finding(rule.id, rule.title, found, accepted=bool({rule.id, ALL} & set(accepted)))
-        for rule in rules
-        for found in rule.judge(facts)
-    ]
-    return Report(tuple(sorted(findings, key=lambda finding: (finding.level.rank, finding.id, finding.found.subject))))
+    return as_report(findings_of(facts, rules), accepted=accepted)
+
+
+def findings_of(facts: T, rules: Iterable[Rule[T]]) -> tuple[Finding, ...]:
+    """Return what the rules say, in their order."""
+    return tuple(Finding(rule.id, rule.title, found) for rule in rules for found in rule.judge(facts))
+
+
+def as_report(findings: Iterable[Finding], *, accepted: Collection[str] = ()) -> Report:
+    """Return findings, also of several origins, as one report; `accepted` is as of `evaluate`."""
+    marked = (replace(finding, accepted=bool({finding.id, ALL} & set(accepted))) for finding in findings)
+    return Report(tuple(sorted(marked, key=lambda finding: (finding.level.rank, finding.id, finding.found.subject))))

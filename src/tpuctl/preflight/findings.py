@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from tpuctl.preflight.facts import Facts
+T = TypeVar("T")
 
 
 class Level(StrEnum):
@@ -173,19 +173,19 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule: a question about the facts. `text` says, for the reference, what is checked and why."""
+class Rule(Generic[T]):
+    """One rule: a question about facts. `text` says, for the reference, what is checked and why."""
 
     id: str
     title: str
     text: str
-    judge: Callable[[Facts], Iterable[Found]]
+    judge: Callable[[T], Iterable[Found]]
 
 
-def rule(id_: str, title: str) -> Callable[[Callable[[Facts], Iterable[Found]]], Rule]:
+def rule(id_: str, title: str) -> Callable[[Callable[[T], Iterable[Found]]], Rule[T]]:
     """Make a rule of a function; its docstring is the reference's text."""
 
-    def made(judge: Callable[[Facts], Iterable[Found]]) -> Rule:
+    def made(judge: Callable[[T], Iterable[Found]]) -> Rule[T]:
         return Rule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
 
     return made

@@ -91,7 +91,7 @@ class Asking:
             return Unknown(f"there was no answer within {format_duration(self._timeout)}", is_passing=True)
         if question.failure is None:
             return Known(question.value)  # type: ignore[arg-type]  # the answer of a call that returned
-        return _fact(question.failure, question.permission)
+        return fact_of(question.failure, question.permission)
 
     def _work(self) -> None:
         while True:
@@ -103,7 +103,8 @@ class Asking:
             question.put()
 
 
-def _fact(failure: BaseException, permission: str | None) -> Absent | Unknown:
+def fact_of(failure: BaseException, permission: str | None = None) -> Absent | Unknown:
+    """Return what a failure says of the fact that was asked for. Raises `CredentialsError`, and what is a bug."""
     match failure:
         case CredentialsError():
             raise failure

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.preflight.fact import Fact
+    from tpuctl.preflight.facts import Facts
     from tpuctl.preflight.findings import Rule
     from tpuctl.preflight.wanted import Wanted
     from tpuctl.preflight.zones import Ranking
@@ -199,7 +200,7 @@ def said(findings: tuple[Finding, ...]) -> list[str]:
     return lines
 
 
-def _rules() -> tuple[Rule, ...]:
+def _rules() -> tuple[Rule[Facts], ...]:
     from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while answers are on their way
 
     return RULES

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuctl.checkup.surroundings import Entry
+from tpuctl.checkup.surroundings.facts import Entry
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 
 if TYPE_CHECKING:

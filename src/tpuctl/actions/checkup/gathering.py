@@ -10,8 +10,8 @@ from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.questions import Questions
 from tpuctl.actions.checkup import identity, keys, machine, network
 from tpuctl.actions.checkup.files import entry
-from tpuctl.checkup.cloud import NEEDED
-from tpuctl.checkup.surroundings import Cloud, Configuration, Surroundings, Token
+from tpuctl.checkup.surroundings.facts import Cloud, Configuration, Surroundings, Token
+from tpuctl.checkup.surroundings.project import NEEDED
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.model import NodeSpec
 from tpuctl.preflight.fact import Fact, Known, Unknown, known
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.checking.asking import Question
     from tpuctl.actions.checkup.ways import Ways
-    from tpuctl.checkup.surroundings import Answer, Identity, Network, NoToken
+    from tpuctl.checkup.surroundings.facts import Answer, Identity, Network, NoToken
 
 T = TypeVar("T")
 

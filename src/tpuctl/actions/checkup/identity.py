@@ -12,7 +12,7 @@ from tpuctl import gcloud
 from tpuctl.actions.checkup.files import entry, text_of
 from tpuctl.api.errors import credential_failure, translate
 from tpuctl.api.failures import TransportError
-from tpuctl.checkup.surroundings import CredentialFile, Identity, NoToken, Token
+from tpuctl.checkup.surroundings.facts import CredentialFile, Identity, NoToken, Token
 from tpuctl.errors import CredentialsError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 

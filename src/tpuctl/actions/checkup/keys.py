@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.actions.checkup.files import ask_program, entry, find_program, text_of
-from tpuctl.checkup.surroundings import Keys
+from tpuctl.checkup.surroundings.facts import Keys
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 from tpuctl.remote.keys.pair import default_path, public_path
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl import __version__
 from tpuctl.actions.checkup.files import ask_program, bytes_left, entry, find_program, text_of
-from tpuctl.checkup.surroundings import Gcloud, Machine, Program
+from tpuctl.checkup.surroundings.facts import Gcloud, Machine, Program
 from tpuctl.journal import LocalStore, UnreadableJournalError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.checkup.files import entry
 from tpuctl.api.failures import TransportError
-from tpuctl.checkup.surroundings import Answer, Host, Network
+from tpuctl.checkup.surroundings.facts import Answer, Host, Network
 from tpuctl.preflight.fact import Fact, Known, Unknown, known
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 GOOGLE = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
 _SANDBOX = "the sandbox"
-_PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+# Those that `Proxy.from_environment` reads, in its order.
+PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)
 
@@ -44,7 +45,7 @@ def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fac
     """Return the way to the cloud, with what the hosts have said."""
     found = known(ways.proxy)
     names = tuple(name for name in hosts if found is not None and not found.applies_to(name.partition(":")[0]))
-    given = {name: ways.environ[name] for name in _PROXIES if ways.environ.get(name)}
+    given = {name: ways.environ[name] for name in PROXIES if ways.environ.get(name)}
     first = next(iter(given.values()), None)
     now = datetime.now().astimezone()
     return Network(

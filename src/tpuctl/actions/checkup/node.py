@@ -1,16 +1,19 @@
-"""What `doctor NODE` reads of a node: one look at it, its queued resource, what its workers publish, and the journal."""
+"""What `doctor NODE` reads of a node: its queued resource and operations, what its workers publish, and the journal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from tpuctl.checkup.node_facts import LastFailure, NodeFacts
+from tpuctl.actions.checking.asking import fact_of
+from tpuctl.api.errors import operation_error
+from tpuctl.checkup.node.facts import Asked, LastFailure, NodeFacts
 from tpuctl.clock import parse_timestamp
-from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import CredentialsError, TpuctlError
+from tpuctl.model import Operation
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
     from tpuctl.journal import Journal
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 _T = TypeVar("_T")
+_OPERATIONS = 10
 _SUCCESSES = frozenset({"usable", "create", "restart", "start"})
 
 
@@ -31,9 +35,19 @@ class Cloud(Protocol):
         """Return what each worker published."""
 
 
+class Operations(Protocol):
+    """Who is asked for operations."""
+
+    def operations(
+        self, project: str, zone: str, targets: Collection[str], *, limit: int
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Return the newest operations on some resources as the API's JSON. Raises a `TpuctlError` without an answer."""
+
+
 def gather(
     node: Node,
     cloud: Cloud,
+    operations: Operations,
     journal: Journal,
     *,
     now: datetime,
@@ -48,25 +62,40 @@ def gather(
         request=_ask(lambda: cloud.get_queued_resource(owner)) if owner else None,
         published=_ask(lambda: cloud.guest_attributes(node.name)),
         failure=_last_failure(node, journal),
+        operations=_ask(lambda: _asked(node, operations)),
         obstacle=obstacle,
         remedy=remedy,
     )
 
 
-def unknown(error: TpuctlError) -> Unknown:
-    """Return a failure as a fact that is not known."""
-    is_passing = isinstance(error, ServiceUnavailableError | QuotaError)
-    permission = getattr(error, "permission", None) if isinstance(error, AccessError) else None
-    return Unknown(error.message, permission, is_passing=is_passing, error_id=error.error_id)
-
-
 def _ask(question: Callable[[], _T]) -> Fact[_T]:
     try:
         return Known(question())
-    except NotFoundError as error:
-        return Absent(error.message)
     except TpuctlError as error:
-        return unknown(error)
+        return _fact(error)
+
+
+def _fact(error: TpuctlError) -> Absent | Unknown:
+    # Who we are is known: the node was just read.
+    return Unknown(error.message) if isinstance(error, CredentialsError) else fact_of(error)
+
+
+def _asked(node: Node, operations: Operations) -> tuple[Asked, ...]:
+    targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
+    found = operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS)
+    return tuple(map(_read, found))
+
+
+def _read(raw: Mapping[str, Any]) -> Asked:
+    about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
+    failed = operation_error(operation.error) if operation.error else None
+    return Asked(
+        verb=str(about.get("verb") or "a change"),
+        began=parse_timestamp(about.get("createTime")),
+        is_done=operation.done,
+        error=failed.message if failed else None,
+        error_id=failed.error_id if failed else None,
+    )
 
 
 def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
@@ -74,7 +103,7 @@ def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
     try:
         entries = journal.entries(node.name, rotated=False)
     except TpuctlError as error:
-        return unknown(error)
+        return _fact(error)
     found: LastFailure | None = None
     for entry in entries:
         event, text = entry.get("event"), entry.get("text") or entry.get("reason")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.worker_facts import ShutOut, WorkerFacts, WorkersFacts
+from tpuctl.checkup.workers.facts import ShutOut, WorkerFacts, WorkersFacts
 from tpuctl.remote import examination
 from tpuctl.remote.failures import explain_failure, look_around
 from tpuctl.remote.holders import everywhere

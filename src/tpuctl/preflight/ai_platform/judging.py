@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.preflight.findings import Found, Level, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from tpuctl.preflight.ai_platform.document import Text
     from tpuctl.preflight.ai_platform.replacement import Replacement
@@ -44,25 +44,6 @@ class Case:
             facts["key"] = said if isinstance(said, str) else said.key
             facts["value"] = None if isinstance(said, str) else said.value or None
         return Found(level=level, subject=subject, text=text, why=why, remedies=tuple(remedies), facts=facts)
-
-
-@dataclass(frozen=True, slots=True)
-class JobRule:
-    """One rule: a question about a job. `text` says, for the reference, what is checked and why."""
-
-    id: str
-    title: str
-    text: str
-    judge: Callable[[Case], Iterable[Found]]
-
-
-def job_rule(id_: str, title: str) -> Callable[[Callable[[Case], Iterable[Found]]], JobRule]:
-    """Make a rule of a function; its docstring is the reference's text."""
-
-    def made(judge: Callable[[Case], Iterable[Found]]) -> JobRule:
-        return JobRule(id_, title, " ".join((judge.__doc__ or "").split()), judge)
-
-    return made
 
 
 def listing(words: Iterable[object], *, last: str = "or") -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from tpuctl.names import nearest
 from tpuctl.preflight.ai_platform import offered
-from tpuctl.preflight.ai_platform.judging import Case, job_rule, listing
+from tpuctl.preflight.ai_platform.judging import Case, listing
 from tpuctl.preflight.ai_platform.offered import CLOUD_TPU
 from tpuctl.preflight.ai_platform.training_input import BASIC_TPU, CUSTOM
-from tpuctl.preflight.findings import Level, Remedy
+from tpuctl.preflight.findings import Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.findings import Found
 
 
-@job_rule("TPU801", "AI Platform Training has ended")
+@rule("TPU801", "AI Platform Training has ended")
 def ended(case: Case) -> Iterator[Found]:
     """Say that the service takes no jobs any more, and which command does the same work.
 
@@ -30,7 +30,7 @@ def ended(case: Case) -> Iterator[Found]:
     yield case.found(Level.WARNING, None, text, why=why, remedies=[remedy] if case.command else [])
 
 
-@job_rule("TPU802", "Number of TPU cores")
+@rule("TPU802", "Number of TPU cores")
 def count(case: Case) -> Iterator[Found]:
     """Check that acceleratorConfig asks for a number of cores that its type had.
 
@@ -53,7 +53,7 @@ def count(case: Case) -> Iterator[Found]:
     )
 
 
-@job_rule("TPU803", "Type of TPU")
+@rule("TPU803", "Type of TPU")
 def accelerator_type(case: Case) -> Iterator[Found]:
     """Check that acceleratorConfig names a type of TPU that the service had.
 
@@ -77,7 +77,7 @@ def accelerator_type(case: Case) -> Iterator[Found]:
     yield case.found(Level.ERROR, said or key, text, remedies=[remedy])
 
 
-@job_rule("TPU804", "Scale tier and machine of the master")
+@rule("TPU804", "Scale tier and machine of the master")
 def machines(case: Case) -> Iterator[Found]:
     """Check that scale tier, master machine and TPU worker belong together.
 
@@ -141,7 +141,7 @@ def _beside_basic(case: Case) -> Iterator[Found]:
     yield case.found(Level.ERROR, beside[0], text, remedies=remedies)
 
 
-@job_rule("TPU805", "One TPU worker")
+@rule("TPU805", "One TPU worker")
 def one_worker(case: Case) -> Iterator[Found]:
     """Check that a `cloud_tpu` worker has workerCount 1.
 
@@ -163,7 +163,7 @@ def one_worker(case: Case) -> Iterator[Found]:
     )
 
 
-@job_rule("TPU806", "No parameter servers")
+@rule("TPU806", "No parameter servers")
 def parameter_servers(case: Case) -> Iterator[Found]:
     """Check that a job with a TPU has no parameter servers.
 
@@ -180,7 +180,7 @@ def parameter_servers(case: Case) -> Iterator[Found]:
     yield case.found(Level.ERROR, said, text, remedies=remedies)
 
 
-@job_rule("TPU807", "Region of the job")
+@rule("TPU807", "Region of the job")
 def region(case: Case) -> Iterator[Found]:
     """Check that the job was for a region where the service had TPUs: us-central1 or europe-west4.
 

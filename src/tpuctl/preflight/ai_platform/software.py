@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tpuctl.names import nearest
 from tpuctl.preflight.ai_platform import offered
-from tpuctl.preflight.ai_platform.judging import Case, job_rule, listing
+from tpuctl.preflight.ai_platform.judging import Case, listing
 from tpuctl.preflight.ai_platform.replacement import Move
-from tpuctl.preflight.findings import Level, Remedy
+from tpuctl.preflight.findings import Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.findings import Found
 
 
-@job_rule("TPU808", "Runtime version")
+@rule("TPU808", "Runtime version")
 def runtime_version(case: Case) -> Iterator[Found]:
     """Check that the runtime version was one with TPUs: 1.15, 2.1 to 2.9, or 2.11.
 
@@ -47,7 +47,7 @@ def runtime_version(case: Case) -> Iterator[Found]:
         yield case.found(Level.OK, said, f"runtime version {said.value} had TPUs")
 
 
-@job_rule("TPU809", "tpuTfVersion of a container")
+@rule("TPU809", "tpuTfVersion of a container")
 def tpu_tf_version(case: Case) -> Iterator[Found]:
     """Check that a container on the TPU worker comes with a tpuTfVersion that had TPUs.
 
@@ -75,7 +75,7 @@ def tpu_tf_version(case: Case) -> Iterator[Found]:
         yield case.found(Level.OK, said, f"`tpuTfVersion: {said.value}` had TPUs")
 
 
-@job_rule("TPU810", "PyTorch containers")
+@rule("TPU810", "PyTorch containers")
 def pytorch(case: Case) -> Iterator[Found]:
     """Check that a prebuilt PyTorch container was one for TPUs, and that its tpuTfVersion is the same release.
 
@@ -99,7 +99,7 @@ def pytorch(case: Case) -> Iterator[Found]:
             yield case.found(Level.OK, image, f"`{image.value}` was one for TPUs")
 
 
-@job_rule("TPU811", "Python version")
+@rule("TPU811", "Python version")
 def python_version(case: Case) -> Iterator[Found]:
     """Say that the Python of the job is not the Python of the TPU VM.
 
@@ -121,7 +121,7 @@ def python_version(case: Case) -> Iterator[Found]:
     yield case.found(Level.WARNING, said, text, why=why, remedies=remedies)
 
 
-@job_rule("TPU813", "Image of the TPU VM")
+@rule("TPU813", "Image of the TPU VM")
 def image(case: Case) -> Iterator[Found]:
     """Check that a TPU VM image brings the framework of the job.
 
@@ -147,7 +147,7 @@ def image(case: Case) -> Iterator[Found]:
         yield case.found(Level.WARNING, said, text, remedies=[choose])
 
 
-@job_rule("TPU815", "How the code finds the TPU")
+@rule("TPU815", "How the code finds the TPU")
 def resolver(case: Case) -> Iterator[Found]:
     """Say what the code has to change in how it finds the TPU. Always a note.
 
@@ -171,7 +171,7 @@ def resolver(case: Case) -> Iterator[Found]:
     yield case.found(Level.NOTE, None, text, remedies=remedies)
 
 
-@job_rule("TPU816", "Container of your own")
+@rule("TPU816", "Container of your own")
 def custom_container(case: Case) -> Iterator[Found]:
     """Say how a container of the user's own runs on a TPU VM, where nothing starts it by itself. A warning.
 

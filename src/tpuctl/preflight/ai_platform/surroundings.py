@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.names import nearest
 from tpuctl.preflight.ai_platform import offered
 from tpuctl.preflight.ai_platform.document import Text
-from tpuctl.preflight.ai_platform.judging import Case, job_rule, listing
+from tpuctl.preflight.ai_platform.judging import Case, listing
 from tpuctl.preflight.ai_platform.replacement import Move, region_of
-from tpuctl.preflight.findings import GrantBucketRole, Level, Remedy
+from tpuctl.preflight.findings import GrantBucketRole, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _READS, _WRITES = "roles/storage.objectViewer", "roles/storage.objectUser"
 
 
-@job_rule("TPU812", "Zone that offers the type")
+@rule("TPU812", "Zone that offers the type")
 def zone(case: Case) -> Iterator[Found]:
     """Check that a zone of the job's region offers the TPU as a TPU VM, by the table of accelerators.
 
@@ -51,7 +51,7 @@ def zone(case: Case) -> Iterator[Found]:
     yield case.found(Level.WARNING, said, text, why=why, remedies=[check])
 
 
-@job_rule("TPU814", "Account that reads and writes")
+@rule("TPU814", "Account that reads and writes")
 def account(case: Case) -> Iterator[Found]:
     """Say whose permissions count on a TPU VM. Always a note.
 
@@ -83,7 +83,7 @@ def _grants(case: Case, said: Text | None) -> Iterator[Remedy]:
         yield Remedy(f"let it {'read and write' if is_written else 'read'} gs://{bucket}", change.command)
 
 
-@job_rule("TPU817", "Keys that nothing replaces")
+@rule("TPU817", "Keys that nothing replaces")
 def left_over(case: Case) -> Iterator[Found]:
     """Name the keys of which nothing in tpuctl.yaml comes, each with what to do instead.
 
@@ -98,7 +98,7 @@ def left_over(case: Case) -> Iterator[Found]:
         yield case.found(level, place, f"nothing comes of `{path[-1]}`: {text}")
 
 
-@job_rule("TPU818", "Unknown keys")
+@rule("TPU818", "Unknown keys")
 def unknown(case: Case) -> Iterator[Found]:
     """Name the keys that the service did not know. One note for all: they are left out."""
     document = case.job.document
@@ -114,7 +114,7 @@ def unknown(case: Case) -> Iterator[Found]:
     yield case.found(Level.NOTE, first, f"unknown {are} left out: {listing(shown, last='and')}")
 
 
-@job_rule("TPU819", "Places in Cloud Storage")
+@rule("TPU819", "Places in Cloud Storage")
 def places(case: Case) -> Iterator[Found]:
     """Check that what looks like a place in Cloud Storage is one: jobDir, packageUris, and `gs://` among the arguments.
 
@@ -128,7 +128,7 @@ def places(case: Case) -> Iterator[Found]:
         yield case.found(Level.OK, found[0].said, f"to be checked: {urls}")
 
 
-@job_rule("TPU820", "What the job runs")
+@rule("TPU820", "What the job runs")
 def program(case: Case) -> Iterator[Found]:
     """Check that the file says what to run: pythonModule, or a container.
 

@@ -200,4 +200,4 @@ def _and(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-RULES: tuple[Rule, ...] = (may_read, may_write, *identity.RULES)
+RULES: tuple[Rule[Facts], ...] = (may_read, may_write, *identity.RULES)

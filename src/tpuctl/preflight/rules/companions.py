@@ -160,4 +160,4 @@ def _project(wanted: Wanted) -> str:
     return found[1] if found else wanted.project
 
 
-RULES: tuple[Rule, ...] = (machine_place, machine_scopes, disk_place, attachable)
+RULES: tuple[Rule[Facts], ...] = (machine_place, machine_scopes, disk_place, attachable)

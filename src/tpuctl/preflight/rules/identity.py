@@ -173,4 +173,4 @@ def _ticked(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-RULES: tuple[Rule, ...] = (has_scopes, runs_as)
+RULES: tuple[Rule[Facts], ...] = (has_scopes, runs_as)

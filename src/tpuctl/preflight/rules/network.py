@@ -229,4 +229,4 @@ def _misplaced(interface: Interface, place: str, facts: Facts) -> Found:
     )
 
 
-RULES: tuple[Rule, ...] = (network, subnetwork, private_access, ssh_in, iap_in)
+RULES: tuple[Rule[Facts], ...] = (network, subnetwork, private_access, ssh_in, iap_in)

@@ -293,4 +293,4 @@ def _unread_policies(facts: Facts) -> Found | None:
     return unread(fact, _subject(facts), what, permission="orgpolicy.policy.get", project=facts.wanted.project)
 
 
-RULES: tuple[Rule, ...] = (services, billing, external_addresses, os_login, secure_boot, project)
+RULES: tuple[Rule[Facts], ...] = (services, billing, external_addresses, os_login, secure_boot, project)

@@ -22,12 +22,24 @@ class LastFailure:
     at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An operation of the API, whoever asked for it. `error` is why it failed, and `error_id` what `diagnosis` calls that."""
+
+    verb: str
+    began: datetime | None
+    is_done: bool
+    error: str | None = None
+    error_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """A node at a moment.
 
     `request` is the queued resource that owns it, nothing where none does; `published` what each worker published as guest
-    attributes; `failure` is of tpuctl's own runs. `obstacle` is why its workers are not asked, nothing where they are.
+    attributes; `operations` what was asked of it lately, the newest first; `failure` is of tpuctl's own runs. `obstacle` is why
+    its workers are not asked, nothing where they are.
     """
 
     node: Node
@@ -35,5 +47,6 @@ class NodeFacts:
     request: Fact[QueuedResource] | None
     published: Fact[tuple[Mapping[str, str], ...]]
     failure: Fact[LastFailure]
+    operations: Fact[tuple[Asked, ...]]
     obstacle: str | None = None
     remedy: str | None = None

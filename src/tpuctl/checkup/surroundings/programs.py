@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
-from tpuctl.checkup.machine import is_older
+from tpuctl.checkup.surroundings.machine import is_older
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Program, Surroundings
+    from tpuctl.checkup.surroundings.facts import Program, Surroundings
+    from tpuctl.preflight.findings import Rule
 
 # The one that the commands tpuctl prints were tried with.
 _TRIED_GCLOUD = "528.0.0"
@@ -138,6 +137,10 @@ def programs(seen: Surroundings) -> Iterator[Found]:
         if isinstance(fact, Known):
             yield _program(name, fact.value)
             continue
+        if isinstance(fact, Unknown):
+            text = f"whether `{name}` is there was not found out: {fact.reason}"
+            yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
+            continue
         remedy = Remedy(_INSTALL.get(name, _OPENSSH))
         text = f"`{name}` is not on PATH"
         yield Found(level=level, subject=name, text=text, why=why, remedies=(remedy,), facts={"path": None})
@@ -162,4 +165,4 @@ def _is_on(setting: object) -> bool:
     return str(getattr(setting, "value", "")).lower() in {"true", "1", "yes", "on"}
 
 
-RULES: tuple[CheckupRule, ...] = (gcloud, gcloud_updates, gcloud_configuration, programs)
+RULES: tuple[Rule[Surroundings], ...] = (gcloud, gcloud_updates, gcloud_configuration, programs)

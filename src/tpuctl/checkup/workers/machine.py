@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shlex
 from datetime import timedelta
-from statistics import median
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
-from tpuctl.checkup.worker_saying import Advice, Measure, Saying, each, together, unread
+from tpuctl.checkup.workers.saying import Advice, Measure, Saying, each, together, unread
 from tpuctl.clock import format_duration
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Level
+from tpuctl.preflight.findings import Level, rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from tpuctl.checkup.worker_facts import Disk, Examination, WorkersFacts
+    from tpuctl.checkup.workers.facts import Disk, Examination, WorkersFacts
     from tpuctl.preflight.findings import Found
 
 # In percent, of a disk's room and of its inodes.
@@ -174,7 +172,7 @@ def _boot(up: timedelta, longest: timedelta, age: timedelta) -> Saying:
     if up < _NEWS and age > up + _BOOTS_APART:
         text = "it booted {} ago: what ran before has ended"
         return Saying(level=Level.NOTE, text=text, measure=ago, facts=seen)
-    return Saying(level=Level.OK, text="it has not booted since the others did", facts=seen)
+    return Saying(level=Level.OK, text="it has run for {}", measure=ago, facts=seen)
 
 
 @rule("TPU987", "kernels of the workers")
@@ -225,8 +223,14 @@ def clocks(facts: WorkersFacts) -> Iterator[Found]:
     """
     middles = {number: (told.offset.low + told.offset.high) / 2 for number, told in facts.told}
     is_majority = len(middles) >= _MAJORITY
-    measure = timedelta(seconds=median(one.total_seconds() for one in middles.values()) if is_majority else 0)
+    measure = _median(middles.values()) if is_majority else timedelta()
     return together(((number, _off(told, measure, is_majority=is_majority)) for number, told in facts.told), facts)
+
+
+def _median(clocks: Iterable[timedelta]) -> timedelta:
+    in_order = sorted(clocks)
+    half = len(in_order) // 2
+    return (in_order[half] + in_order[~half]) / 2
 
 
 def _off(told: Examination, measure: timedelta, *, is_majority: bool) -> Saying:

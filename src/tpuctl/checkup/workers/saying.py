@@ -6,14 +6,13 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.checkup.node_rule import NodeRule
 from tpuctl.preflight.fact import Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from tpuctl.checkup.worker_facts import Examination, WorkersFacts
+    from tpuctl.checkup.workers.facts import Examination, WorkersFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,15 @@ def unread(what: str, fact: Unknown) -> Saying:
 
 def each(
     id_: str, title: str
-) -> Callable[[Callable[[WorkersFacts, Examination], Iterable[Saying]]], NodeRule[WorkersFacts]]:
+) -> Callable[[Callable[[WorkersFacts, Examination], Iterable[Saying]]], Rule[WorkersFacts]]:
     """Make a rule of a function that looks at one worker; its docstring is the reference's text."""
 
-    def made(judge: Callable[[WorkersFacts, Examination], Iterable[Saying]]) -> NodeRule[WorkersFacts]:
+    def made(judge: Callable[[WorkersFacts, Examination], Iterable[Saying]]) -> Rule[WorkersFacts]:
         def of_all(facts: WorkersFacts) -> Iterator[Found]:
             said = ((number, one) for number, told in facts.told for one in judge(facts, told))
             return together(said, facts)
 
-        return NodeRule(id_, title, " ".join((judge.__doc__ or "").split()), of_all)
+        return Rule(id_, title, " ".join((judge.__doc__ or "").split()), of_all)
 
     return made
 

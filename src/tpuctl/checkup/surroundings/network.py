@@ -6,17 +6,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.checkup.judging import rule
 from tpuctl.clock import format_duration
 from tpuctl.preflight.fact import Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
     from tpuctl.preflight.fact import Fact
+    from tpuctl.preflight.findings import Rule
 
 _LATE = timedelta(seconds=60)
 # A signed assertion for a token counts for an hour, and may be a few minutes off [google-auth source: jwt, clock skew].
@@ -67,10 +66,11 @@ def names(seen: Surroundings) -> Iterator[Found]:
     """
     asked = {host.name: host.addresses for host in seen.network.hosts if host.addresses is not None}
     for subject, fact in _grouped(asked):
+        said = "whether the name resolves is not known" if fact.is_passing else "the name cannot be resolved"
         yield Found(
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
-            text=f"the name cannot be resolved: {fact.reason}",
+            text=f"{said}: {fact.reason}",
             remedies=(
                 Remedy("look at the network, and at the name servers in `/etc/resolv.conf`"),
                 Remedy("where only a proxy reaches the internet name it: `HTTPS_PROXY=http://HOST:PORT`"),
@@ -95,8 +95,8 @@ def reached(seen: Surroundings) -> Iterator[Found]:
         yield Found(
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
-            text=f"no answer: {fact.reason}",
-            remedies=_ways_out(fact.reason),
+            text=fact.reason if fact.is_passing else f"no answer: {fact.reason}",
+            remedies=_ways_out(fact.reason, by_proxy=isinstance(seen.network.proxy, Known)),
             is_passing=fact.is_passing,
         )
     fine = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
@@ -170,7 +170,7 @@ def _grouped(facts: Mapping[str, Fact[Any]]) -> Iterator[tuple[str, Unknown]]:
     yield from ((", ".join(names), gap) for gap, names in found.items())
 
 
-def _ways_out(reason: str) -> tuple[Remedy, ...]:
+def _ways_out(reason: str, *, by_proxy: bool) -> tuple[Remedy, ...]:
     if "certificate" in reason:
         return (
             Remedy(
@@ -178,9 +178,9 @@ def _ways_out(reason: str) -> tuple[Remedy, ...]:
                 "gcloud config set core/custom_ca_certs_file FILE",
             ),
         )
-    if "proxy" in reason:
+    if by_proxy:
         return (Remedy("see whether the proxy is up and the right one: `HTTPS_PROXY`, `NO_PROXY`"),)
     return (Remedy("look at the network, the firewall, and whether a proxy is needed: `HTTPS_PROXY=http://HOST:PORT`"),)
 
 
-RULES: tuple[CheckupRule, ...] = (proxy, names, reached, clock, authorities)
+RULES: tuple[Rule[Surroundings], ...] = (proxy, names, reached, clock, authorities)

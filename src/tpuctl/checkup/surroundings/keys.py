@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
 from tpuctl.preflight.fact import Known, Unknown, known
-from tpuctl.preflight.findings import AddToAgent, Found, Level, MakeSshKey, Remedy, SetMode
+from tpuctl.preflight.findings import AddToAgent, Found, Level, MakeSshKey, Remedy, SetMode, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Entry, Keys, Surroundings
+    from tpuctl.checkup.surroundings.facts import Keys, Surroundings
+    from tpuctl.preflight.findings import Rule
 
 _RENEW = Remedy("make a new pair; the old one is kept aside", "tpuctl ssh-key renew")
 # Others may read the folder, which ssh does not mind, but not write to it.
 _WRITABLE = 0o022
+_FILE, _SSH = 0o600, ".ssh"
 
 
 @rule("TPU915", "the ssh key")
@@ -28,15 +29,15 @@ def key(seen: Surroundings) -> Iterator[Found]:
     """
     keys = seen.keys
     subject = str(keys.private.path)
-    facts = {"path": subject, "mode": _octal(keys.private)}
+    facts = {"path": subject, "mode": keys.private.octal}
     if keys.private.is_open():
-        text = f"others may read the private key (mode {_octal(keys.private)})"
+        text = f"others may read the private key (mode {keys.private.octal})"
         remedy = Remedy.by(SetMode(subject, 0o600), "keep it for yourself")
         why = "ssh does not use such a key"
         yield Found(level=Level.ERROR, subject=subject, text=text, why=why, remedies=(remedy,), facts=facts)
     elif keys.private.problem:
         text = f"the private key cannot be read: {keys.private.problem}"
-        remedy = Remedy(f"make `{subject}` yours and readable, or name another key with `--ssh-key`")
+        remedy = Remedy("make it yours and readable, or name a key with `--ssh-key`")
         yield Found(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
     elif keys.private.is_there:
         yield Found(level=Level.OK, subject=subject, text="the private key is there", facts=facts)
@@ -48,7 +49,9 @@ def key(seen: Surroundings) -> Iterator[Found]:
         remedy = Remedy.by(MakeSshKey(str(keys.home)), "make it now")
         yield Found(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
     else:
-        remedy = Remedy("name a key that is there, or make it", f"ssh-keygen -t ed25519 -f {subject}")
+        remedy = Remedy(
+            "name a key that is there, or make it", shlex.join(["ssh-keygen", "-t", "ed25519", "-f", subject])
+        )
         text = "there is no such key, and no agent holds it"
         yield Found(level=Level.ERROR, subject=subject, text=text, remedies=(remedy,), facts=facts)
 
@@ -71,8 +74,7 @@ def pair(seen: Surroundings) -> Iterator[Found]:
     elif not isinstance(public, Known):
         level = Level.ERROR if keys.is_locked else Level.OK
         text = "there is no public half" + (", and the private one has a passphrase" if keys.is_locked else " yet")
-        path = keys.private.path
-        remedy = Remedy("write it from the private one", f"ssh-keygen -y -f {path} > {subject}")
+        remedy = Remedy("write it from the private one", f"{_derive(keys)} > {shlex.quote(subject)}")
         yield Found(level=level, subject=subject, text=text, remedies=(remedy,) if keys.is_locked else ())
     elif isinstance(derived, Known):
         if derived.value == public.value:
@@ -80,20 +82,26 @@ def pair(seen: Surroundings) -> Iterator[Found]:
             return
         text = "the public half does not belong to the private one"
         why = "workers would be told of a key that nobody has, and refuse the other: `Permission denied (publickey)`"
-        away = Remedy(
-            "move the public half away: it is written again from the private one", f"mv {subject} {subject}.old"
-        )
+        words = "move the public half away: it is written again from the private one"
+        away = Remedy(words, shlex.join(["mv", subject, f"{subject}.old"]))
         remedies = (away, *((_RENEW,) if keys.home else ()))
         yield Found(level=Level.ERROR, subject=subject, text=text, why=why, remedies=remedies)
     elif keys.is_locked and not _agent_has(keys):
         text = "whether both halves belong together is not known: the private one has a passphrase"
-        remedy = Remedy("compare them", f"ssh-keygen -y -f {keys.private.path}")
+        remedy = Remedy("compare them", _derive(keys))
         yield Found(level=Level.UNKNOWN, subject=subject, text=text, remedies=(remedy,))
     elif isinstance(derived, Unknown) and not keys.is_locked:
-        text = f"`{keys.private.path}` is no private key that can be used: {derived.reason}"
-        remedies = (_RENEW,) if keys.home else (Remedy("name another key with `--ssh-key`"),)
-        level = Level.UNKNOWN if derived.is_passing else Level.ERROR
-        yield Found(level=level, subject=subject, text=text, remedies=remedies, is_passing=derived.is_passing)
+        yield _unusable(keys, derived)
+
+
+def _unusable(keys: Keys, derived: Unknown) -> Found:
+    subject = str(keys.public_half.path)
+    if derived.is_passing:
+        text = f"whether both halves belong together is not known: {derived.reason}"
+        return Found(level=Level.UNKNOWN, subject=subject, text=text, is_passing=True)
+    text = f"`{keys.private.path}` is no private key that can be used: {derived.reason}"
+    remedies = (_RENEW,) if keys.home else (Remedy("name another key with `--ssh-key`"),)
+    return Found(level=Level.ERROR, subject=subject, text=text, remedies=remedies)
 
 
 @rule("TPU917", "passphrase and agent")
@@ -137,27 +145,34 @@ def agent(seen: Surroundings) -> Iterator[Found]:
 def guarded(seen: Surroundings) -> Iterator[Found]:
     """Look at the modes of the key's folder and of the files of known host keys.
 
-    It is a warning where others may write them: whoever can change them can pass for a worker. The folder that others may read
-    is a note.
+    It is a warning where others may write them: whoever can change them can pass for a worker. A folder `.ssh` that others may
+    read is a note. Of another folder, which may be there for more than a key, the mode is left to you.
     """
     fine = []
-    for entry, mode in ((seen.keys.folder, 0o700), *((file, 0o600) for file in seen.keys.known_hosts)):
-        subject, is_folder = str(entry.path), mode == 0o700
+    for entry, mode in ((seen.keys.folder, 0o700), *((file, _FILE) for file in seen.keys.known_hosts)):
+        subject, is_ssh = str(entry.path), entry.path.name == _SSH
         if entry.is_open(_WRITABLE):
-            level, text = Level.WARNING, f"others may write to it (mode {_octal(entry)})"
+            level, text = Level.WARNING, f"others may write to it (mode {entry.octal})"
         elif entry.problem:
             level, text = Level.WARNING, f"it cannot be used: {entry.problem}"
-        elif is_folder and entry.is_open():
-            level, text = Level.NOTE, f"others may look into it (mode {_octal(entry)})"
+        elif is_ssh and entry.is_open():
+            level, text = Level.NOTE, f"others may look into it (mode {entry.octal})"
         else:
             fine += [subject] if entry.is_there else []
             continue
-        mends = Remedy.by(SetMode(subject, mode), "keep it for yourself")
-        remedy = mends if entry.is_open() else Remedy("make it yours and readable")
-        yield Found(level=level, subject=subject, text=text, remedies=(remedy,), facts={"mode": _octal(entry)})
+        remedy = Remedy("make it yours and readable")
+        if entry.is_open() and (mode == _FILE or is_ssh):
+            remedy = Remedy.by(SetMode(subject, mode), "keep it for yourself")
+        elif entry.is_open():
+            remedy = Remedy("move the key to a folder that is yours alone, such as `~/.ssh`, and name it there")
+        yield Found(level=level, subject=subject, text=text, remedies=(remedy,), facts={"mode": entry.octal})
     if fine:
         names = ", ".join(f"`{name}`" for name in fine)
         yield Found(level=Level.OK, subject="ssh files", text=f"nobody else may write to {names}")
+
+
+def _derive(keys: Keys) -> str:
+    return shlex.join(["ssh-keygen", "-y", "-f", str(keys.private.path)])
 
 
 def _agent_has(keys: Keys) -> bool:
@@ -165,8 +180,4 @@ def _agent_has(keys: Keys) -> bool:
     return public is not None and held is not None and public in held
 
 
-def _octal(entry: Entry) -> str | None:
-    return None if entry.mode is None else f"{entry.mode:04o}"
-
-
-RULES: tuple[CheckupRule, ...] = (key, pair, agent, guarded)
+RULES: tuple[Rule[Surroundings], ...] = (key, pair, agent, guarded)

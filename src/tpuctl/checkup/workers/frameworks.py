@@ -6,18 +6,17 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
-from tpuctl.checkup.worker_saying import Advice, Saying, each, named, ranges, unread
-from tpuctl.checkup.worker_specifiers import meets, parse_requirement, release
+from tpuctl.checkup.workers.saying import Advice, Saying, each, named, ranges, unread
+from tpuctl.checkup.workers.specifiers import meets, parse_requirement, release
 from tpuctl.names import short
 from tpuctl.preflight.fact import Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tpuctl.checkup.worker_facts import Examination, PythonEnvironment, WorkersFacts
-    from tpuctl.checkup.worker_specifiers import Requirement
+    from tpuctl.checkup.workers.facts import Examination, PythonEnvironment, WorkersFacts
+    from tpuctl.checkup.workers.specifiers import Requirement
 
 _IMAGE = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\.(\d+)(?:-.*)?")
 _TENSORFLOWS = ("tensorflow", "tensorflow-tpu", "tensorflow-cpu")

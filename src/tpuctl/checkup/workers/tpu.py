@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
-from tpuctl.checkup.worker_facts import LogState
-from tpuctl.checkup.worker_saying import Advice, Measure, Saying, each, in_words, named, together, unread
+from tpuctl.checkup.workers.facts import LogState
+from tpuctl.checkup.workers.saying import Advice, Measure, Saying, each, in_words, named, together, unread
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level
+from tpuctl.preflight.findings import Found, Level, rule
 from tpuctl.readiness import Startup
 from tpuctl.readiness.levels import promised_chips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.worker_facts import Examination, Hold, LogFolder, WorkersFacts
+    from tpuctl.checkup.workers.facts import Examination, Hold, LogFolder, WorkersFacts
 
 _MANY_LOGS = 10 << 30
 _SHOWN = 3

@@ -5,17 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.model import Health, NodeState, QueuedState, Tier
 from tpuctl.names import short
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.node_facts import NodeFacts
+    from tpuctl.checkup.node.facts import Asked, NodeFacts
     from tpuctl.model import Node, QueuedResource
 
 _SHOWN = 3
@@ -236,8 +235,46 @@ def failure(facts: NodeFacts) -> Iterator[Found]:
             yield Found(level=Level.UNKNOWN, subject=facts.node.name.node_id, text=text)
 
 
+@rule("TPU962", "operations of the node")
+def operations(facts: NodeFacts) -> Iterator[Found]:
+    """Look at the newest operation of the API on the node, whoever asked for it, as far back as the API remembers.
+
+    One that failed is a warning on a node that is not READY, else a note; one that still goes on is a note.
+    """
+    name = facts.node.name.node_id
+    match facts.operations:
+        case Known(()) | Absent():
+            yield Found(level=Level.OK, subject=name, text="the API remembers no operation on it")
+        case Known((newest, *_)):
+            yield _newest(facts, newest)
+        case Unknown() as fact:
+            text = f"its operations could not be listed: {fact.reason}"
+            yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
+
+
+def _newest(facts: NodeFacts, newest: Asked) -> Found:
+    name, is_ready = facts.node.name.node_id, facts.node.state is NodeState.READY
+    when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
+    found = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
+    if newest.error is not None:
+        more = (Remedy("see what that means", f"tpuctl explain {newest.error_id}"),) if newest.error_id else ()
+        return Found(
+            level=Level.NOTE if is_ready else Level.WARNING,
+            subject=name,
+            text=f"the newest operation on it, {newest.verb}{when}, failed: {newest.error}",
+            remedies=more,
+            facts=found,
+        )
+    if not newest.is_done:
+        wait = _own("see how it goes on", "status", name)
+        text = f"an operation on it goes on: {newest.verb}, begun{when.removeprefix(',') or ' at an unknown time'}"
+        return Found(level=Level.NOTE, subject=name, text=text, remedies=(wait,), facts=found)
+    text = f"the newest operation on it, {newest.verb}{when}, went well"
+    return Found(level=Level.OK, subject=name, text=text, facts=found)
+
+
 def _own(text: str, verb: str, rest: str) -> Remedy:
     return Remedy(text, f"tpuctl {verb} {rest}")
 
 
-RULES = (state, health, symptoms, maintenance, tier, queued_resource, failure)
+RULES = (state, health, symptoms, maintenance, tier, queued_resource, failure, operations)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
 from tpuctl.model import NodeState
 from tpuctl.names import short
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.images import Match, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.node_facts import NodeFacts
+    from tpuctl.checkup.node.facts import NodeFacts
 
 _LEVELS = {Match.FITS: Level.OK, Match.DOUBTFUL: Level.WARNING, Match.MISFIT: Level.ERROR, Match.UNKNOWN: Level.NOTE}
 # Either of them leaves all to IAM, or at least lets programs at buckets.

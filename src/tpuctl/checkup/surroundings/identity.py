@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
-from tpuctl.checkup.surroundings import NoToken, Token
+from tpuctl.checkup.surroundings.facts import NoToken, Token
 from tpuctl.clock import format_duration, format_timestamp
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
-from tpuctl.preflight.findings import Found, Level, Remedy, SetMode
+from tpuctl.preflight.findings import Found, Level, Remedy, SetMode, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import CredentialFile, Identity, Surroundings
+    from tpuctl.checkup.surroundings.facts import CredentialFile, Identity, Surroundings
+    from tpuctl.preflight.findings import Rule
 
-LOGIN = Remedy("log in", "gcloud auth application-default login")
+_LOGIN = "gcloud auth application-default login"
 _UNATTENDED = Remedy(
     "where nobody can log in: point `GOOGLE_APPLICATION_CREDENTIALS` at a file of credentials, "
     "or use workload identity federation"
@@ -53,19 +53,22 @@ def credentials(seen: Surroundings) -> Iterator[Found]:
         case Unknown(reason):
             place = f"`{identity.named_by}` names a file that" if identity.named_by else "the credentials file"
             text = f"{place} cannot be used: {reason}"
-            unset = Remedy(f"or unset `{identity.named_by}`, or let it name a file that is there")
-            remedies = (LOGIN, unset) if identity.named_by else (LOGIN, _UNATTENDED)
+            remedies = (_login(seen), _UNATTENDED)
+            if identity.named_by:
+                unset = "let the variable name a file of credentials, or unset it: it goes before every other login"
+                remedies = (Remedy(unset, f"unset {identity.named_by}"), replace(_login(seen), text="then log in"))
             yield Found(level=Level.ERROR, subject="credentials", text=text, remedies=remedies)
         case _ if isinstance(token, Token):
             account = token.account or identity.gcloud_account
             text = f"no file, but a login of {f'`{account}`' if account else 'this machine or of gcloud'}"
             yield Found(level=Level.OK, subject="credentials", text=text, facts={"account": account, "kind": None})
         case _ if isinstance(token, NoToken):
-            yield _nobody(identity, token)
+            yield _nobody(seen, token)
         case _:
             reason = identity.token.reason if isinstance(identity.token, (Unknown, Absent)) else "it was not asked for"
             text = f"there is no file of credentials, and whether this machine or gcloud has any is not known: {reason}"
-            yield Found(level=Level.UNKNOWN, subject="credentials", text=text, remedies=(LOGIN,), is_passing=True)
+            helps = (_login(seen),) if isinstance(identity.token, Unknown) and identity.token.is_passing else ()
+            yield Found(level=Level.UNKNOWN, subject="credentials", text=text, remedies=helps, is_passing=True)
 
 
 @rule("TPU922", "who may read the credentials")
@@ -75,12 +78,12 @@ def guarded(seen: Surroundings) -> Iterator[Found]:
     if found is None:
         return
     entry, subject = found.entry, str(found.entry.path)
-    facts = {"path": subject, "mode": f"{entry.mode or 0:04o}"}
+    facts = {"path": subject, "mode": entry.octal}
     if not entry.is_open():
         yield Found(level=Level.OK, subject=subject, text="nobody else may read it", facts=facts)
         return
     remedy = Remedy.by(SetMode(subject, 0o600), "keep it for yourself")
-    text = f"others may read the credentials (mode {entry.mode or 0:04o})"
+    text = f"others may read the credentials (mode {entry.octal})"
     why = "whoever reads them can act as you"
     yield Found(level=Level.WARNING, subject=subject, text=text, why=why, remedies=(remedy,), facts=facts)
 
@@ -130,7 +133,7 @@ def token(seen: Surroundings) -> Iterator[Found]:
                 subject="credentials",
                 text=f"no access token can be had: {refused.reason}",
                 why="no call to the cloud can be made",
-                remedies=tuple(map(Remedy, refused.advice)) or (LOGIN,),
+                remedies=tuple(map(Remedy, refused.advice)) or (_login(seen),),
                 facts={"errorId": refused.error_id},
             )
         case Unknown(reason) if isinstance(identity.file, Known):
@@ -145,7 +148,7 @@ def token(seen: Surroundings) -> Iterator[Found]:
 def accounts(seen: Surroundings) -> Iterator[Found]:
     """Compare the account of the credentials with that of gcloud: `gcloud` and tpuctl may act as different ones. A note."""
     identity = seen.identity
-    ours = _account(identity)
+    ours = identity.account
     theirs = identity.gcloud_account
     if not identity.needed or not ours or not theirs or identity.impersonated:
         return
@@ -158,13 +161,13 @@ def accounts(seen: Surroundings) -> Iterator[Found]:
         subject="credentials",
         text=f"tpuctl acts as `{ours}`, gcloud as `{theirs}`",
         why="what one may do the other perhaps may not",
-        remedies=(Remedy("log tpuctl in with gcloud's account", LOGIN.command),),
+        remedies=(Remedy("log tpuctl in with gcloud's account", _LOGIN),),
         facts={"account": ours, "gcloudAccount": theirs},
     )
 
 
-def _nobody(identity: Identity, token_: NoToken) -> Found:
-    account = identity.gcloud_account
+def _nobody(seen: Surroundings, token_: NoToken) -> Found:
+    account = seen.identity.gcloud_account
     return Found(
         level=Level.ERROR,
         subject="credentials",
@@ -172,13 +175,13 @@ def _nobody(identity: Identity, token_: NoToken) -> Found:
         if account
         else "nobody is logged in: there are no credentials on this machine",
         why="no call to the cloud can be made; what needs no account was looked at all the same",
-        remedies=(LOGIN, _UNATTENDED),
+        remedies=(_login(seen), _UNATTENDED),
         facts={"account": account, "kind": None, "looked": token_.reason},
     )
 
 
 def _taken(found: Token, identity: Identity, seen: Surroundings) -> Found:
-    account = found.account or _account(identity)
+    account = identity.account
     who = f"`{account}`" if account else "an account that Google does not name"
     who += (
         f", impersonating `{identity.impersonated}`"
@@ -198,7 +201,7 @@ def _taken(found: Token, identity: Identity, seen: Surroundings) -> Found:
             text=f"the credentials of {who} lack the scope `cloud-platform`",
             why="APIs answer with ACCESS_TOKEN_SCOPE_INSUFFICIENT",
             remedies=(
-                LOGIN,
+                _login(seen),
                 Remedy(
                     "on a Compute Engine VM stop it first, and give it the scope",
                     "gcloud compute instances set-service-account VM --scopes=cloud-platform",
@@ -211,12 +214,10 @@ def _taken(found: Token, identity: Identity, seen: Surroundings) -> Found:
     return Found(level=Level.OK, subject="credentials", text=text, facts=facts)
 
 
-def _account(identity: Identity) -> str | None:
-    file, token_ = known(identity.file), known(identity.token)
-    told = token_.account if isinstance(token_, Token) else None
-    # Without a file it may be gcloud's token that calls are made with.
-    is_gcloud = isinstance(identity.file, Absent) and isinstance(token_, Token)
-    return told or (file.account if file else None) or (identity.gcloud_account if is_gcloud else None)
+def _login(seen: Surroundings) -> Remedy:
+    if isinstance(seen.machine.gcloud, Known):
+        return Remedy("log in", _LOGIN)
+    return Remedy("install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then log in", _LOGIN)
 
 
 def _what(found: CredentialFile) -> str:
@@ -230,4 +231,4 @@ def _facts(found: CredentialFile) -> dict[str, str | None]:
     return {"kind": found.kind, "account": found.account, "path": str(found.entry.path), "source": found.source}
 
 
-RULES: tuple[CheckupRule, ...] = (credentials, guarded, quota_project, token, accounts)
+RULES: tuple[Rule[Surroundings], ...] = (credentials, guarded, quota_project, token, accounts)

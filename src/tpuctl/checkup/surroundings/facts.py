@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.preflight.fact import Fact, known
+from tpuctl.preflight.fact import Absent, Fact, known
 
 if TYPE_CHECKING:
     from tpuctl.preflight.facts import Facts
@@ -31,6 +31,11 @@ class Entry:
     def is_there(self) -> bool:
         """Tell whether it exists."""
         return self.mode is not None
+
+    @property
+    def octal(self) -> str | None:
+        """Its permission bits as `chmod` takes them, nothing where it is absent."""
+        return None if self.mode is None else f"{self.mode:04o}"
 
     def is_open(self, mask: int = 0o077) -> bool:
         """Tell whether others may do with it what `mask` says, and it is ours to change that."""
@@ -135,6 +140,15 @@ class Identity:
     impersonated: str | None = None
     gcloud_account: str | None = None
     quota_project: str | None = None
+
+    @property
+    def account(self) -> str | None:
+        """The account that logged in, as far as Google or a file tells; without a file it may be gcloud's."""
+        file, token = known(self.file), known(self.token)
+        if not isinstance(token, Token):
+            return file.account if file else None
+        theirs = self.gcloud_account if isinstance(self.file, Absent) else None
+        return token.account or (file.account if file else None) or theirs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.node_rule import rule
-from tpuctl.checkup.worker_saying import Advice, Saying, each, named, unread
+from tpuctl.checkup.log_variables import LEVEL_NAMES, LOG_DIR, misread
+from tpuctl.checkup.workers.saying import Advice, Saying, each, named, unread
 from tpuctl.preflight.fact import Known, Unknown
-from tpuctl.preflight.findings import Found, Level
+from tpuctl.preflight.findings import Found, Level, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tpuctl.checkup.worker_facts import Examination, Variables, WorkersFacts
+    from tpuctl.checkup.workers.facts import Examination, Variables, WorkersFacts
 
-_NO_LOG = "disabled"
-_LEVELS = frozenset({"0", "1", "2", "3"})
 _FILES = "~/.profile ~/.bash_profile ~/.bashrc ~/.zshrc /etc/environment /etc/profile.d/*"
 # Of these each program needs its own only where several share a worker [TPU documentation; JAX source].
 _PARTS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")
-_LOG_NAMES = ("TPU_LOG_DIR", "TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL", "TPU_MAX_LOG_SIZE_MB", "TF_CPP_MIN_LOG_LEVEL")
+_LOG_NAMES = (LOG_DIR, *LEVEL_NAMES, "TPU_MAX_LOG_SIZE_MB", "TF_CPP_MIN_LOG_LEVEL")
 _BACKEND_NAMES = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "PJRT_DEVICE", "XRT_TPU_CONFIG", "LIBTPU_INIT_ARGS")
 _COMPARED = (*_LOG_NAMES, *_PARTS, *_BACKEND_NAMES, "TPU_LIBRARY_PATH")
 
@@ -36,15 +34,8 @@ def log_variables(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
     if not isinstance(told.variables, Known):
         return
     seen, said = told.variables.value, []
-    for value in seen.values("TPU_LOG_DIR"):
-        if value != _NO_LOG and not value.startswith("/"):
-            why = f"libtpu makes a folder of that name wherever a program starts; its word for no log is `{_NO_LOG}`"
-            said.append(_warning(seen, "TPU_LOG_DIR", value, why))
-    for name in ("TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL"):
-        for value in seen.values(name):
-            if value not in _LEVELS:
-                why = "libtpu's levels are 0 (INFO), 1 (WARNING), 2 (ERROR) and 3 (FATAL)"
-                said.append(_warning(seen, name, value, why))
+    for name in (LOG_DIR, *LEVEL_NAMES):
+        said += [_warning(seen, name, value, why) for value in seen.values(name) if (why := misread(name, value))]
     for value in seen.values("TF_CPP_MIN_LOG_LEVEL"):
         if value in {"2", "3"}:
             why = "what goes wrong is not printed: " + ("warnings" if value == "2" else "warnings and errors")

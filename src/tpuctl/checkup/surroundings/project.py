@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
 from tpuctl.preflight import commands
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
+    from tpuctl.preflight.findings import Rule
 
 # What commands need, and how bad it is without [IAM's list of permissions; roles/tpu.admin has those of the TPU API].
 NEEDED = {
@@ -78,17 +77,17 @@ def permissions(seen: Surroundings) -> Iterator[Found]:
             lacking = [one for one in seen.cloud.wanted_permissions if one not in held]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
                 if missing := [one for one in lacking if NEEDED[one][0] is level]:
-                    yield _lacking(subject, name, level, missing)
+                    yield _lacking(subject, name, level, missing, member=_member(seen))
             if not lacking:
                 text = "you have the permissions that commands use"
                 yield Found(level=Level.OK, subject=subject, text=text, facts={"missingPermissions": []})
 
 
-def _lacking(subject: str, project: str, level: Level, missing: list[str]) -> Found:
+def _lacking(subject: str, project: str, level: Level, missing: list[str], *, member: str) -> Found:
     ticked = ", ".join(f"`{one}`" for one in missing)
     is_of_tpu = any(one.startswith("tpu.") for one in missing)
     role = "roles/tpu.admin" if is_of_tpu else "roles/viewer"
-    grant = f"gcloud projects add-iam-policy-binding {project} --member=user:EMAIL --role={role} --condition=None"
+    grant = f"gcloud projects add-iam-policy-binding {project} --member={member} --role={role} --condition=None"
     return Found(
         level=level,
         subject=subject,
@@ -99,4 +98,10 @@ def _lacking(subject: str, project: str, level: Level, missing: list[str]) -> Fo
     )
 
 
-RULES: tuple[CheckupRule, ...] = (named, permissions)
+def _member(seen: Surroundings) -> str:
+    """Return the account that calls are made as, as IAM writes it."""
+    account = seen.identity.impersonated or seen.identity.account or "EMAIL"
+    return f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
+
+
+RULES: tuple[Rule[Surroundings], ...] = (named, permissions)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.checkup.surroundings import Token
 from tpuctl.preflight.fact import known
 
 if TYPE_CHECKING:
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
 
 
 def to_json(seen: Surroundings) -> dict[str, Any]:
@@ -28,17 +27,11 @@ def to_json(seen: Surroundings) -> dict[str, Any]:
         "timeZone": network.time_zone,
         "secondsBehind": round(ahead.total_seconds()) if ahead is not None else None,
         "proxy": known(network.proxy),
-        "account": _account(seen),
+        "account": seen.identity.account,
         "project": known(seen.cloud.project),
         "endpoint": seen.configuration.endpoint,
         "settings": _settings(seen),
     }
-
-
-def _account(seen: Surroundings) -> str | None:
-    token, file = known(seen.identity.token), known(seen.identity.file)
-    told = token.account if isinstance(token, Token) else None
-    return told or (file.account if file else None)
 
 
 def _settings(seen: Surroundings) -> dict[str, str]:

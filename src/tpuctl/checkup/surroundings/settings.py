@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
+from tpuctl.checkup.log_variables import LEVEL_NAMES, LOG_DIR, NO_LOG, misread
 from tpuctl.names import nearest
 from tpuctl.preflight.fact import Unknown, known
-from tpuctl.preflight.findings import Found, Level, Remedy
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.settings import SETTINGS, SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
+    from tpuctl.preflight.findings import Rule
     from tpuctl.settings import Setting
 
 # Read by tpuctl beside those of the settings; what it tells remote commands and hooks is not read, and does no harm.
@@ -22,8 +22,6 @@ _OTHERS = frozenset({"TPUCTL_STATE_DIR", "TPUCTL_SANDBOX_SPEED"})
 _TOLD = (
     "NODE", "WORKER", "STATE", "HEALTH", "REASON", "EVENT", "AT", "STARTUP", "METADATA_ROOT", "DEVICE_ROOT",
 )  # fmt: skip
-_LEVELS = ("TPU_MIN_LOG_LEVEL", "TPU_STDERR_LOG_LEVEL")
-_NO_LOG = "disabled"
 # Variables that lead gcloud somewhere, where tpuctl does not follow [gcloud 528 source].
 _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 _HIDDEN = "(set, not shown)"
@@ -33,29 +31,23 @@ _HIDDEN = "(set, not shown)"
 def tpu_variables(seen: Surroundings) -> Iterator[Found]:
     """Look at `TPU_LOG_DIR`, `TPU_MIN_LOG_LEVEL` and `TPU_STDERR_LOG_LEVEL` where they are set on this machine.
 
-    It is a warning where the first is neither a path nor the word `disabled` (a translated guide's `deaktiviert` makes a folder
-    of that name), or a level none of 0 to 3. Source: troubleshooting guides of Cloud TPU.
+    It is a warning where the first is neither an absolute path nor the word `disabled` (a translated guide's `deaktiviert`
+    makes a folder of that name), or a level none of 0 to 3. Source: troubleshooting guides of Cloud TPU.
     """
-    found = {name: text for name, text in seen.configuration.variables.items() if name in {"TPU_LOG_DIR", *_LEVELS}}
-    wrong = []
-    if (folder := found.get("TPU_LOG_DIR")) and folder != _NO_LOG and "/" not in folder:
-        wrong.append(("TPU_LOG_DIR", f"`TPU_LOG_DIR` is `{folder}`: neither a path nor the word `{_NO_LOG}`"))
-    wrong += [
-        (name, f"`{name}` is `{found[name]}`: not one of 0 to 3")
-        for name in _LEVELS
-        if name in found and found[name] not in {"0", "1", "2", "3"}
-    ]
-    for name, text in wrong:
-        advice = f"write a path, or `{_NO_LOG}` in English" if name == "TPU_LOG_DIR" else "write 0, 1, 2 or 3"
+    variables = seen.configuration.variables
+    found = {name: variables[name] for name in (LOG_DIR, *LEVEL_NAMES) if name in variables}
+    whys = {name: why for name, value in found.items() if (why := misread(name, value))}
+    for name, why in whys.items():
+        advice = f"name an absolute path, or `{NO_LOG}` in English" if name == LOG_DIR else "write 0, 1, 2 or 3"
         yield Found(
             level=Level.WARNING,
             subject=name,
-            text=text,
-            why="the library takes the value as it is: logs end somewhere else, or nowhere",
+            text=f"`{name}={found[name]}` is set here, which libtpu does not understand",
+            why=why,
             remedies=(Remedy(advice),),
             facts={"value": found[name]},
         )
-    if found and not wrong:
+    if found and not whys:
         words = ", ".join(f"`{name}={text}`" for name, text in found.items())
         yield Found(level=Level.OK, subject="variables", text=f"set here, not on workers: {words}", facts=found)
 
@@ -184,4 +176,4 @@ def _source(setting: Setting | None) -> str:
     return f" (`{setting.source}`)" if setting else ""
 
 
-RULES: tuple[CheckupRule, ...] = (tpu_variables, files, sources, variables, which_cloud)
+RULES: tuple[Rule[Surroundings], ...] = (tpu_variables, files, sources, variables, which_cloud)

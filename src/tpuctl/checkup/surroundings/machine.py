@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.checkup.judging import rule
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level, Remedy, SetMode
+from tpuctl.preflight.findings import Found, Level, Remedy, SetMode, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.judging import CheckupRule
-    from tpuctl.checkup.surroundings import Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
+    from tpuctl.preflight.findings import Rule
 
 _OLDEST_PYTHON = (3, 11)
 # The last day of the month in which security fixes end [PEP 664, 693, 719, 745].
@@ -31,6 +31,7 @@ _UPGRADES = {
     "pip": "python -m pip install --upgrade tpuctl",
     "uv": "uv pip install --upgrade tpuctl",
 }
+_PIP = ("-m", "pip", "install", "--upgrade")
 _MIB = 2**20
 _LITTLE, _TOO_LITTLE = 500 * _MIB, 20 * _MIB
 
@@ -90,7 +91,7 @@ def packages(seen: Surroundings) -> Iterator[Found]:
                 level, text = Level.ERROR, f"the package `{name}` cannot be imported"
             case Unknown(reason):
                 level, text = Level.UNKNOWN, f"the version of `{name}` is not known: {reason}"
-        remedy = Remedy("install it anew", f"{machine.executable} -m pip install --upgrade {name}")
+        remedy = Remedy("install it anew", shlex.join([machine.executable, *_PIP, name]))
         yield Found(level=level, subject=name, text=text, remedies=(remedy,), facts={"package": name, "least": least})
     if fine:
         yield Found(level=Level.OK, subject="packages", text=", ".join(fine), facts={"packages": fine})
@@ -104,7 +105,7 @@ def folders(seen: Surroundings) -> Iterator[Found]:
     and metadata in it may be secret.
     """
     for what, entry in seen.machine.folders.items():
-        facts = {"path": str(entry.path), "mode": _octal(entry.mode)}
+        facts = {"path": str(entry.path), "mode": entry.octal}
         subject = str(entry.path)
         if entry.problem:
             level = Level.ERROR if what == "state" else Level.WARNING
@@ -113,9 +114,11 @@ def folders(seen: Surroundings) -> Iterator[Found]:
             advice += "" if what != "state" else ", or name another: `TPUCTL_STATE_DIR`"
             yield Found(level=level, subject=subject, text=text, remedies=(Remedy(advice),), facts=facts)
         elif what == "state" and entry.is_open():
-            text = f"others may look into the folder of {_FOLDERS[what]} (mode {_octal(entry.mode)})"
-            change = SetMode(subject, 0o700)
-            remedy = Remedy.by(change, "keep it for yourself")
+            text = f"others may look into the folder of {_FOLDERS[what]} (mode {entry.octal})"
+            # A folder that was named may be there for others too: `--fix` leaves it alone.
+            remedy = Remedy("keep it to yourself, or name one that is yours alone: `TPUCTL_STATE_DIR`")
+            if seen.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in seen.configuration.variables:
+                remedy = Remedy.by(SetMode(subject, 0o700), "keep it for yourself")
             yield Found(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
         else:
             state = "is writable" if entry.is_there else "is made when it is needed"
@@ -191,8 +194,4 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(found + [0] * (3 - len(found)))
 
 
-def _octal(mode: int | None) -> str | None:
-    return None if mode is None else f"{mode:04o}"
-
-
-RULES: tuple[CheckupRule, ...] = (python, tpuctl, packages, folders, room, journal, terminal)
+RULES: tuple[Rule[Surroundings], ...] = (python, tpuctl, packages, folders, room, journal, terminal)

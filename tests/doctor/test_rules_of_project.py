@@ -1,0 +1,148 @@
+"""The rules about the project and the settings, each thing broken once, and the boundaries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doctor.seen import GOOD, LATE, Said, remedies, said, with_
+from tpuctl.checkup.surroundings.facts import Surroundings, Token
+from tpuctl.preflight.fact import Absent, Known, Unknown
+from tpuctl.settings import ConfigEntry, ConfigFile, Setting, Settings, Source, SourceKind
+
+
+def lacking(*names: str) -> Surroundings:
+    held = frozenset(GOOD.cloud.wanted_permissions) - set(names)
+    return with_("cloud", permissions=Known(held))
+
+
+CLOUD: list[tuple[Surroundings, Said]] = [
+    (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
+    (
+        with_("cloud", unasked="nobody knows"),
+        [("TPU941", "unknown", "its APIs, its billing and what you may do in it were not looked at: nobody knows")],
+    ),
+    (
+        with_("cloud", permissions=LATE),
+        [("TPU941", "unknown", "what you may do in the project is not known: there was no answer within 4s")],
+    ),
+    (
+        lacking("tpu.nodes.list", "tpu.nodes.stop", "compute.projects.get"),
+        [
+            ("TPU941", "error", "you lack `tpu.nodes.list` in project `p`"),
+            ("TPU941", "warning", "you lack `tpu.nodes.stop` in project `p`"),
+            ("TPU941", "note", "you lack `compute.projects.get` in project `p`"),
+        ],
+    ),
+]
+
+
+def setting(key: str, value: str, kind: SourceKind, place: str) -> Known[Settings]:
+    return Known(Settings({key: Setting(value, Source(kind, place))}))
+
+
+USER_FILE = ConfigFile(Path("/c.yaml"), {"project": ConfigEntry("mine", 3)})
+BY_ENVIRONMENT = setting("project", "other", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT")
+
+
+def variables(**found: str) -> Surroundings:
+    return with_("configuration", variables=found)
+
+
+SANDBOX = (
+    "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are left alone"
+)
+CONFIGURATION: list[tuple[Surroundings, Said]] = [
+    (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
+    (variables(TPU_LOG_DIR="/tmp/logs"), []),
+    (
+        variables(TPU_LOG_DIR="deaktiviert"),
+        [("TPU912", "warning", "`TPU_LOG_DIR=deaktiviert` is set here, which libtpu does not understand")],
+    ),
+    (
+        variables(TPU_STDERR_LOG_LEVEL="4"),
+        [("TPU912", "warning", "`TPU_STDERR_LOG_LEVEL=4` is set here, which libtpu does not understand")],
+    ),
+    (
+        with_("configuration", settings=Unknown("/c.yaml line 1: unknown key `zoen`")),
+        [("TPU945", "error", "/c.yaml line 1: unknown key `zoen`")],
+    ),
+    (
+        with_("configuration", problems=("TPUCTL_TIMEOUT: `timeout` is `x`",)),
+        [("TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `x`")],
+    ),
+    (
+        with_("configuration", settings=BY_ENVIRONMENT, files=(USER_FILE,)),
+        [
+            (
+                "TPU946",
+                "note",
+                "`TPUCTL_PROJECT` sets `project` to `other`, and hides what stands in `/c.yaml` line 3",
+            )
+        ],
+    ),
+    (
+        with_(
+            "configuration",
+            settings=setting("project", "mine", SourceKind.ENVIRONMENT, "TPUCTL_PROJECT"),
+            files=(USER_FILE,),
+        ),
+        [],
+    ),
+    (
+        with_("configuration", settings=setting("project", "x", SourceKind.FLAG, "--project"), files=(USER_FILE,)),
+        [],
+    ),
+    (variables(TPUCTL_PROJEKT=""), [("TPU947", "warning", "nothing reads `TPUCTL_PROJEKT`")]),
+    (variables(TPUCTL_PROJECT="", TPUCTL_STATE_DIR="", TPUCTL_NODE="", CLOUDSDK_CORE_PROJECT=""), []),
+    (
+        variables(CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://h/"),
+        [
+            (
+                "TPU947",
+                "note",
+                "`CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU` leads gcloud to http://h/, where tpuctl does not go",
+            )
+        ],
+    ),
+    (
+        with_("configuration", endpoint="https://h/"),
+        [("TPU948", "note", "calls go to `https://h/`, and not to Google")],
+    ),
+    (
+        with_(
+            "configuration", is_sandbox=True, settings=setting("sandbox", "1", SourceKind.ENVIRONMENT, "TPUCTL_SANDBOX")
+        ),
+        [
+            (
+                "TPU948",
+                "note",
+                SANDBOX,
+            )
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
+def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+    assert said(seen) == expected
+
+
+@pytest.mark.parametrize(
+    ("identity", "member"),
+    [
+        ({}, "user:ada@example.com"),
+        ({"impersonated": "sa@p.iam.gserviceaccount.com"}, "serviceAccount:sa@p.iam.gserviceaccount.com"),
+        ({"file": Absent(), "token": Known(Token()), "gcloud_account": None}, "user:EMAIL"),
+    ],
+)
+def test_the_account_that_lacks_a_permission_is_in_the_command(identity: dict[str, Any], member: str) -> None:
+    seen = replace(lacking("tpu.nodes.list"), identity=replace(GOOD.identity, **identity))
+
+    assert [command for _, command in remedies(seen, "TPU941")] == [
+        f"gcloud projects add-iam-policy-binding p --member={member} --role=roles/tpu.admin --condition=None"
+    ]
