@@ -102,6 +102,7 @@ def test_a_node_that_nobody_knows_says_nothing(tpuctl: Console) -> None:
     out, err, code = tpuctl("explain", "-", "--node", "typo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
     assert err.endswith("so its state says nothing about the log\n")
+    assert "typo" not in tpuctl("explain", "-", "--node", "typo", piped=SOCKET)[0]
 
 
 @one_face
@@ -141,6 +142,22 @@ def test_act_never_makes_a_living_node_anew(tpuctl: Console, sandbox: Sandbox) -
 
 
 @one_face
+def test_act_does_nothing_for_what_is_not_sure(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
+    assert (code, sandbox.changes()) == (1, [])
+    assert "error: tpuctl does not act: it is not sure enough that it is `tf-socket-closed`\n  hint: " in err
+
+
+@one_face
+def test_act_does_what_the_remedy_says(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="STOPPED")
+    _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
+    assert (code, sandbox.changes()) == (0, ["start"])
+    assert "for `node-stopped`: `tpuctl start demo`" in err
+
+
+@one_face
 def test_act_lets_unstick_show_what_holds_the_tpu(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     out, err, _ = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=IN_USE)
@@ -153,7 +170,7 @@ def test_act_says_what_tpuctl_cannot_do(tpuctl: Console, sandbox: Sandbox) -> No
     put(sandbox)
     _, err, code = tpuctl("explain", "ValueError: No space left on device", "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (1, [])
-    assert "error: tpuctl can do nothing itself about `disk-full`\n  hint: " in err
+    assert "error: tpuctl does not act: it can do nothing itself about `disk-full`\n  hint: " in err
 
 
 def test_nothing_that_is_known(offline: Console) -> None:
@@ -219,6 +236,11 @@ def test_files_are_one_log_each_named(offline: Console) -> None:
         ),
         ([""], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (["  "], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
+        (
+            ["--act", "--node", "x", "no-capacity"],
+            "",
+            "error: `--act` goes with a log or a message, not with an id\n  hint: give the log\n",
+        ),
         (["--act", "x y"], "", "error: `--act` needs to know the node\n  hint: name it with `--node NODE`\n"),
         (
             ["--topic", "x", "--node", "y"],

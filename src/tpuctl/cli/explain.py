@@ -63,6 +63,8 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
     if is_id(asked):
         from tpuctl.cli.explain_topic import show_entry  # noqa: PLC0415  # as above
 
+        if act:
+            raise InvalidInputError("`--act` goes with a log or a message, not with an id", hint="give the log")
         return show_entry(app, asked.text, {"node": node} if node else {})
     explanation, was_interrupted = explain(app, asked, node)
     _show(app, explanation)

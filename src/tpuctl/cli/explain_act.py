@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -15,41 +16,60 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.diagnosis.explanation import Conclusion, Explanation
 
-_COMMANDS: Final[Mapping[Action, str]] = {
-    Action.WAIT: "wait",
-    Action.RESTART_NODE: "reset",
-    Action.RECREATE_NODE: "up",
-    Action.KILL_STALE_PROCESS: "unstick",
+# What may be done for each kind of remedy; the first where the remedy's own words name none of them.
+_COMMANDS: Final[Mapping[Action, tuple[str, ...]]] = {
+    Action.WAIT: ("wait",),
+    Action.RESTART_NODE: ("reset", "start"),
+    Action.RECREATE_NODE: ("up",),
+    Action.KILL_STALE_PROCESS: ("unstick",),
 }
+_OURS: Final = re.compile(r"`tpuctl (?P<words>[^`]{1,200})`")
 # These ask by themselves, each showing what it is about to do.
 _ASK_THEMSELVES: Final = frozenset({"reset", "unstick"})
+_TAKE_YES: Final = frozenset({"reset", "unstick", "up"})
 
 
 def act_on(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
     """Do the remedy of the first cause that tpuctl can do. Raises `TpuctlError` where there is none.
 
-    Making a node anew is only done where a look right before it shows that it is dead; a living one is left alone.
+    Only what is sure is acted on. Making a node anew is only done where a look right before it shows that it is dead; a living
+    one is left alone.
     """
     conclusion = _first(explanation)
-    name = _COMMANDS[conclusion.sighting.message.action]
-    arguments = [name, node, *(["--yes"] if yes and name in {*_ASK_THEMSELVES, "up"} else [])]
-    app.terminal.note(f"for `{conclusion.id}`: `{shlex.join(['tpuctl', name, node])}`")
+    name, *others = words = _command(conclusion, node)
+    app.terminal.note(f"for `{conclusion.id}`: `{shlex.join(['tpuctl', *words])}`")
     if name == "up":
         _check_that_it_is_dead(app, node)
     if name not in _ASK_THEMSELVES and not app.terminal.confirm("do this?", yes=yes):
         raise NotConfirmedError("nothing was done")
-    return _run(app, arguments)
+    return _run(app, [name, *others, *(["--yes"] if yes and name in _TAKE_YES else [])])
 
 
 def _first(explanation: Explanation) -> Conclusion:
     for conclusion in explanation.conclusions:
-        is_sure = conclusion.confidence is not Confidence.LOW and conclusion.symptom_of is None
+        is_sure = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
         if is_sure and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
     told = explanation.conclusions[0]
-    raise TpuctlError(
-        f"tpuctl can do nothing itself about `{told.id}`", hint="\n".join(told.remedy) or "nothing needs to be done"
+    is_unsure = told.sighting.message.action in _COMMANDS
+    why = (
+        f"it is not sure enough that it is `{told.id}`" if is_unsure else f"it can do nothing itself about `{told.id}`"
     )
+    raise TpuctlError(
+        f"tpuctl does not act: {why}",
+        hint="\n".join(filter(None, (told.why, *told.remedy))) or "nothing needs to be done",
+    )
+
+
+def _command(conclusion: Conclusion, node: str) -> list[str]:
+    """Return the command of the remedy as it is told, so that what is done is what was read."""
+    verbs = _COMMANDS[conclusion.sighting.message.action]
+    for line in conclusion.remedy:
+        for told in _OURS.finditer(line):
+            verb, *others = shlex.split(told["words"])
+            if verb in verbs and others[:1] == [node] and "recreate" not in others:
+                return [verb, *others]
+    return [verbs[0], node]
 
 
 def _check_that_it_is_dead(app: App, node: str) -> None:

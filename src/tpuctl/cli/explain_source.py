@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tpuctl.actions.explaining import evidence_of, follow, read_file, read_text
 from tpuctl.diagnosis.conclusion import conclude
 from tpuctl.diagnosis.lone_message import conclude_message
-from tpuctl.diagnosis.node_evidence import with_node
+from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
 from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.diagnosis.several import together
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
@@ -20,11 +20,11 @@ from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.diagnosis.explanation import Explanation
-    from tpuctl.diagnosis.node_evidence import NodeEvidence
     from tpuctl.diagnosis.sightings import Seen
 
 _STDIN: Final = "-"
 _ID: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+|TPU\d{3}")
+_NOWHERE: Final = NodeEvidence("", None)
 _FILE: Final = re.compile(r"\S*(/|\.(log|txt|out|err|json|jsonl|gz))\S*")
 
 
@@ -75,14 +75,16 @@ def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
 
 def explain(app: App, asked: Asked, node: str | None) -> tuple[Explanation, bool]:
     """Return what is wrong, and whether the user ended a stream with Ctrl-C."""
-    known = {"node": node} if node else {}
+    evidence = _look_at(app, node) if node else None
+    # A name that nobody knows is put into no command.
+    known = {"node": node} if node and evidence is not _NOWHERE else {}
     was_interrupted = False
     if asked.kind is Asked.Kind.TEXT:
         explanation = conclude_message(asked.text, read_text(asked.text), known=known)
     else:
         seen, was_interrupted = _read(app, asked.files)
         explanation = conclude(seen, known=known)
-    if node and (evidence := _look_at(app, node)):
+    if evidence is not None and evidence is not _NOWHERE:
         explanation = with_node(explanation, evidence)
     return explanation, was_interrupted
 
@@ -118,7 +120,10 @@ def _follow_stdin(app: App) -> tuple[Seen, bool]:
 
 
 def _look_at(app: App, text: str) -> NodeEvidence | None:
-    """Return what the API says of the node; nothing, with a warning, where it does not say. A failure is no state."""
+    """Return what the API says of the node, `_NOWHERE` of a name that nobody knows; nothing where it does not say.
+
+    Of both the user is warned: a failure is no state.
+    """
     from tpuctl.actions.locate import requests_to_mention  # noqa: PLC0415  # only with --node
 
     reference = app.reference(text)
@@ -130,7 +135,7 @@ def _look_at(app: App, text: str) -> NodeEvidence | None:
         request = next((one for one in requests if reference.node_id in one.node_ids), None)
         if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
             app.terminal.warn(f"{error.message}, so its state says nothing about the log")
-            return None
+            return _NOWHERE
         return evidence_of(text, None, request)
     except TpuctlError as error:
         app.terminal.warn(f"`{text}` could not be looked at, so only the log counts: {error.message}")
