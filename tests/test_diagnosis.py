@@ -85,6 +85,9 @@ quota-limit-exceeded api
   europe-west4.", "status": "RESOURCE_EXHAUSTED"
 quota-exhausted api
   Quota 'TPUV4sPreemptiblePodPerProjectPerRegionForTPUAPI' exhausted. Limit 20800 in region us-central2
+quota-vertex api
+  google.api_core.exceptions.ResourceExhausted: 429 The following quota metrics exceed quota limits:
+  aiplatform.googleapis.com/custom_model_training_tpu_v2
 quota-create-rate api
   Maximum number of CreateNode requests per minute
 quota-rate api

@@ -80,6 +80,8 @@ tf-infeed-error | none wrapper no |
 tf-stale-tpu-resource | restart-node cause no |
   tensorflow.python.framework.errors_impl.AlreadyExistsError: From /job:worker/replica:0/task:0: 2 root error(s) found.
   (0) Already exists: Resource localhost/tpu_proto_cache/N10tensorflow17TpuIsaProtoLookupE
+tf-attribute-unknown | fix-training-code cause no | attribute=Truncate
+  tensorflow.python.framework.errors_impl.InvalidArgumentError: NodeDef mentions attr 'Truncate' not in Op<name=Cast;
 tf-op-not-registered | fix-training-code cause no | op=AnonymousSeedGenerator machine=n-c0cd0e2d-w-0
   NotFoundError: 'AnonymousSeedGenerator' is neither a type of a primitive operation nor a name of a function registered
   in binary running on n-c0cd0e2d-w-0. Make sure the operation or function is registered in the binary
@@ -94,6 +96,11 @@ tf-dynamic-shape | fix-training-code cause no | dimension=d
   d that is known at graph construction time.
 tf-dynamic-dimension | fix-training-code cause no |
   Compilation failure: Dynamic Spatial Convolution is not supported: %convolution.106 = f32[<=128,12,12,32]
+tf-no-program | fix-training-code cause no |
+  F tensorflow/core/tpu/kernels/tpu_program_group.cc:86] Check failed: xla_tpu_programs.size() > 0 (0 vs. 0)
+tf-checkpoint-differs | fix-training-code cause no |
+  Restoring from checkpoint failed. This is most likely due to a Variable name or other graph key that is missing from
+  the checkpoint.
 tf-compile-constant | fix-training-code cause no | input=2 op=ScatterNd
   (0) INVALID_ARGUMENT: {{function_node __inference_train_function_84983}} Input 2 to node
   `CTCLoss/ctc-loss/ctc_state_trans/ScatterNd_1` with op ScatterNd must be a compile-time constant.

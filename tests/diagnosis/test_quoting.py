@@ -43,6 +43,8 @@ def _quoted(text: str) -> list[int]:
         "2025-01-10 15:02:51 ERROR # X",
         "(0) Invalid argument: X\n\t [[{{node a}}]]",
         "```\nnever closed\nX",
+        "     65   if _jaxlib_version > _jax_version:\n\nRuntimeError: X",
+        "exited with X, expected nothing of the kind",
     ],
 )
 def test_a_failure_is_no_quotation(text: str) -> None:
@@ -84,6 +86,8 @@ def test_a_failure_is_no_quotation(text: str) -> None:
         "match: X",
         "Fixed: X",
         "0c4234c Retry where X",
+        "child ended with X, as it should",
+        "dial: X (expected)",
         "Error message\nX",
         "You may find one of these:\nX",
         '  File "a.py", line 3, in f\n    raise E("X")',

@@ -38,6 +38,7 @@ _TIME = (
 )
 _OTHER = (
     r"(?:stdout|stderr) [FP] ",
+    r"\d{1,3}(?:\.\d{1,3}){3} \[(?P<addressed>\d{1,5})\] ",
     rf"{_LEVEL}:[A-Za-z_][\w.]{{0,60}}:(?! )",
     r"[IWEFD] (?:[\w./+-]{1,200}:\d{1,6}\] )?(?=\S)",
     rf"- [\w./-]{{1,80}} - {_LEVEL} - ",
@@ -64,7 +65,7 @@ ANY_HEADER = re.compile(
     ).encode()
 )
 _TIMES = ("iso", "epoch", "dmesg")
-_NUMBERS = ("marked", "word", "short", "bracketed", "numbered")
+_NUMBERS = ("marked", "word", "short", "addressed", "bracketed", "numbered")
 
 
 class Header(NamedTuple):

@@ -36,11 +36,15 @@ _EXPLAINED = re.compile(
     r"appears?|happens?|occurs?|errors?|messages?|warnings?|lines?)\b",
     re.IGNORECASE,
 )
+# On the same line: it was wanted so, as by a test.
+_EXPECTED = re.compile(r"\bas (?:it should|expected)\b|\(expected\)", re.IGNORECASE)
 _INTRODUCED = re.compile(
     r"\b(?:you|your|may|might|can|could|such|example|e\.g\.|if|when|displays?|similar|looks?|typical|common|usually|"
     r"this|these)\b.{0,300}:\s*$",
     re.IGNORECASE,
 )
+# A line of the program that a notebook shows above the exception.
+_SHOWN_CODE = re.compile(r"^(?:-{1,4}> ?)?\s{0,8}\d{1,6} {1,60}\S")
 _FOUND_BY_SEARCH = re.compile(
     r"^(?:[\w.@+-]{0,80}/){0,20}[\w.@+-]{1,100}\.(?:py|pyi|md|rst|txt|sh|ya?ml|json|go|log|out|err|ipynb|html|toml|js|ts|tex)"
     r"[:-]\d{1,7}[:-](?! ?(?:\w{1,40}Warning|\[\w{1,20}\])|\s*\w{1,40}Warning:)"
@@ -167,7 +171,7 @@ def _is_told(before: str, after: str) -> bool:
     said = before[-300:]
     if _CUE.search(said) and not _is_real_speech(said):
         return True
-    if _TOLD.match(before):
+    if _TOLD.match(before) or _EXPECTED.search(after[:200]):
         return True
     spoken = before[:-1].rstrip()
     is_opened = before[-1:] != "" and before[-1:] in _OPENING and spoken[-1:].isalpha()
@@ -242,4 +246,6 @@ def _is_introduced(around: Surroundings) -> bool:
     previous = next((line for line in reversed(around.before[-4:]) if line.strip()), "")
     if _HEADING.match(previous):
         return True
+    if _SHOWN_CODE.match(previous):
+        return False
     return bool(_INTRODUCED.search(previous)) and not _RAISED.match(previous) and len(_WORD.findall(previous)) >= 4

@@ -1,0 +1,52 @@
+"""The commands that remedies name: tpuctl's own parser takes each as it is printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import click
+import pytest
+
+from tpuctl.cli.tree import root
+from tpuctl.diagnosis import messages
+
+_COMMANDS = sorted(
+    {
+        (message.id, command)
+        for message in messages()
+        for said in (message.meaning, *message.remedy)
+        for command in re.findall(r"`tpuctl ([a-z][^`]*)`", said)
+    }
+)
+
+
+def _refused(line: str) -> str | None:
+    """Return what is wrong with a command; that a node or a file is not named yet is not."""
+    words = shlex.split(re.sub(r"\{(\w+)\}", "trainer", line))
+    command: click.Command | None = root()
+    context = click.Context(root())
+    while isinstance(command, click.Group):
+        if words and (found := command.get_command(context, words[0])) is not None:
+            command, words = found, words[1:]
+        else:
+            return f"no command `{line}`"
+    assert command is not None
+    try:
+        command.make_context(command.name, words)
+    except click.MissingParameter:
+        return None
+    except click.UsageError as problem:
+        return problem.format_message()
+    return None
+
+
+@pytest.mark.parametrize(("id_", "command"), _COMMANDS)
+def test_a_command_in_a_remedy_can_be_typed(id_: str, command: str) -> None:
+    assert _refused(command) is None, id_
+
+
+def test_a_command_that_cannot_be_typed_is_found() -> None:
+    assert _refused("reset {node} --mode recreat") is not None
+    assert _refused("rset {node}") is not None
+    assert _refused("ssh-key {node}") is not None
