@@ -158,11 +158,30 @@ def test_act_does_what_the_remedy_says(tpuctl: Console, sandbox: Sandbox) -> Non
 
 
 @one_face
-def test_act_lets_unstick_show_what_holds_the_tpu(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_lets_unstick_end_only_what_the_log_names(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
-    out, err, _ = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=IN_USE)
+    out, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=f"[0] {IN_USE}" * 3)
     assert "tpu-in-use-pid\tkill-stale-process\t" in out
-    assert "for `tpu-in-use-pid`: `tpuctl unstick demo`" in err
+    assert "for `tpu-in-use-pid`: `tpuctl unstick demo --pid 2718466`" in err.replace(" --worker 0", "")
+    assert code != 0  # the fake ssh tells nothing of that process
+
+
+@one_face
+def test_act_leaves_a_node_alone_that_is_younger_than_the_log(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    log = f"2024-05-01T10:00:00Z {IN_USE}"
+    _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=log)
+    assert (code, "error: the log is older than `demo`, which was made anew since" in err) == (8, True)
+
+
+@one_face
+def test_act_makes_nothing_anew_that_somebody_took_down(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--for", "ready")[2] == 0
+    assert tpuctl("down", "demo", "--yes")[2] == 0
+    before = sandbox.changes()
+    _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
+    assert (code, sandbox.changes()) == (1, before)
+    assert "it can do nothing itself about `node-gone`" in err
 
 
 @one_face
@@ -288,6 +307,7 @@ def test_topics(offline: Console) -> None:
     assert (code, "batch-size\thow large a batch should be\n" in out) == (0, True)
     out, _, code = offline("explain", "--topic", "Batch size")
     assert (code, "1024" in out, "multiple of 64" in out) == (0, True, True)
+    assert offline("explain", "batch-size")[0] == out
     assert offline("explain", "--topic", "batchsiz") == (
         *("", "error: there is no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),
         3,

@@ -90,6 +90,31 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
 
 
 @one_face
+def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
+    put(sandbox, acceleratorType="v4-8")
+    tpuctl("unstick", "demo")
+    devices = machines[0].root / "dev"
+
+    with (
+        running("sleep", "60", path=devices / "accel0") as named,
+        running("sleep", "60", path=devices / "accel1") as other,
+    ):
+        absent = tpuctl("unstick", "demo", "--pid", "999999", "--yes")
+        assert (named.poll(), other.poll()) == (None, None)
+        _, err, code = tpuctl("unstick", "demo", "--pid", str(named.pid), "--yes")
+        assert (named.wait(10), other.poll()) == (-SIGTERM, None)
+
+    assert absent[1:] == (
+        (
+            "error: no process 999999 holds the TPU of `demo`\n"
+            "  hint: see what does: `tpuctl unstick demo --dry-run`; nothing was ended\n"
+        ),
+        8,
+    )
+    assert (err, code) == (f"ended {named.pid} sleep on worker 0\n", 0)
+
+
+@one_face
 def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")

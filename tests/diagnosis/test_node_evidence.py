@@ -19,10 +19,10 @@ LOG = conclude(seen(sighting(SOCKET, place(5, minute=1)), sighting(MEMORY, place
     [
         ("PREEMPTED", None, "node-preempted", Action.RECREATE_NODE),
         ("TERMINATED", None, "node-terminated", Action.RECREATE_NODE),
-        (None, None, "node-gone", Action.RECREATE_NODE),
+        (None, None, "node-gone", Action.NONE),
         ("STOPPED", None, "node-stopped", Action.RESTART_NODE),
         ("STOPPING", None, "node-stopped", Action.RESTART_NODE),
-        ("DELETING", None, "node-deleting", Action.RECREATE_NODE),
+        ("DELETING", None, "node-deleting", Action.NONE),
         ("CREATING", None, "node-in-transition", Action.WAIT),
         ("STARTING", None, "node-in-transition", Action.WAIT),
         ("RESTARTING", None, "node-in-transition", Action.WAIT),

@@ -24,27 +24,34 @@ class Site:
     member: Member
     seen: Found | Silence
     after: Found | Silence | None = None
+    only: int | None = None
 
     @property
     def to_end(self) -> tuple[Holder, ...]:
-        """Return the processes that are to be ended: those that hold the TPU, but no one who is protected."""
+        """Return the processes that are to be ended: those that hold the TPU, but no one who is protected.
+
+        Where only one was named, by its process id, no other.
+        """
         if isinstance(self.seen, Silence):
             return ()
-        return tuple(holder for holder in self.seen.holders if holder.holds and not holder.is_protected)
+        holding = (holder for holder in self.seen.holders if holder.holds and not holder.is_protected)
+        return tuple(holder for holder in holding if self.only in {None, holder.pid})
 
     @property
     def is_stuck(self) -> bool:
         """Tell whether there is something to do here."""
-        return bool(self.to_end) or (isinstance(self.seen, Found) and self.seen.lock_file is not None)
+        has_lock_file = isinstance(self.seen, Found) and self.seen.lock_file is not None
+        return bool(self.to_end) or (has_lock_file and self.only is None)
 
     def outcome(self, holder: Holder) -> str | None:
         """Return what became of a process, or nothing where nothing was tried."""
         return self.after.outcomes.get((holder.pid, holder.start)) if isinstance(self.after, Found) else None
 
 
-def survey(members: Sequence[Member]) -> list[Site]:
-    """Ask the workers what holds their TPU, all at once."""
-    return [Site(member, seen) for member, seen in zip(members, holders.everywhere(members, holders.look), strict=True)]
+def survey(members: Sequence[Member], *, only: int | None = None) -> list[Site]:
+    """Ask the workers what holds their TPU, all at once. `only` is the one process that may be ended."""
+    told = zip(members, holders.everywhere(members, holders.look), strict=True)
+    return [Site(member, seen, only=only) for member, seen in told]
 
 
 def question(node_id: str, sites: Sequence[Site]) -> str:
@@ -99,6 +106,9 @@ def notes(node_id: str, sites: Sequence[Site], *, signal: str) -> Iterator[str]:
 
 def problems(node_id: str, sites: Sequence[Site]) -> list[TpuctlError]:
     """Return what is still wrong, one error for each kind, with the workers that it is about."""
+    if (only := next((site.only for site in sites), None)) and not any(site.to_end for site in sites):
+        hint = f"see what does: `tpuctl unstick {node_id} --dry-run`; nothing was ended"
+        return [ConflictError(f"no process {only} holds the TPU of `{node_id}`", hint=hint), *_unheard(node_id, sites)]
     reboot = f"`tpuctl reset {node_id} --mode reboot` reboots all workers"
     found: list[TpuctlError] = []
     if refused := _named(sites, "refused"):

@@ -68,10 +68,11 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
         return show_entry(app, asked.text, {"node": node} if node else {})
     explanation, was_interrupted = explain(app, asked, node)
     _show(app, explanation)
+    if not explanation.conclusions:
+        ending = _nothing(app, explanation, asked)
+        return ExitCode.INTERRUPTED if was_interrupted else ending
     if was_interrupted:
         return ExitCode.INTERRUPTED
-    if not explanation.conclusions:
-        return _nothing(app, explanation, asked)
     if act and node is not None:
         from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely asked for
 

@@ -36,11 +36,10 @@ def act_on(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
     one is left alone.
     """
     conclusion = _first(explanation)
-    name, *others = words = _command(conclusion, node)
+    name, *others = words = [*_command(conclusion, node), *_narrowed(conclusion)]
     app.terminal.note(f"for `{conclusion.id}`: `{shlex.join(['tpuctl', *words])}`")
-    if name == "up":
-        _check_that_it_is_dead(app, node)
-    if name not in _ASK_THEMSELVES and not app.terminal.confirm("do this?", yes=yes):
+    _check_that_it_is_as_told(app, node, conclusion, is_to_be_dead=name == "up")
+    if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{shlex.join(['tpuctl', *words])}`?", yes=yes):
         raise NotConfirmedError("nothing was done")
     return _run(app, [name, *others, *(["--yes"] if yes and name in _TAKE_YES else [])])
 
@@ -72,17 +71,31 @@ def _command(conclusion: Conclusion, node: str) -> list[str]:
     return [verbs[0], node]
 
 
-def _check_that_it_is_dead(app: App, node: str) -> None:
-    """Look once more. Raises `ConflictError` for a node that lives: what is on it would be lost."""
+def _narrowed(conclusion: Conclusion) -> list[str]:
+    """Return the options that keep `unstick` to the process that the log names: another may hold the TPU by now, rightly."""
+    sighting = conclusion.sighting
+    pid, worker = sighting.facts.get("pid"), sighting.first.worker
+    if sighting.message.action is not Action.KILL_STALE_PROCESS or pid is None or len(sighting.workers) > 1:
+        return []
+    return [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+
+
+def _check_that_it_is_as_told(app: App, node: str, conclusion: Conclusion, *, is_to_be_dead: bool) -> None:
+    """Look once more. Raises `ConflictError` for a node that lives and would be lost, or is younger than what the log tells."""
     try:
         found = app.find(node)
     except (NodeNotFoundError, NodeNowhereError):
-        return
-    if not found.state.is_dead:
+        if is_to_be_dead:
+            return
+        raise
+    if is_to_be_dead and not found.state.is_dead:
         raise ConflictError(
             f"`{node}` is {found.state}, so it is not made anew: what is on its disk would be lost",
             hint=f"if you mean it: `tpuctl reset {node} --mode recreate`",
         )
+    met = conclusion.sighting.last.time
+    if found.created is not None and met is not None and met.tzinfo is not None and met < found.created:
+        raise ConflictError(f"the log is older than `{node}`, which was made anew since", hint="nothing was done")
 
 
 def _run(app: App, arguments: list[str]) -> int:

@@ -15,6 +15,7 @@ from tpuctl.diagnosis.lone_message import conclude_message
 from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
 from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.diagnosis.several import together
+from tpuctl.diagnosis.topics import Topic, find_topic
 from tpuctl.errors import InvalidInputError, NotFoundError, TpuctlError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Asked:
     """What the words on the command line stand for. `text` is a message or an id; `files` are names, `-` for stdin."""
 
     class Kind(StrEnum):
-        """Which of the three."""
+        """Which of the three; the name of a topic is an id too."""
 
         FILES = "files"
         TEXT = "text"
@@ -66,7 +67,7 @@ def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
     if there or all(_FILE.fullmatch(word) for word in words):
         raise InvalidInputError(f"there is no file `{missing[0]}`", hint="name a log file, or `-` for stdin")
     text = " ".join(words)
-    if look_up(text) or _ID.fullmatch(text):
+    if look_up(text) or isinstance(find_topic(text), Topic) or _ID.fullmatch(text):
         return Asked(Asked.Kind.ID, text)
     if not text.strip():
         raise InvalidInputError("the message is empty", hint="give the message in quotes, or name a log file")

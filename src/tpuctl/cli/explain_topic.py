@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 
 
 def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
-    """Show what an id means; `known` fills in names, such as that of the node. Raises `NotFoundError` where nobody has it."""
+    """Show what an id means; `known` fills in names, such as that of the node. A topic will do.
+
+    Raises `NotFoundError` where nobody has it.
+    """
     entry = look_up(id_, known)
+    if entry is None and isinstance(topic := find_topic(id_), Topic):
+        return show_topic(app, topic.id)
     if entry is None:
         likely = ", ".join(f"`{one}`" for one in near(id_))
         hint = (

@@ -32,11 +32,22 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     help="What they are sent first: HUP, INT, QUIT, TERM, KILL. [default: TERM]",
 )
 @click.option("--grace", type=Duration(), metavar="TIME", help="How long they have before KILL. [default: 10s]")
+@click.option(
+    "--pid", type=click.IntRange(2), metavar="PID", help="End only this process, and only if it holds the TPU."
+)
 @click.option("--dry-run", is_flag=True, help="Only show what holds the TPU.")
 @reach_options
 @yes_option
 def command(
-    app: App, *, node: str, worker: str, signal: str, grace: timedelta | str | None, dry_run: bool, yes: bool
+    app: App,
+    *,
+    node: str,
+    worker: str,
+    signal: str,
+    grace: timedelta | str | None,
+    pid: int | None,
+    dry_run: bool,
+    yes: bool,
 ) -> int:
     """Show what holds the TPU on each worker, and end it: "The TPU is already in use by process with pid 1234".
 
@@ -60,7 +71,7 @@ def command(
         raise InvalidInputError("`--grace forever` would never end anything", hint="give a time, like `30s`")
     asked = members(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
     await_key(app, asked)
-    sites = unstick.survey(asked)
+    sites = unstick.survey(asked, only=pid)
     is_json, is_to_act = _is_json(app), not dry_run and any(site.is_stuck for site in sites)
     # A program gets one document, at the end; a person sees what it is about before the question.
     if not is_json or not is_to_act:
