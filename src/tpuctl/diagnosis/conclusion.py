@@ -32,6 +32,13 @@ _LOOK_FIRST: Final = MappingProxyType(
         CheckFirst.OTHER_WORKERS_LOG: "usually the sign of a failure on another worker: look at the others' logs first",
     }
 )
+_ALONE: Final = MappingProxyType(
+    {
+        Role.SYMPTOM: "usually the sign of something else, which the log does not tell",
+        Role.WRAPPER: "it only carries the message of another failure, and none that is known stands near it",
+        Role.PROGRESS: "it was still being tried when the log ended",
+    }
+)
 _QUOTED: Final = "the log only quotes the message, as documentation, a search or a test does; it may not have happened"
 _NO_TEXT: Final = "this is no text but a program or data, which may only contain the message"
 _OF_THE_NODE: Final = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
@@ -177,7 +184,7 @@ def _judged(failure: Sighting, story: _Story, over: Place | None, known: Mapping
     if message.check_first is not None:
         look = message.said(_LOOK_FIRST[message.check_first], {**known, **failure.facts})
     else:
-        look = "it only carries the message of another failure, and none that is known stands near it"
+        look = _ALONE[message.role]
     return replace(conclusion, why=look)
 
 
