@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,11 @@ from tests.conftest import Console, Sandbox
 from tests.jobs import Slice
 from tests.lifecycle import put
 
-ROOT = 'export TPUCTL_DEVICE_ROOT="$home/root"; mkdir -p "$home/root/tmp/tpu_logs"'
+# A `python3` that is a wrapper of some version manager would cost more than all that the worker does.
+ROOT = (
+    f'export PATH="{sys.base_prefix}/bin:/usr/bin:/bin" TPUCTL_DEVICE_ROOT="$home/root"; '
+    'mkdir -p "$home/root/tmp/tpu_logs"'
+)
 
 
 @pytest.fixture
@@ -79,9 +84,21 @@ class Site:
 @pytest.fixture
 def site(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Site:
     """A slice of two workers."""
-    put(sandbox, acceleratorType="v4-16", metadata={"enable-oslogin": "FALSE"})
-    workers = Slice(tpuctl, fake_ssh, tmp_path / "homes")
-    site = Site(tpuctl, workers, tmp_path / "homes")
+    return _site(tpuctl, sandbox, fake_ssh, tmp_path, accelerator_type="v4-16")
+
+
+@pytest.fixture
+def lone(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Site:
+    """A node with one worker, which is asked in half of the time."""
+    return _site(tpuctl, sandbox, fake_ssh, tmp_path, accelerator_type="v4-8")
+
+
+def _site(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], folder: Path, *, accelerator_type: str
+) -> Site:
+    put(sandbox, acceleratorType=accelerator_type, metadata={"enable-oslogin": "FALSE"})
+    workers = Slice(tpuctl, fake_ssh, folder / "homes")
+    site = Site(tpuctl, workers, folder / "homes")
     site.ssh(ROOT)
     return site
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 _LETTERS = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1BcD4eFgH7iJkL0mNoPqRsTuVwXyZa"
 _LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+# A certificate and a public key begin otherwise.
+_OPEN = "\n".join(f"MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA{number}JWa9CkQx7rE" for number in range(10, 18))
 _BODY = "\n".join([*(f"{number}{_LINE[1:]}" for number in range(1, 9)), "Zm9vYmFyYmF6"])
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{_BODY}\n-----END RSA PRIVATE KEY-----"
 PASSWORD = "p@ss;W0rd&x,y"
@@ -113,9 +115,9 @@ HARMLESS = (
     "commit 0123456789abcdef0123456789abcdef01234567 sha256:" + "ab" * 32,
     "docker run -u 1000:1000 --user 1000 image; ls -l /dev/accel0; ada@example.com from 10.0.0.1",
     '{"token": {"x": null}, "password": [], "secret": {}, "api_key": ""}',
-    "-----BEGIN CERTIFICATE-----\n" + _BODY + "\n-----END CERTIFICATE-----",
-    "-----BEGIN PUBLIC KEY-----\n" + _LINE + "\n-----END PUBLIC KEY-----",
-    base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + _BODY.encode()).decode(),
+    "-----BEGIN CERTIFICATE-----\n" + _OPEN + "\n-----END CERTIFICATE-----",
+    "-----BEGIN PUBLIC KEY-----\n" + _OPEN + "\n-----END PUBLIC KEY-----",
+    base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + _OPEN.encode()).decode(),
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKtqh3Lh0bTC2mUaQZ7m3xT5c2mVb5KQyQ0mAbcdefgh ada@host",
     "audio_token='<|audio|>' mask-token: [MASK] the token: invalid",
     "secret_name: my-secret password_file=/run/secrets/x token_count=12 credentials: /etc/keys/sa.json",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.options import Duration, cli_command, node_argument, worker_option
+from tpuctl.cli.options import FORMATS, Duration, cli_command, node_argument, worker_option
 from tpuctl.cli.reach_options import reach_options
+from tpuctl.cli.usage import WrongWordError
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -17,6 +18,25 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=2)
 _SIZE = "100M"
 _LEAST = 2_000_000
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".gz", ".zip")
+
+
+class _Format(click.Choice[str]):
+    """A format of what is shown. Elsewhere `--output` names a file."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format; for a file say which option names it."""
+        if (
+            isinstance(value, str)
+            and value not in FORMATS
+            and (value.endswith(_ARCHIVES) or "/" in value or value == "-")
+        ):
+            raise WrongWordError(
+                f"`{value}` is a file, and `--output` is the format of what is shown",
+                hint=f"write `--file {value}`",
+                ctx=ctx or click.get_current_context(),
+            )
+        return super().convert(value, param, ctx)
 
 
 @cli_command("bundle")
@@ -91,3 +111,8 @@ def command(
         hides_accounts=redact_accounts,
     )
     Bundling(app, choice).run(node)
+
+
+for _option in command.params:
+    if _option.name == "output":
+        _option.type = _Format(FORMATS)

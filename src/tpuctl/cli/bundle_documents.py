@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.actions.bundling.documents import published
+from tpuctl.actions.bundling.documents import published, without_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,19 +45,21 @@ def of_node(
         return operations.operations(name.project, name.zone, targets, limit=_OPERATIONS)
 
     return {
+        # It is here: what does not answer takes no time away from it.
+        "journal.json": lambda: app.journal.entries(name),
         "node.json": lambda: dict(node.raw) if node else None,
         "queued-resource.json": request,
         "operations.json": asked,
         "guest-attributes.json": lambda: published(client.guest_attributes(name)) if node else None,
-        "journal.json": lambda: app.journal.entries(name),
     }
 
 
 class MachineDocuments:
     """What is asked about this machine. It is looked at once, when the first document is wanted."""
 
-    def __init__(self, app: App, subject: Subject, *, asks_workers: bool, patience: timedelta) -> None:
+    def __init__(self, app: App, subject: Subject, *, asks_workers: bool, patience: Callable[[], timedelta]) -> None:
         self._app, self._subject, self._asks_workers, self._patience = app, subject, asks_workers, patience
+        self.errors: tuple[str, ...] = ()
 
     def all(self) -> dict[str, Callable[[], Any]]:
         """Return the documents by their names. What `doctor` sees of the workers is part of it where they are asked."""
@@ -67,18 +70,23 @@ class MachineDocuments:
         from tpuctl.actions.checkup.gathering import Looking  # noqa: PLC0415  # only here
         from tpuctl.cli.doctor_ways import ways  # noqa: PLC0415  # as above
 
-        given = ways(self._app, timeout=min(_PATIENCE, self._patience))
+        given = ways(self._app, timeout=min(_PATIENCE, self._patience()))
         return Looking(given).look(given.cloud_clock.now())
 
-    def _settings(self) -> list[dict[str, Any]]:
+    @property
+    def _home(self) -> str:
+        """The user's folder: its name is nobody's business."""
+        return self._app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
+
+    def _settings(self) -> Any:  # JSON
         """Return each setting that has a value, with its source; of secret ones only that they are set."""
         found = [(spec, setting) for spec, setting in self._app.settings if setting is not None]
-        return [
+        return without_folder([
             {"key": spec.key, "value": "[hidden]" if spec.secret else setting.value, "source": str(setting.source)}
             for spec, setting in found
-        ]
+        ], self._home)  # fmt: skip
 
-    def _doctor(self) -> dict[str, Any]:
+    def _doctor(self) -> Any:  # JSON
         from tpuctl.checkup.catalogue import judge  # noqa: PLC0415  # only here
         from tpuctl.cli.doctor_node import findings_of_node  # noqa: PLC0415  # as above
         from tpuctl.output.findings import finding_to_json  # noqa: PLC0415  # as above
@@ -89,18 +97,19 @@ class MachineDocuments:
         if self._subject.node is not None and self._asks_workers:
             findings = (
                 *findings,
-                *findings_of_node(self._app, str(self._subject.name), {"timeout": min(self._patience, _OF_WORKERS)}),
+                *findings_of_node(self._app, str(self._subject.name), {"timeout": min(self._patience(), _OF_WORKERS)}),
             )
         report = as_report(findings, accepted=frozenset())
-        return {
+        self.errors = tuple(finding.found.text for finding in report.of(Level.ERROR))
+        return without_folder({
             "summary": {str(level): len(report.of(level)) for level in Level},
             "findings": [finding_to_json(finding) for finding in report.findings],
-        }
+        }, self._home)  # fmt: skip
 
-    def _versions(self) -> dict[str, Any]:
+    def _versions(self) -> Any:  # JSON
         import platform  # noqa: PLC0415  # only here
 
         from tpuctl.checkup.surroundings.telling import to_json  # noqa: PLC0415  # as above
 
         told = {key: value for key, value in to_json(self._seen).items() if key != "settings"}
-        return {"system": platform.platform(), **told}
+        return without_folder({"system": platform.platform(), **told}, self._home)

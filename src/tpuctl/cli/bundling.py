@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.bundling import archive, documents
 from tpuctl.actions.bundling.contents import Contents
 from tpuctl.actions.bundling.making import finish, verdict
 from tpuctl.actions.bundling.manifest import About, redactions
+from tpuctl.actions.bundling.questions import Questions
 from tpuctl.actions.bundling.subject import find_subject
 from tpuctl.actions.bundling.workers import Gathering, Wish
 from tpuctl.api.operation_list import OperationsClient
@@ -30,15 +32,19 @@ from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from tpuctl.actions.bundling.subject import Subject
     from tpuctl.actions.bundling.verdict import Read
     from tpuctl.cli.app import App
+    from tpuctl.model import Node
     from tpuctl.names import NodeName
     from tpuctl.remote.member import Member
 
 _STDOUT = "-"
+# An answer of the API takes less than a second as a rule; a search goes through all zones.
+_LONGEST = timedelta(seconds=20)
+_GRACE = timedelta(seconds=2)
 _NAMED = 10
 _PAGE_WIDTH = 100
 
@@ -64,8 +70,14 @@ class Bundling:
         self._real = SystemClock()
         self._until = self._real.monotonic() + choice.patience
         self._created = app.clock.now()
+        patience = choice.patience
+        self._of_api = Questions(self._real, self._until, each=min(_LONGEST, patience / 4), grace=timedelta())
+        # A checkup ends by itself, and then has something to tell.
+        self._of_machine = Questions(self._real, self._until, each=patience, grace=_GRACE)
         # The workers that ssh did not get into, and what it said.
         self._shut_out: list[tuple[Member, str]] = []
+        # What `doctor` finds wrong.
+        self._errors: tuple[str, ...] = ()
         factory, endpoint = http_access(app)
         # A bundle is often wanted when something does not answer: nothing is waited for as long as elsewhere.
         self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
@@ -74,12 +86,20 @@ class Bundling:
     def run(self, text: str) -> None:
         """Make the bundle of a node.
 
-        Raises `NodeNotFoundError` where nothing at all is known of it, `FileExistsAlreadyError`, and what keeps a node from
-        being found.
+        Raises `NodeNotFoundError` where nothing at all is known of it, `FileExistsAlreadyError`, `NotWrittenError`, and what
+        keeps a node from being found.
         """
-        app = self._app
         subject = self._subject(text)
         self._check_place(subject.name)
+        try:
+            self._make(subject)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise archive.NotWrittenError(error, gettempdir()) from error
+
+    def _make(self, subject: Subject) -> None:
+        app = self._app
         again = f"tpuctl bundle {subject.name.zone}/{subject.name.node_id}"
         with (
             app.going_on("no bundle was written, and what was gathered is removed", resume=again),
@@ -100,29 +120,27 @@ class Bundling:
             app.log_in_as(login)
         known: Sequence[NodeName] = ()
         with suppress(TpuctlError):
-            known = app.journal.names()
-        return find_subject(self._client, app.place, app.reference(name), known)
+            known = self._of_api.ask(app.journal.names)
+        return find_subject(self._client, app.place, app.reference(name), known, self._of_api)
 
     def _gather(self, contents: Contents, subject: Subject) -> None:
         """Gather what can be had; the workers tell while the rest is asked."""
-        found = documents.put(
-            contents, of_node(self._app, self._client, self._operations, subject), is_late=self._is_late
-        )
+        found = documents.put(contents, of_node(self._app, self._client, self._operations, subject), self._of_api)
         if subject.node is None:
             if not found:
                 raise subject.error or NodeNotFoundError(subject.name.node_id, subject.name.zone)
             contents.lacks_of("node.json", subject.error.message if subject.error else "the API knows no such node")
         members = self._members(contents, subject)
-        wish, left = Wish(self._choice.since, self._until), self._until - self._real.monotonic()
-        machine = MachineDocuments(self._app, subject, asks_workers=bool(members), patience=left)
+        wish = Wish(self._choice.since, self._until)
+        machine = MachineDocuments(
+            self._app, subject, asks_workers=bool(members), patience=lambda: self._of_machine.left
+        )
         with GatheredLine(self._app.terminal, self._real) as line:
             gathering = Gathering(contents, members, wish, self._real, tell=line)
             with gathering.under_way():
-                documents.put(contents, machine.all(), is_late=self._is_late)
+                documents.put(contents, machine.all(), self._of_machine)
+        self._errors = machine.errors
         self._shut_out = [(member, one.ssh_said) for member, one in gathering.silent if one.ssh_said]
-
-    def _is_late(self) -> bool:
-        return self._real.monotonic() >= self._until
 
     def _members(self, contents: Contents, subject: Subject) -> list[Member]:
         """Return the ways to the workers that are to be asked; where there is none, why."""
@@ -135,26 +153,33 @@ class Bundling:
         from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # not where no worker is asked
         from tpuctl.remote.gate import check_state  # noqa: PLC0415  # as above
         from tpuctl.remote.known_hosts import remember_host_keys  # noqa: PLC0415  # as above
-        from tpuctl.remote.member import Member  # noqa: PLC0415  # as above
 
-        node, ways, found = subject.node, self._app.workers, []
+        node = subject.node
         meant = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
         try:
             check_state(node)  # what it warns of is seen in the bundle
-            if obstacle := ways.obstacle(node):
-                contents.lacks_of("workers", obstacle)
-                return []
-            ways.learn_host_keys(node)
+            # Host keys may have to be asked for.
+            found = self._of_api.ask(lambda: self._ways(contents, node, meant))
         except TpuctlError as error:
             contents.lacks_of("workers", error.message)
             return []
+        remember_host_keys([member.way for member in found])
+        return found
+
+    def _ways(self, contents: Contents, node: Node, meant: Sequence[int]) -> list[Member]:
+        from tpuctl.remote.member import Member  # noqa: PLC0415  # not where no worker is asked
+
+        ways, found = self._app.workers, []
+        if obstacle := ways.obstacle(node):
+            contents.lacks_of("workers", obstacle)
+            return []
+        ways.learn_host_keys(node)
         for worker in meant:
             try:
                 # Nothing is changed on the node: our key has to be there already.
                 found.append(Member(node, worker, ways.connection(node, worker, makes_key=False), str(worker)))
             except TpuctlError as error:
                 contents.lacks_of(f"workers/{worker}", error.message)
-        remember_host_keys([member.way for member in found])
         return found
 
     def _check_place(self, name: NodeName) -> None:
@@ -213,6 +238,9 @@ class Bundling:
         if rest := len(lacks) - len(whole[:_NAMED]):
             app.terminal.note(f"{rest} more {'thing is' if rest == 1 else 'things are'} missing: see README.txt in it")
         self._tell_causes()
+        if count := len(self._errors):
+            more = "" if count == 1 else f", and {count - 1} more: see doctor.json in it"
+            app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._errors[0]}{more}")
         app.terminal.note(verdict(read))
         if read.explanation.conclusions and read.explanation.conclusions[0].remedy:
             app.terminal.note(f"  {read.explanation.conclusions[0].remedy[0]}")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tpuctl.errors import ConflictError
+from tpuctl.errors import ConflictError, TpuctlError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,18 @@ class FileExistsAlreadyError(ConflictError):
     def __init__(self, path: Path) -> None:
         super().__init__(
             f"`{path}` is there already", hint="name another with `--file FILE`, or replace it with `--force`"
+        )
+
+
+class NotWrittenError(TpuctlError):
+    """This machine's disk did not take the bundle, or what it is made of: it is full, or may not be written to."""
+
+    def __init__(self, error: OSError, folder: str) -> None:
+        why = (error.strerror or str(error)).lower()
+        where = f" `{error.filename}`" if error.filename else ""
+        super().__init__(
+            f"the bundle was not written:{where} {why}",
+            hint=f"it is gathered in `{folder}` (`TMPDIR` changes that); `--file` names another place, `--max-size` less",
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import TpuctlError
@@ -10,23 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.actions.bundling.contents import Contents
+    from tpuctl.actions.bundling.questions import Questions
 
+_NO_TIME = timedelta(0)
 # What the guest publishes and anybody may know [Compute Engine documentation of guest attributes].
 _HARMLESS = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
 
 
-def put(contents: Contents, documents: Mapping[str, Callable[[], Any]], *, is_late: Callable[[], bool]) -> int:
+def put(contents: Contents, documents: Mapping[str, Callable[[], Any]], questions: Questions) -> int:
     """Ask for documents, and put them into a bundle under their names; one that is nothing is left out. Returns how many.
 
-    Once it `is_late` nothing more is asked.
+    Once there is no time left nothing more is asked.
     """
     found = 0
-    for path, ask in documents.items():
-        if is_late():
+    for path, call in documents.items():
+        if not questions.left > _NO_TIME:
             contents.lacks_of(path, "there was no time left for it")
             continue
         try:
-            value = ask()
+            value = questions.ask(call)
         except TpuctlError as error:
             contents.lacks_of(path, error.message)
             continue
@@ -39,6 +43,17 @@ def put(contents: Contents, documents: Mapping[str, Callable[[], Any]], *, is_la
 def published(workers: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Return what each worker publishes; values of namespaces that may hold anything are hidden."""
     return {str(worker): {key: _shown(key, text) for key, text in one.items()} for worker, one in enumerate(workers)}
+
+
+def without_folder(value: Any, folder: str) -> Any:  # JSON
+    """Return a document in which `~` stands for a folder, wherever a path in it begins with that."""
+    if isinstance(value, dict):
+        return {key: without_folder(one, folder) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folder(one, folder) for one in value]
+    if not isinstance(value, str) or len(folder) <= 1 or folder not in value:
+        return value
+    return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
 
 
 def _shown(key: str, text: str) -> str:

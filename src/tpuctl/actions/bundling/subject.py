@@ -12,6 +12,7 @@ from tpuctl.names import NodeName
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuctl.actions.bundling.questions import Questions
     from tpuctl.actions.locate import Finder, Place
     from tpuctl.model import Node
     from tpuctl.names import NodeReference
@@ -26,15 +27,18 @@ class Subject:
     error: TpuctlError | None = None
 
 
-def find_subject(finder: Finder, place: Place, reference: NodeReference, known: Sequence[NodeName]) -> Subject:
+def find_subject(
+    finder: Finder, place: Place, reference: NodeReference, known: Sequence[NodeName], questions: Questions
+) -> Subject:
     """Return what a name means; `known` are the nodes that the journal has.
 
     Raises `ConflictError` where it means several, `NodeNowhereError` where neither the API nor the journal knows it, and why
     the API could not be asked where the journal does not know it either.
     """
-    name, node, failure = place.name(reference), None, None
+    name = place.name(reference)
+    node, failure = None, None
     try:
-        node = finder.find_node(name) if name else search(finder, place, reference)
+        node = questions.ask(lambda: finder.find_node(name) if name else search(finder, place, reference))
     except ConflictError:
         raise
     except TpuctlError as error:

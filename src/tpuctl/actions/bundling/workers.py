@@ -23,6 +23,10 @@ _AT_ONCE = 32
 # With less time there is no answer anyway.
 _LEAST = timedelta(seconds=1)
 _OF_ONE_FILE = 16 * 1024 * 1024
+# A worker keeps within fewer itself; one that is not itself any more is not to fill this machine.
+_MOST_FILES = 1000
+_MOST_LACKS = 500
+_LONGEST_WHY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,13 @@ class _Sink:
         self._contents, self._folder, self._told = contents, folder, told
         self._writing: Writing | None = None
         self._errors: list[str] = []
+        self._files = 0
 
     def begin(self, path: str, source: str, size: int | None, modified: datetime | None) -> None:
         self.end()
+        self._files += 1
+        if self._files > _MOST_FILES:
+            return
         path = f"{self._folder}/{path or 'unnamed'}"
         self._writing = self._contents.begin(path, source=source, original_size=size, modified=modified)
 
@@ -117,12 +125,17 @@ class _Sink:
             self._writing = None
 
     def lacks(self, path: str, why: str) -> None:
+        if len(self._errors) >= _MOST_LACKS and path:
+            return
+        path, why = path[:_LONGEST_WHY], why[:_LONGEST_WHY]
         where = f"{self._folder}/{path}" if path else self._folder
         self._contents.lacks_of(where, why)
         self._errors.append(f"{path or 'this worker'}: {why}\n")
 
     def finish(self) -> None:
         self.end()
+        if self._files > _MOST_FILES:
+            self.lacks("", f"{self._files - _MOST_FILES} files are left out: it told of more than it was asked for")
         if self._errors:
             text = "".join(self._errors).encode("utf-8", "replace")
             self._contents.add_own(f"{self._folder}/errors.txt", redact(text, self._contents.accounts))

@@ -15,25 +15,45 @@ if TYPE_CHECKING:
 _KIND = "private-key"
 # An RSA key of 16384 bits has 13 kB.
 _LONGEST = 16 * 1024
-_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_BEGIN = re.compile(rb"----[ -]BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?[ -]----")
+_END = re.compile(rb"----[ -]END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?[ -]----")
 _BODY = re.compile(rb"[A-Za-z0-9+/]{16,}+={0,2}")
-_LINE_END = re.compile(rb"(?:\\{1,16}[rn]|[\r\n])+")
+_LINE_END = re.compile(rb"(?:\\{1,32}[rn]|[\r\n])+")
 _LAST_WORD = re.compile(rb"[A-Za-z0-9+/]{1,}={0,2}$")
 _LEAST_OF_A_LINE = 40
 
 # What `-----BEGIN` is in base64, wherever it begins among the groups of three bytes.
 _ENCODED = (b"LS0tLS1CRUdJT", b"0tLS0tQkVHSU", b"tLS0tLUJFR0lO")
+# What is within the first line of a key, whatever its length: PKCS #8 with RSA or EC, PKCS #1, OpenSSH; also of documents that
+# hold a key, a refresh token or the secret of a client, wherever the word begins among the groups of three bytes.
+_HEADLESS = (
+    *(
+        b"IBADANBgkqhkiG9w0BAQEFAASC",
+        b"AgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0w",
+        b"IBAAKCAQEA",
+        b"IBAAKCAgEA",
+        b"IBAAKBgQ",
+    ),
+    b"b3BlbnNzaC1rZXktdjEAAAAA",
+    *(b"UFJJVkFURSBLRV", b"BSSVZBVEUgS0VZ", b"QUklWQVRFIEtFW", b"cHJpdmF0ZV9rZX", b"ByaXZhdGVfa2V5", b"wcml2YXRlX2tle"),
+    *(b"cmVmcmVzaF90b2tlb", b"JlZnJlc2hfdG9rZW", b"yZWZyZXNoX3Rva2Vu"),
+    *(b"Y2xpZW50X3NlY3Jld", b"NsaWVudF9zZWNyZX", b"jbGllbnRfc2VjcmV0"),
+)
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _MORE_LINES = re.compile(
-    rb"(?:[A-Za-z0-9+/=]++|(?:\\{1,16}[rn]|[\r\n\t ])++(?=[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{1,15}\Z))*+"
+    rb"(?:[A-Za-z0-9+/=]++|(?:\\{1,32}[rn]|[\r\n\t ])++(?=[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{1,15}\Z))*+"
 )
 
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules."""
-    encoded = tuple(Rule(anchor.lower(), _look_encoded) for anchor in _ENCODED)
-    return (Rule(b"-----begin ", _look_from_begin), Rule(b"-----end ", _look_back_from_end), *encoded)
+    encoded = tuple(Rule(anchor.lower(), _look_encoded, is_long=True) for anchor in _ENCODED)
+    return (
+        *(Rule(dashes + b"begin ", _look_from_begin) for dashes in (b"-----", b"---- ")),
+        *(Rule(dashes + b"end ", _look_back_from_end) for dashes in (b"-----", b"---- ")),
+        *encoded,
+        *(Rule(begin.lower(), _look_headless, is_long=True) for begin in _HEADLESS),
+    )
 
 
 def _look_from_begin(data: bytes, at: int) -> Iterator[Span]:
@@ -42,8 +62,8 @@ def _look_from_begin(data: bytes, at: int) -> Iterator[Span]:
     if begin is None:
         return
     until = min(len(data), begin.end() + _LONGEST)
-    another = data.find(b"-----BEGIN ", begin.end(), until)
-    end = data.find(b"-----END", begin.end(), until if another < 0 else another)
+    another = data.find(b"BEGIN ", begin.end(), until)
+    end = data.find(begin.group()[:5] + b"END", begin.end(), until if another < 0 else another)
     if end >= 0:
         closed = _END.match(data, end)
         yield Span(at, closed.end() if closed else end, _KIND)
@@ -89,3 +109,12 @@ def _look_encoded(data: bytes, at: int) -> Iterator[Span]:
         if b"CERTIFICATE" in text or b"PUBLIC KEY" in text:
             return
     yield going_on(data, start, at, _KIND, _MORE_LINES)
+
+
+def _look_headless(data: bytes, at: int) -> Iterator[Span]:
+    """Yield a run of base64 that begins like a private key, or holds a word that stands beside a secret."""
+    floor = max(0, at - 4096)
+    start = floor + len(data[floor:at].rstrip(_ALPHABET))
+    span = going_on(data, start, at, _KIND, _MORE_LINES)
+    if span.end - span.start >= _LEAST_OF_A_LINE:
+        yield span

@@ -11,38 +11,53 @@ from tpuctl.diagnosis.redaction.spans import Rule, Span, going_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WORD = re.compile(rb"(?:[^\s\"'\x00\\,]|\\(?!\\{0,15}[nrt\"']))*+")
-_REST_OF_LINE = re.compile(rb"(?:[^\r\n\"'\x00\\]|\\(?!\\{0,15}[nr\"']))*+")
+_WORD = re.compile(rb"(?:[^\s\"'\x00\\,]|\\(?!\\{0,31}[nrt\"']))*+")
+_REST_OF_LINE = re.compile(rb"(?:[^\r\n\"'\x00\\]|\\(?!\\{0,31}[nr\"']))*+")
 _URL_VALUE = re.compile(rb"[^\s\"'<>&\x00\\]*+")
 _PASSWORD_OF_URL = re.compile(rb"[^\s\"'<>/\x00\\]{1,513}+")
-_SCHEME = rb"(?:(?P<scheme>bearer|basic|token|oauth|negotiate|apikey|digest|hmac|aws4-hmac-sha256)[ \t]+)?"
-_HEADER = re.compile(rb"(?i)\\{0,16}[\"']?[ \t]{0,4}[:=,][ \t]{0,4}\\{0,16}[\"']?" + _SCHEME)
+_PASSWORD_WITH_SLASH = re.compile(rb"[^\s\"'<>?\x00\\]{1,513}+")
+_SCHEME = rb"(?:(?P<scheme>bearer|basic|token|oauth|negotiate|apikey|digest|hmac|aws4-hmac-sha256)(?:[ \t]+|\\ |%20))?"
+_HEADER = re.compile(
+    rb"(?i)(?:\\{0,32}[\"'][ \t]{0,4}(?:->|=>|[:=,])|[ \t]{0,4}(?:->|=>|[:=]))[ \t]{0,4}"
+    rb"(?:b?(?P<quote>\\{0,32}[\"']))?" + _SCHEME
+)
+# Without a scheme it is told from what is said of it by its looks.
+_UNSCHEMED = re.compile(rb"(?=[^\s\"'\\]{0,64}[0-9])[^\s\"'\\]{6}|[^\s\"'\\]{24}")
+_COOKIE = re.compile(rb"[\w.\-%!#$&*+^|~]{1,128}=")
 _BEARER = re.compile(rb"(?i)bearer[ \t]{1,4}(?=[A-Za-z0-9._~+/\-]{0,64}[0-9])(?P<token>[A-Za-z0-9._~+/\-]{12})")
 _NETRC = re.compile(
     rb"(?:machine|default)(?:\s{1,16}[^\s]{1,255})?(?:\s{1,16}(?:login|account)\s{1,16}[^\s]{1,255}){0,2}"
     rb"\s{1,16}password\s{1,16}"
 )
 _CREDENTIALS = re.compile(
-    rb"(?<![\w\-])(?:-u|--user|--proxy-user)[ =]{1,4}[\"']?(?P<user>[^\s:\"'/@]{1,64}):(?=[^\s\"'])"
+    rb"(?<![\w\-])(?:-u|--user|--proxy-user)[ =]{0,4}[\"']?(?P<user>[^\s:\"'/@]{1,64}):(?=[^\s\"'])"
 )
-_WANDB = re.compile(rb"wandb login (?:--?[\w=:/.\-]{1,80} ){0,4}(?=[0-9a-f]{40})")
-_SSHPASS = re.compile(rb"sshpass -p ?[\"']?")
-_USER_OF_URL = re.compile(rb"://[^\s/:@\"'<>\x00\\]{0,128}:(?=[^\s\"'<>/\x00\\]{1,512}@)")
-_DOCKER = re.compile(rb"\\{0,16}\"auth\\{0,16}\"[ \t]{0,8}:[ \t]{0,8}\\{0,16}\"(?=[A-Za-z0-9+/]{8})")
-_SIGNATURES = (
-    b"x-goog-signature",
-    b"x-amz-signature",
-    b"x-amz-security-token",
-    b"signature",
-    b"sig",
-    b"access_token",
-    b"key",
+_WANDB = re.compile(
+    rb"wandb[ .'\",]{1,4}login[ (\"',]{1,4}(?:--?[\w=:/.\-]{1,80} ){0,4}(?:key=)?[\"']?(?=[0-9a-f]{40})"
 )
+_PASTED = re.compile(rb"(?i)api key[^\r\n]{0,160}?(?<![\w])(?=[0-9a-f]{40}(?![\w]))")
+_SESSION = re.compile(rb"(?i)sessionid=(?=[A-Za-z0-9_\-]{16})")
+_PUTTY = re.compile(rb"(?i)private-lines: [0-9]{1,4}(?P<lines>(?:(?:\\{1,32}[rn]|[\r\n])+[A-Za-z0-9+/=]{2,80}){1,300})")
+_KAGGLE = re.compile(rb"\"username\"[ ]?:[ ]?\"[^\"\r\n]{1,128}\"[ ]?,\s{0,16}\"key\"[ ]?:[ ]?\"")
+_JWK = re.compile(rb"\"(?:d|p|q|dp|dq|qi|k)\"[ ]?:[ ]?\"(?P<part>[A-Za-z0-9_\-]{16,4096})\"")
+# A password with a slash in it is known from a port by what is no digit.
+_USER_OF_URL = re.compile(
+    rb"://[^\s/:\[\"'<>\x00\\]{0,128}:(?:(?=[^\s\"'<>/\x00\\]{1,512}@)"
+    rb"|(?=[^\s\"'<>/\x00\\]{0,128}[^\s\"'<>/\x00\\0-9][^\s\"'<>?\x00\\]{1,256}@))"
+)
+# `https://TOKEN@host`: a user alone is a token where it looks like one.
+_USER_ALONE = re.compile(rb"(?<=http)s?://(?=[^/@\s]{0,64}[0-9])(?=[^/@\s]{0,64}[A-Za-z])(?P<token>[\w\-]{8,256})@")
+_DOCKER = re.compile(rb"\\{0,32}\"auth\\{0,32}\"[ \t]{0,8}:[ \t]{0,8}\\{0,32}\"(?=[A-Za-z0-9+/]{8})")
+# OAuth's code and a session are long.
+_QUERY = re.compile(
+    rb"(?i)[?&](?:(?P<sure>x-goog-signature|x-amz-signature|x-amz-security-token|signature|sig|access_token|key|auth|pass|pwd|"
+    rb"assertion|sessionid)|code)="
+)
+_LEAST_OF_A_CODE = 20
 
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules, one for each place."""
-    queries = tuple(Rule(sign + name + b"=", _query) for name in _SIGNATURES for sign in (b"?", b"&"))
     return (
         Rule(b"authorization", partial(_header, b"authorization")),
         Rule(b"cookie", partial(_header, b"cookie")),
@@ -50,13 +65,18 @@ def rules() -> tuple[Rule, ...]:
         Rule(b"://", _url),
         Rule(b"machine ", partial(_after, _NETRC, "password")),
         Rule(b"machine\n", partial(_after, _NETRC, "password")),
-        Rule(b"-u ", partial(_after, _CREDENTIALS, "password")),
+        Rule(b"-u", partial(_after, _CREDENTIALS, "password")),
         Rule(b"--user", partial(_after, _CREDENTIALS, "password")),
         Rule(b"--proxy-user", partial(_after, _CREDENTIALS, "password")),
-        Rule(b"wandb login ", partial(_after, _WANDB, "wandb-key")),
+        Rule(b"wandb", partial(_after, _WANDB, "wandb-key")),
         Rule(b'"auth', partial(_after, _DOCKER, "password")),
-        Rule(b"sshpass -p", partial(_after, _SSHPASS, "password")),
-        *queries,
+        Rule(b"?", _query),
+        Rule(b"&", _query),
+        Rule(b"sessionid=", partial(_after, _SESSION, "cookie")),
+        Rule(b"private-lines: ", _putty),
+        Rule(b'"kty"', _jwk),
+        Rule(b'"username"', partial(_after, _KAGGLE, "kaggle-key")),
+        Rule(b"api key", partial(_after, _PASTED, "wandb-key")),
     )
 
 
@@ -77,6 +97,9 @@ def _header(name: bytes, data: bytes, at: int) -> Iterator[Span]:
     if found is None:
         return
     scheme = (found["scheme"] or b"").lower()
+    is_one = _COOKIE.match(data, found.end()) if name == b"cookie" else scheme or _UNSCHEMED.match(data, found.end())
+    if not is_one or data.startswith((b"$(", b"${", b"`", b"<"), found.end()):
+        return
     tail = _WORD if scheme in {b"bearer", b"basic", b"token", b"oauth", b"negotiate", b"apikey"} else _REST_OF_LINE
     span = going_on(data, found.end(), found.end(), name.decode(), tail)
     if span.end > span.start:
@@ -90,17 +113,39 @@ def _bearer(data: bytes, at: int) -> Iterator[Span]:
 
 def _url(data: bytes, at: int) -> Iterator[Span]:
     """Yield the password of `scheme://user:password@host`; it may hold an `@` itself."""
+    if alone := _USER_ALONE.match(data, at - 1 if data[at - 1 : at] == b"s" else at):
+        yield Span(*alone.span("token"), "password")
+        return
     found = _USER_OF_URL.match(data, at)
     if found is None:
         return
     password = _PASSWORD_OF_URL.match(data, found.end())
+    if password is None or b"@" not in password.group():
+        password = _PASSWORD_WITH_SLASH.match(data, found.end())
     end = data.rfind(b"@", found.end(), password.end()) if password else -1
     if end > found.end():
         yield Span(found.end(), end, "password")
 
 
 def _query(data: bytes, at: int) -> Iterator[Span]:
-    start = data.index(b"=", at) + 1
-    span = going_on(data, start, start, "signature", _URL_VALUE)
-    if span.end - span.start >= 8:
+    found = _QUERY.match(data, at)
+    if found is None:
+        return
+    span = going_on(data, found.end(), found.end(), "signature", _URL_VALUE)
+    if span.end - span.start >= (8 if found["sure"] else _LEAST_OF_A_CODE):
         yield span
+
+
+def _putty(data: bytes, at: int) -> Iterator[Span]:
+    """Yield the lines of a private key as PuTTY keeps it."""
+    if found := _PUTTY.match(data, at):
+        yield Span(*found.span("lines"), "private-key")
+
+
+def _jwk(data: bytes, at: int) -> Iterator[Span]:
+    """Yield the private part of a key in JSON."""
+    begin = max(data.rfind(b"{", max(0, at - 4096), at), 0)
+    for found in _JWK.finditer(data, begin, at + 8192):
+        yield Span(*found.span("part"), "private-key")
+    # Looked at once, also where keys follow each other.
+    yield Span(at, min(len(data), at + 8192), "")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import functools
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.diagnosis.redaction import keys, places, tokens, values
-from tpuctl.diagnosis.redaction.spans import REACH, Rule, Span
+from tpuctl.diagnosis.redaction import commands, keys, places, tokens, values
+from tpuctl.diagnosis.redaction.plain import Plain
+from tpuctl.diagnosis.redaction.spans import REACH, Rule, Span, Words
 
 if TYPE_CHECKING:
     import re
@@ -22,7 +24,12 @@ _CONTEXT = 2048
 # A piece is rather cut at the end of a line, or at least of a word.
 _BACKWARDS = 32 * 1024
 _BREAKS = (b"\n", b" ")
-_BOMS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_BOMS = {
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
 
 
 class Redactor:
@@ -91,8 +98,14 @@ class Redactor:
         return b"".join(pieces)
 
     def _spans(self, data: bytes) -> list[Span]:
-        lowered = data.lower()
-        found = [span for rule in _rules() for span in _found(rule, data, lowered)]
+        plain = Plain(data)
+        lowered = plain.text.lower()
+        words = Words(lowered)
+        found = [
+            replace(span, start=plain.start(span.start), end=plain.end(span.end))
+            for rule in (_rules() if words.text else _of_short_words())
+            for span in _found(rule, plain.text, words if rule.is_long else lowered)
+        ]
         return found + (list(self._accounts.spans(data)) if self._accounts else [])
 
     def _keep(self, decided: bytes, waiting: bytes) -> None:
@@ -121,19 +134,28 @@ def redact(data: bytes, accounts: Accounts | None = None) -> bytes:
 @functools.cache
 def _rules() -> tuple[Rule, ...]:
     """Return all rules; where two find the same place, the earlier names it."""
-    return (*keys.rules(), *tokens.rules(), *places.rules(), *values.rules())
+    return (*keys.rules(), *tokens.rules(), *places.rules(), *commands.rules(), *values.rules())
 
 
-def _found(rule: Rule, data: bytes, lowered: bytes) -> Iterator[Span]:
-    at = lowered.find(rule.anchor)
+@functools.cache
+def _of_short_words() -> tuple[Rule, ...]:
+    return tuple(rule for rule in _rules() if not rule.is_long)
+
+
+def _found(rule: Rule, data: bytes, searched: bytes | Words) -> Iterator[Span]:
+    text = searched if isinstance(searched, bytes) else searched.text
+    at, done = text.find(rule.anchor), 0
     while at >= 0:
+        place = at if isinstance(searched, bytes) else searched.place(at)
         after = at + 1
-        for span in rule.look(data, at):
+        for span in rule.look(data, place) if place >= done else ():
             if span.kind:
                 yield span
             # What begins within a secret of the same kind is a part of it.
-            after = max(after, span.end)
-        at = lowered.find(rule.anchor, after)
+            done = max(done, span.end)
+        if isinstance(searched, bytes):
+            after = max(after, done)
+        at = text.find(rule.anchor, after)
 
 
 def _merged(spans: Sequence[Span], base: int) -> list[Span]:
@@ -161,9 +183,10 @@ def _cut(view: bytes) -> int:
 
 
 def _encoding(begin: bytes) -> str | None:
-    """Return how a text is encoded that has two bytes for each letter."""
-    if begin[:2] in _BOMS and begin[:4] != codecs.BOM_UTF32_LE:
-        return _BOMS[begin[:2]]
+    """Return how a text is encoded that has two bytes for each letter, or four."""
+    for mark, name in _BOMS.items():
+        if begin.startswith(mark):
+            return name
     if len(begin) < 32:
         return None
     for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):

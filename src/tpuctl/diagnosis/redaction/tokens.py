@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,44 +16,69 @@ _WORD = rb"A-Za-z0-9_\-"
 _DOTTED = rb"A-Za-z0-9_.~\-"
 _PLAIN = rb"A-Za-z0-9"
 
-# Kind; the beginning that tells it; the characters that may follow.
+# Kind; the anchor; what is before it, if a part of it is; what follows it; the characters that may follow that.
 _FORMS = (
-    ("oauth-token", rb"ya29\.[A-Za-z0-9._~\-]{8}", _DOTTED),
-    ("refresh-token", rb"1//0[A-Za-z0-9_\-]{16}", _WORD),
-    ("refresh-token", rb"1//[A-Za-z0-9_\-]{24}", _WORD),
-    ("oauth-code", rb"4/0A[A-Za-z0-9_\-]{20}", _WORD),
-    ("client-secret", rb"GOCSPX-[A-Za-z0-9_\-]{16}", _WORD),
-    ("api-key", rb"AIza[A-Za-z0-9_\-]{30}", _WORD),
-    ("github-token", rb"ghp_[A-Za-z0-9]{16}", _WORD),
-    ("github-token", rb"gho_[A-Za-z0-9]{16}", _WORD),
-    ("github-token", rb"ghu_[A-Za-z0-9]{16}", _WORD),
-    ("github-token", rb"ghs_[A-Za-z0-9]{16}", _WORD),
-    ("github-token", rb"ghr_[A-Za-z0-9]{16}", _WORD),
-    ("github-token", rb"github_pat_[A-Za-z0-9_]{16}", _WORD),
-    ("gitlab-token", rb"glpat-[A-Za-z0-9_\-]{16}", _DOTTED),
-    ("hugging-face-token", rb"hf_[A-Za-z0-9]{20}", _PLAIN),
-    ("hugging-face-token", rb"api_org_[A-Za-z0-9]{20}", _PLAIN),
-    ("wandb-key", rb"local-[0-9a-f]{40}", _PLAIN),
-    ("wandb-key", rb"wandb_v1_[A-Za-z0-9_\-]{20}", _WORD),
-    ("aws-access-key", rb"AKIA[A-Z0-9]{16}", _PLAIN),
-    ("aws-access-key", rb"ASIA[A-Z0-9]{16}", _PLAIN),
-    ("slack-token", rb"xox[abeoprs]-[A-Za-z0-9\-]{10}", rb"A-Za-z0-9.\-"),
-    ("slack-token", rb"xapp-[A-Za-z0-9\-]{10}", rb"A-Za-z0-9.\-"),
-    ("slack-webhook", rb"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_\-]{8}", rb"A-Za-z0-9/_\-"),
+    ("oauth-token", rb"ya29.", rb"", rb"[A-Za-z0-9._~\-]{8}", _DOTTED),
+    ("refresh-token", rb"1//", rb"", rb"(?:0[A-Za-z0-9_\-]{16}|[A-Za-z0-9_\-]{24})", _WORD),
+    ("oauth-code", rb"4/0A", rb"", rb"[A-Za-z0-9_\-]{20}", _WORD),
+    ("client-secret", rb"GOCSPX-", rb"", rb"[A-Za-z0-9_\-]{16}", _WORD),
+    ("api-key", rb"AIza", rb"", rb"[A-Za-z0-9_\-]{30}", _WORD),
+    *(("github-token", rb"gh%c_" % kind, rb"", rb"[A-Za-z0-9]{16}", _PLAIN) for kind in b"pousr"),
+    ("github-token", rb"github_pat_", rb"", rb"[A-Za-z0-9_]{16}", _WORD),
+    *(
+        ("gitlab-token", rb"gl%s-" % kind, rb"", rb"[A-Za-z0-9_\-]{16}", _DOTTED)
+        for kind in (b"pat", b"dt", b"rt", b"cbt", b"ptt", b"oas", b"soat", b"ft", b"imt", b"agent", b"ffct", b"wt")
+    ),
+    ("gitlab-token", rb"GR1348941", rb"", rb"[A-Za-z0-9_\-]{16}", _WORD),
+    ("hugging-face-token", rb"hf_", rb"", rb"(?:(?:oauth|jwt)_[A-Za-z0-9_.\-]{20}|[A-Za-z0-9]{20})", _DOTTED),
+    ("hugging-face-token", rb"api_org_", rb"", rb"[A-Za-z0-9]{20}", _PLAIN),
+    ("wandb-key", rb"local-", rb"", rb"[0-9a-f]{40}", _PLAIN),
+    ("wandb-key", rb"wandb_v1_", rb"", rb"[A-Za-z0-9_\-]{20}", _WORD),
+    ("kaggle-key", rb"KGAT_", rb"", rb"[0-9A-Za-z]{20}", _PLAIN),
+    ("aws-access-key", rb"AKIA", rb"", rb"[A-Z0-9]{16}", _PLAIN),
+    ("aws-access-key", rb"ASIA", rb"", rb"[A-Z0-9]{16}", _PLAIN),
+    ("azure-secret", rb"Q~", rb"(?<![A-Za-z0-9])[A-Za-z0-9_.~\-]{3}[0-9]", rb"[A-Za-z0-9_.~\-]{30}", _DOTTED),
+    ("slack-token", rb"xox", rb"", rb"[a-eoprs]-[A-Za-z0-9\-]{10}", rb"A-Za-z0-9.%\-"),
+    ("slack-token", rb"xoxe.xox", rb"", rb"[a-eoprs]-[A-Za-z0-9\-]{10}", rb"A-Za-z0-9.%\-"),
+    ("slack-token", rb"xapp-", rb"", rb"[A-Za-z0-9\-]{10}", rb"A-Za-z0-9.\-"),
+    ("webhook", rb"hooks.slack.com/", rb"", rb"(?:services|workflows|triggers)/[A-Za-z0-9/_\-]{8}", rb"A-Za-z0-9/_\-"),
+    ("webhook", rb"/api/webhooks/", rb"", rb"[0-9]{4,24}/[A-Za-z0-9_\-]{20}", _WORD),
+    ("webhook", rb"webhook.office.com/", rb"", rb"[A-Za-z0-9/_@\-]{16}", rb"A-Za-z0-9/_@\-"),
+    ("telegram-token", rb":AA", rb"(?<![0-9])[0-9]{8,10}", rb"[A-Za-z0-9_\-]{33}", _WORD),
     # A key of one of these has no hyphen so soon, unlike `sk-learn-contrib-…`.
-    ("openai-key", rb"sk-[A-Za-z0-9]{20}", _WORD),
-    ("openai-key", rb"sk-(?:proj|svcacct|admin|or)-[A-Za-z0-9_\-]{16}", _WORD),
-    ("anthropic-key", rb"sk-ant-[A-Za-z0-9_\-]{16}", _WORD),
-    ("stripe-key", rb"[sr]k_live_[A-Za-z0-9]{16}", _PLAIN),
-    ("npm-token", rb"npm_[A-Za-z0-9]{30}", _PLAIN),
-    ("pypi-token", rb"pypi-AgE[A-Za-z0-9_\-]{20}", _WORD),
-    ("databricks-token", rb"dapi[0-9a-f]{32}", rb"0-9a-f\-"),
+    ("openai-key", rb"sk-", rb"", rb"(?:[A-Za-z0-9]{20}|(?:proj|svcacct|admin|or|None)-[A-Za-z0-9_\-]{16})", _WORD),
+    ("anthropic-key", rb"sk-ant-", rb"", rb"[A-Za-z0-9_\-]{16}", _WORD),
+    *(
+        ("model-api-key", begin, rb"", rb"[A-Za-z0-9_\-]{30}", _WORD)
+        for begin in (b"gsk_", b"xai-", b"r8_", b"pplx-", b"nvapi-")
+    ),
+    ("stripe-key", rb"k_live_", rb"[sr]", rb"[A-Za-z0-9]{16}", _PLAIN),
+    ("stripe-key", rb"k_test_", rb"[sr]", rb"[A-Za-z0-9]{16}", _PLAIN),
+    ("stripe-key", rb"whsec_", rb"", rb"[A-Za-z0-9+/=]{24}", _PLAIN),
+    ("npm-token", rb"npm_", rb"", rb"[A-Za-z0-9]{30}", _PLAIN),
+    ("pypi-token", rb"pypi-AgE", rb"", rb"[A-Za-z0-9_\-]{20}", _WORD),
+    ("rubygems-key", rb"rubygems_", rb"", rb"[0-9a-f]{40}", _PLAIN),
+    ("docker-token", rb"dckr_", rb"", rb"(?:pat|oat)_[A-Za-z0-9_\-]{20}", _WORD),
+    ("databricks-token", rb"dapi", rb"", rb"[0-9a-f]{32}", rb"0-9a-f\-"),
+    ("digitalocean-token", rb"_v1_", rb"do[opr]", rb"[0-9a-f]{40}", _PLAIN),
+    *(("vault-token", rb"hv%c." % kind, rb"", rb"[A-Za-z0-9_\-]{20}", _WORD) for kind in b"sbr"),
+    ("terraform-token", rb".atlasv1.", rb"[A-Za-z0-9]{14}", rb"[A-Za-z0-9_\-]{20}", _WORD),
+    ("pulumi-token", rb"pul-", rb"", rb"[0-9a-f]{40}", _PLAIN),
+    ("grafana-token", rb"glsa_", rb"", rb"[A-Za-z0-9]{30}", _WORD),
+    ("grafana-token", rb"glc_", rb"", rb"[A-Za-z0-9+/=]{30}", rb"A-Za-z0-9+/="),
+    ("linear-key", rb"lin_api_", rb"", rb"[A-Za-z0-9]{30}", _PLAIN),
+    ("notion-token", rb"ntn_", rb"", rb"[A-Za-z0-9]{40}", _PLAIN),
+    ("notion-token", rb"secret_", rb"", rb"[A-Za-z0-9]{43}", _PLAIN),
+    ("doppler-token", rb"dp.", rb"", rb"(?:pt|st|sa|ct|scim|audit)\.[A-Za-z0-9._\-]{30}", _DOTTED),
+    ("fly-token", rb"fm2_", rb"", rb"[A-Za-z0-9+/=_\-]{30}", rb"A-Za-z0-9+/=_\-,"),
+    ("shopify-token", rb"shp", rb"", rb"(?:at|ca|pa|ss)_[0-9a-fA-F]{32}", _PLAIN),
+    ("tailscale-key", rb"tskey-", rb"", rb"[A-Za-z0-9\-]{16}", _WORD),
+    ("sendgrid-key", rb"SG.", rb"", rb"[A-Za-z0-9_\-]{20,24}\.[A-Za-z0-9_\-]{30}", _WORD),
+    ("age-key", rb"AGE-SECRET-KEY-1", rb"", rb"[A-Z0-9]{20}", _PLAIN),
+    ("sentry-token", rb"sntry", rb"", rb"[su]_[A-Za-z0-9+/=_\-]{30}", rb"A-Za-z0-9+/=_\-"),
     # Header and payload; an encrypted one has more parts, a detached one no payload.
-    ("jwt", rb"eyJ[A-Za-z0-9_\-]{6,4096}\.(?:[A-Za-z0-9_\-]{8}|\.[A-Za-z0-9_\-]{8})", _DOTTED + rb"="),
+    ("jwt", rb"eyJ", rb"", rb"[A-Za-z0-9_\-]{6,4096}\.(?:[A-Za-z0-9_\-]{8}|\.[A-Za-z0-9_\-]{8})", _DOTTED + rb"="),
 )
-# A form begins with its anchor: as much of it as is no character class.
-_ANCHOR = re.compile(rb"[A-Za-z0-9_/\-]+")
-_ANCHORS = {rb"xox[": b"xox", rb"[sr]": b"k_live_", rb"hooks\.": b"hooks.slack.com/", rb"sk-(": b"sk-"}
 # What is short is met within words too, or within base64. After an escape such as `\n` in JSON, or `%3D` in a URL, a word
 # begins whatever stands there; `1//` is part of many paths, where it follows a word, a slash or a dot.
 _ESCAPED = rb"(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})"
@@ -60,29 +86,74 @@ _NO_WORD = rb"(?:(?<![A-Za-z0-9_\-])|" + _ESCAPED + rb")"
 _NO_PATH = rb"(?:(?<![\w/.:\-])|" + _ESCAPED + rb")"
 _NO_BASE64 = rb"(?:(?<![A-Za-z0-9/+])|" + _ESCAPED + rb")"
 _BEFORE = {
-    **dict.fromkeys((b"1//0", b"1//", b"4/0A"), _NO_PATH),
-    **dict.fromkeys((b"AIza", b"AKIA", b"ASIA"), _NO_BASE64),
-    **dict.fromkeys((b"eyJ", b"hf_", b"npm_", b"sk-", b"dapi"), _NO_WORD),
+    **dict.fromkeys((b"1//", b"4/0A"), _NO_PATH),
+    **dict.fromkeys((b"AIza", b"AKIA", b"ASIA", b"SG.", b"dp."), _NO_BASE64),
+    **dict.fromkeys(
+        (
+            b"eyJ",
+            b"hf_",
+            b"npm_",
+            b"sk-",
+            b"dapi",
+            b"gsk_",
+            b"xai-",
+            b"r8_",
+            b"ntn_",
+            b"glc_",
+            b"pul-",
+            b"shp",
+            b"secret_",
+        ),
+        _NO_WORD,
+    ),
 }
+# With what follows it no longer than a short word.
+_SHORT = frozenset({b"ya29.", b"xox", b"xapp-", b"hooks.slack.com/", b"eyJ"})
+_FARTHEST_BACK = 16
+# A terminal that was copied from cuts long words. What a line of a log begins with is no part of one.
+_WIDE = 72
+_REST = re.compile(
+    rb"\n(?![IWEF][0-9]{4}\b|[0-9]{4}-[0-9]{2})(?=[A-Za-z_\-]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9._~+/=\-]{4,4096}"
+)
 
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules, one for each form."""
-    return tuple(_rule(kind, form, characters) for kind, form, characters in _FORMS)
+    return tuple(_rule(*form) for form in _FORMS)
 
 
-def _rule(kind: str, form: bytes, characters: bytes) -> Rule:
-    anchor = next((anchor for begin, anchor in _ANCHORS.items() if form.startswith(begin)), None)
-    if anchor is None:
-        found = _ANCHOR.match(form)
-        anchor = found.group() if found else b""
-    back = 1 if form.startswith(rb"[sr]") else 0
-    before = _BEFORE.get(anchor, rb"")
-    return Rule(anchor.lower(), partial(_look, kind, re.compile(before + form), run_of(characters), back=back))
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a token looks like: what is before its anchor, if a part of it is; the anchor and the next; what may go on."""
+
+    kind: str
+    back: re.Pattern[bytes] | None
+    whole: re.Pattern[bytes]
+    tail: re.Pattern[bytes]
 
 
-def _look(
-    kind: str, form: re.Pattern[bytes], tail: re.Pattern[bytes], data: bytes, at: int, *, back: int = 0
-) -> Iterator[Span]:
-    if found := form.match(data, max(0, at - back)):
-        yield going_on(data, found.start(), found.end(), kind, tail)
+def _rule(kind: str, anchor: bytes, back: bytes, following: bytes, characters: bytes) -> Rule:
+    whole = re.compile(_BEFORE.get(anchor, rb"") + re.escape(anchor) + following)
+    form = _Form(kind, re.compile(back + rb"$") if back else None, whole, run_of(characters))
+    return Rule(anchor.lower(), partial(_look, form), is_long=anchor not in _SHORT)
+
+
+def _look(form: _Form, data: bytes, at: int) -> Iterator[Span]:
+    found = form.whole.match(data, at)
+    if found is None:
+        return
+    start = at
+    if form.back is not None:
+        floor = max(0, at - _FARTHEST_BACK)
+        before = form.back.search(data[floor:at])
+        if before is None:
+            return
+        start = floor + before.start()
+    span = going_on(data, start, found.end(), form.kind, form.tail)
+    rest = _REST.match(data, span.end) if _column(data, span.end) >= _WIDE else None
+    yield replace(span, end=rest.end()) if rest else span
+
+
+def _column(data: bytes, at: int) -> int:
+    """Return how many bytes of its line stand before this place, as far as that matters."""
+    return at - data.rfind(b"\n", max(0, at - _WIDE - 1), at) - 1

@@ -1,119 +1,149 @@
-"""Secrets that are known by the name before them: `NAME=value`, `"name": "value"`, `--name value`, headers, URLs."""
+"""Secrets that are known by the name before them: `NAME=value`, `"name": "value"`, `--name value`, and their like."""
 
 from __future__ import annotations
 
 import re
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tpuctl.diagnosis.redaction import shapes
+from tpuctl.diagnosis.redaction.names import ANCHORS, Named, is_about, named
 from tpuctl.diagnosis.redaction.spans import Rule, Span, going_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What follows a name up to its value: the rest of the name, the quote or bracket that closes it, `=`, `:` or `=>`, a quote.
+# What follows a name up to its value: the rest of the name, what closes it, `=`, `:` or `=>`, a quote.
 _AFTER = re.compile(
-    rb"(?P<rest>[A-Za-z0-9_.\-]{0,64})(?P<closing>\\{0,16}[\"']?\]?)[ \t]{0,8}(?P<sign>=>|:=|[:=])"
+    rb"(?P<rest>[A-Za-z0-9_.\-]{0,64})(?P<closing>\\{0,32}[\"'`]?[\]*]{0,2})[ \t]{0,8}(?P<sign>=>|:=|->|(?<=[\w`\"'])>|[:=])"
     # `NAME= OTHER=value` has no value.
-    rb"(?:[ \t]{1,8}+(?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|(?![ \t]))"
-    rb"(?:[bruBRU]{1,2}(?=\\{0,16}[\"']))?(?P<quote>\\{0,16}[\"'])?"
+    rb"(?:[ \t]{1,8}+(?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|(?![ \t]))(?:Secret(?:Str|Bytes)?\()?"
+    rb"(?:[bfruBFRU]{1,2}(?=\\{0,32}[\"']))?(?P<quote>\"\"\"|'''|\\{0,32}[\"']|`)?"
+)
+# `("NAME", "value")`
+_PAIRED = re.compile(rb"(?P<rest>[A-Za-z0-9_\-]{0,64})[\"'],[ \t]?b?(?P<quote>[\"'])(?=[^\"'\r\n]{1,512}[\"'][)\]])")
+# `{"name": "NAME", "value": "…"}`, as Kubernetes has it, in YAML too, and the like of XML.
+_APART = re.compile(
+    rb"(?P<rest>[A-Za-z0-9_\-]{0,64})(?:\\{0,32}[\"'])?,?(?:[ \t\r\n]|\\{1,32}[nrt]){0,64}\\{0,32}[\"']?[Vv]alue\\{0,32}[\"']?"
+    rb"[ \t]{0,4}[:=][ \t]{0,4}(?P<quote>\\{0,32}[\"'])?"
 )
 # `--name value`: nothing but blanks between them.
-_FLAG = re.compile(rb"(?<=[\s\"'=,\[])--?[A-Za-z0-9][A-Za-z0-9_\-]{0,64}$")
-_OF_NAMES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
-_CLOSING = re.compile(rb"[A-Za-z0-9_.\-]{0,64}\\{0,16}[\"'\]]")
+_FLAG = re.compile(rb"(?:\A|(?<=[\s\"'=,\[]))--?[A-Za-z0-9][A-Za-z0-9_\-]{0,64}$")
 _FLAG_ENDS = (b" ", b"\t", b"=", b'"', b"'", b",")
-_BLANKS = re.compile(rb"[\"']?,?[ \t]{1,8}(?P<quote>\\{0,16}[\"'])?")
-# Words that such a flag is followed by in prose.
-_PROSE = frozenset(b"to or and option options flag is for must from as instead with in was if can the a on not".split())
-# A value without quotes: to a blank, a quote, an escaped line end, or where the next pair begins.
-_BARE = re.compile(rb"(?:[^\s\"'\x00\\,&;]|[,&;](?![\w.\-]{1,64}[\"']?[=:])(?!\s|\Z)|\\(?!\\{0,15}[nrt\"']))*+")
-_TO_LINE_END = re.compile(rb"(?:[^\s\x00\\]|[ \t\v\f](?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|\\(?!\\{0,15}[nr]))*+")
-_LINE_BEGINS = re.compile(rb"(?:^|[\r\n])[ \t]{0,64}(?:- )?(?:export |set |ENV )?[\"']?[A-Za-z0-9_.\-]{0,64}$")
-# Values that tell nothing: none, a placeholder, a variable, what was hidden before.
-_EMPTY = re.compile(
-    rb"(?i:none|null|nil|true|false|yes|no|undefined|unset|redacted|hidden|\*+|x+|\.{3}|<[\w .\-]{0,40}>"
-    rb"|\(set, not shown\)|\[(?:redacted|hidden)[^\]]{0,40}\]?)|\$\{?[A-Z_][A-Z0-9_]{0,64}\}?|\$\([^)]{0,80}\)?|\{[\w.]{0,40}\}"
+_BLANKS = re.compile(rb"(?P<rest>s?)[\"']?,?[ \t]{1,8}(?P<quote>\\{0,32}[\"'])?")
+# `setenv NAME value`, and a table with tabs.
+_SET = re.compile(rb"(?P<rest>[A-Z0-9_]{0,64})(?:[ \t]+|\t)(?P<quote>[\"'])?(?=\S)")
+_SETS = re.compile(rb"(?:^|[\s;&|])(?:setenv|ENV|set -\w{1,4}|export)[ \t]{1,4}[A-Z0-9_]{0,64}$")
+# `the token is VALUE`, `password for ada: VALUE`: only what no word looks like.
+_SAID = re.compile(
+    rb"(?P<rest>)(?:[ \t]{1,4}(?P<verb>is|was|for [\w.@\-]{1,64}|are))?:?[ \t|]{1,4}(?P<quote>[\"'`])?"
+    rb"(?=[^a-z\s]{0,60}[a-z])(?=[^A-Z\s]{0,60}[A-Z])(?=[^0-9\s]{0,60}[0-9])(?=[\w.~+/=\-]{8})(?P<long>(?=[\w.~+/=\-]{20}))?"
 )
-_NUMBER = re.compile(rb"[<>~]{0,2}[+\-]?[0-9][0-9.,_eE+\-]{0,30}[A-Za-z/%]{0,12}")
-_PATH = re.compile(rb"(?:[~.]?/|[A-Za-z]:\\)[\w./\\@ \-]{1,200}\.(?:json|ya?ml|pem|txt|key|cfg|ini|toml)")
-# What is about a secret without being one: where it lies, what it is called, how long it is.
-_ABOUT = re.compile(
-    rb"(?i)[_.\-]?(?:names?|manager|version|ref|paths?|files?|dir|urls?|uri|types?|length|len|count|size)"
+_NETRC = re.compile(rb"(?:login|machine|default)[ \t]{1,8}\S{1,128}[ \t]{1,8}$")
+_OF_NAMES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_CLOSING = re.compile(rb"[A-Za-z0-9_.\-]{0,64}\\{0,32}[\"'`\]*]")
+_LINE_BEGINS = re.compile(
+    rb"(?:^|[\r\n]|\\n)[ \t]{0,64}(?:- )?(?:export |set |ENV )?[\"']?(?!--)[A-Za-z0-9_.\-]{0,64}$"
 )
-_OF_TEXT = (
-    b"iz",
-    b"s_per",
-    b"_per",
-    b"s/",
-    b"_id",
-    b"_type",
-    b"_len",
-    b"_count",
-    b"_limit",
-    b"-per",
-    b"_index",
-    b"_num",
-)
-# A person chooses it: it may begin with anything.
-_WHATEVER = frozenset({b"password", b"passwd", b"passphrase", b"_pass"})
 _JOINS = (b"_", b"-")
-_RANDOM = re.compile(rb"(?=[^0-9]{0,80}[0-9])(?=[^A-Za-z]{0,80}[A-Za-z])[A-Za-z0-9._~+/=\-]+")
+# `tokens/s`, `(token)`, the end of a sentence.
+_NOTHING = re.compile(rb"s?[/().;<>\[{}]")
 _LONG = 256
-_WORD = re.compile(rb"[A-Za-z]{1,16}(?=[\s.,;:)]|$)")
-_NOT_TOKENS = re.compile(
-    rb"(?i)(?:pad|eos|bos|unk|sep|cls|mask|special|next|last|first|per|stop|end|start|image|prompt|page|nextpage|num|n|max|"
-    rb"min|total|unexpected|invalid|each|this|new|input|output|target|decoder|encoder|pre|post|every)[_\- ]?$"
-)
-# What is looked for in names, and what is said of the value. A longer word counts before one that is part of it.
-_WORDS = {
-    **dict.fromkeys((b"password", b"passwd", b"passphrase", b"_pass"), "password"),
-    **dict.fromkeys((b"api_key", b"apikey", b"api-key", b"kaggle_key"), "api-key"),
-    **dict.fromkeys((b"private_key", b"privatekey", b"private-key"), "private-key"),
-    **dict.fromkeys((b"access_key", b"accesskey", b"access-key", b"account_key", b"accountkey"), "access-key"),
-    **dict.fromkeys((b"auth_key", b"authkey", b"signing_key", b"encryption_key", b"secret"), "secret"),
-    b"credential": "credential",
-    b"token": "token",
-}
 
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules, one for each word that names of secrets contain."""
-    return tuple(Rule(word, partial(_look, word)) for word in _WORDS)
+    return tuple(Rule(anchor, partial(_look, anchor)) for anchor in ANCHORS)
 
 
-def _look(word: bytes, data: bytes, at: int) -> Iterator[Span]:
+def _look(anchor: bytes, data: bytes, at: int) -> Iterator[Span]:
     """Yield the value of the name that holds the word at this place, if it has one and that may be a secret."""
-    end = at + len(word)
-    found = _AFTER.match(data, end)
-    if found is None:
-        found = _BLANKS.match(data, end) if _is_flag(data, at, end) else None
-        if found is None or _first_word(data, found.end()) in _PROSE:
-            return
-        is_named = True
-    elif _is_about(word, data, at, found["rest"].lower()):
+    name = named(anchor, data, at)
+    if name is None:
         return
-    else:
-        is_named = word != b"token" or _is_named(data, at, end, found)
+    found = _AFTER.match(data, name.end)
+    if found is None:
+        yield from _loosely(name, data)
+        return
+    if is_about(name, data, found["rest"]) or (found["sign"] == b">" and not _is_tag(data, name.start)):
+        return
+    is_named = name.is_password or _is_named(name, data, found)
     start, quote = found.end(), found["quote"]
-    is_key = _CLOSING.match(data, end) is not None
+    is_key = _CLOSING.match(data, name.end) is not None
     if not quote and is_named and not is_key:
         # `'--name=value'`: the quotes are those of the word.
-        quote = _quote_before(data, at)
-    tail = _quoted(quote[-1:], len(quote) - 1) if quote else _BARE
-    if not quote and word != b"token" and _LINE_BEGINS.search(data[max(0, at - 140) : at]):
-        tail = _TO_LINE_END
-    span = going_on(data, start, start, _WORDS[word], tail)
+        quote = _quote_before(data, name.start)
+    is_line = not quote and _begins_line(data, name.start)
+    if not quote and (below := shapes.below(data, name.start, start)) and name.kind != "token":
+        yield from below
+        return
+    span = going_on(data, start, start, name.kind, _tail(name, found, quote, is_line=is_line))
     value = data[start : span.end].strip(b" \t")
-    if (
-        value
-        and _is_secret(word, value, may_be_list=not quote and (is_key or word not in _WHATEVER))
-        and (is_named or _looks_random(value))
-    ):
+    if not quote and is_key and value[:1] == b"[":
+        yield from shapes.listed(data, start, name.kind)
+        return
+    may_be_list = not quote and (is_key or not name.is_password)
+    may_be = value and shapes.may_be_secret(name.kind, value, may_be_list=may_be_list, is_quoted=bool(quote))
+    if may_be and ((name.is_sure and is_named) or shapes.looks_random(value)):
         yield span
-    elif span.end - start > _LONG:
+        return
+    if span.end - span.start > _LONG:
         # Looked at once, not anew for each word in it.
         yield Span(start, span.end, "")
+
+
+def _tail(name: Named, found: re.Match[bytes], quote: bytes | None, *, is_line: bool) -> re.Pattern[bytes]:
+    if quote:
+        return shapes.quoted(quote)
+    if found["sign"] == b">":
+        return shapes.TO_TAG
+    # What is said of credentials is often a sentence.
+    is_value = name.is_password or found["sign"] == b"=" or name.kind not in {"secret", "credential", "token"}
+    return shapes.TO_LINE_END if is_line and is_value and name.is_sure and name.kind != "token" else shapes.BARE
+
+
+def _loosely(name: Named, data: bytes) -> Iterator[Span]:
+    """Yield what follows a name without a sign: `--name value`, `("name", "value")`, `setenv NAME value`."""
+    if _NOTHING.match(data, name.end):
+        return
+    before = data[max(0, name.start - 140) : name.start]
+    if _is_flag(data, name):
+        found, is_named = _BLANKS.match(data, name.end), name.is_sure
+        if found and shapes.first_word(data, found.end()) in shapes.PROSE:
+            return
+    elif found := _PAIRED.match(data, name.end):
+        is_named = data[name.start : name.end].isupper()
+    elif found := _APART.match(data, name.end):
+        is_named = name.is_sure
+    elif found := _SET.match(data, name.end):
+        is_named = _SETS.search(before) is not None and data[name.start : name.end].isupper()
+        is_named = is_named or (name.is_password and _NETRC.search(before) is not None)
+        is_table = b"\t" in data[name.end : found.end()] and _begins_line(data, name.start)
+        if not is_named and not is_table:
+            found = _said(name, data)
+    else:
+        found, is_named = _said(name, data), False
+    if found is None:
+        return
+    start, quote = found.end(), found["quote"]
+    span = going_on(data, start, start, name.kind, shapes.quoted(quote) if quote else shapes.BARE)
+    value = data[start : span.end]
+    if not value or is_about(name, data, found["rest"]):
+        return
+    if shapes.may_be_secret(name.kind, value, may_be_list=True, is_quoted=True) and (
+        is_named or shapes.looks_random(value)
+    ):
+        yield span
+
+
+def _said(name: Named, data: bytes) -> re.Match[bytes] | None:
+    """Return what is said of a secret in a sentence."""
+    found = _SAID.match(data, name.end) if name.is_sure else None
+    if found is None or not (
+        found["long"] is not None or (name.is_password and (found["verb"] or b"|" in found.group()))
+    ):
+        return None
+    return found
 
 
 def _quote_before(data: bytes, at: int) -> bytes | None:
@@ -124,48 +154,32 @@ def _quote_before(data: bytes, at: int) -> bytes | None:
     return before[len(before[:-1].rstrip(b"\\")) :]
 
 
-def _first_word(data: bytes, at: int) -> bytes:
-    found = _WORD.match(data, at)
-    return found.group().lower() if found else b""
+def _is_tag(data: bytes, at: int) -> bool:
+    return data[max(0, at - 65) : at].rstrip(_OF_NAMES).endswith(b"<")
 
 
-@cache
-def _quoted(mark: bytes, escapes: int) -> re.Pattern[bytes]:
-    """Return the pattern of what stands in quotes, which so many backslashes escape; a line's end ends it too."""
-    if escapes == 0:
-        return re.compile(rb"(?:[^\\\r\n%s]|\\[^\r\n])*+" % mark)
-    # A quote within it has more backslashes before it than those around it.
-    return re.compile(rb"(?:[^\\\r\n%s]|\\{%d,}+%s|\\++(?!%s))*+" % (mark, escapes + 1, mark, mark))
+def _begins_line(data: bytes, at: int) -> bool:
+    return _LINE_BEGINS.search(data[max(0, at - 140) : at]) is not None
 
 
-def _is_about(word: bytes, data: bytes, at: int, rest: bytes) -> bool:
-    """Tell whether a name is about a secret, or about the tokens that a text is made of."""
-    if word != b"token":
-        return _ABOUT.fullmatch(rest) is not None
-    return rest.startswith(_OF_TEXT) or _NOT_TOKENS.search(data[max(0, at - 16) : at]) is not None
+def _is_named(name: Named, data: bytes, found: re.Match[bytes]) -> bool:
+    """Tell whether a name is one of a variable, a key of JSON or an option: then it is one, whatever the value looks like."""
+    if name.kind not in {"token", "secret", "credential"}:
+        return True
+    is_variable = data[name.start : name.end].isupper() and found["sign"] == b"="
+    is_several = name.kind == "token" and found["rest"].lower().startswith(b"s")
+    is_joined = data[max(0, name.start - 1) : name.start] in _JOINS
+    is_quoted = found["quote"] and (found["sign"] != b":" or _begins_line(data, name.start))
+    is_key = bool(found["closing"] or is_quoted or is_joined) and not is_several
+    is_line = name.kind != "token" and (
+        found["sign"] == b"=" or (name.kind == "secret" and _begins_line(data, name.start))
+    )
+    return is_variable or is_key or is_line or found["sign"] == b">" or _is_flag(data, name)
 
 
-def _is_named(data: bytes, at: int, end: int, found: re.Match[bytes]) -> bool:
-    """Tell whether a token is named as a variable, a key of JSON or an option is: then it is one, whatever it looks like."""
-    is_variable = data.startswith(b"TOKEN", at) and found["sign"] == b"="
-    is_several = found["rest"].lower().startswith(b"s")
-    is_key = bool(found["closing"] or found["quote"] or data[max(0, at - 1) : at] in _JOINS) and not is_several
-    return is_variable or is_key or _is_flag(data, at, end)
-
-
-def _is_flag(data: bytes, at: int, end: int) -> bool:
+def _is_flag(data: bytes, name: Named) -> bool:
     """Tell whether a name is an option: `--name value`, also as words of a list."""
-    return data[end : end + 1] in _FLAG_ENDS and _FLAG.search(data[max(0, at - 70) : end]) is not None
-
-
-def _is_secret(word: bytes, value: bytes, *, may_be_list: bool) -> bool:
-    if _EMPTY.fullmatch(value) or (may_be_list and value[:1] in b"[{("):
+    end = name.end + (data[name.end : name.end + 1] == b"s")
+    if data[end : end + 1] not in _FLAG_ENDS:
         return False
-    if word in {b"token", b"secret", b"credential"} and (_NUMBER.fullmatch(value) or value[:1] == b"<"):
-        return False
-    return not (word == b"credential" and _PATH.fullmatch(value))
-
-
-def _looks_random(value: bytes) -> bool:
-    """Tell whether a word is none of a language, nor of a program."""
-    return len(value) >= 6 and _RANDOM.fullmatch(value) is not None
+    return _FLAG.search(data[max(0, name.start - 70) : name.end]) is not None

@@ -1,0 +1,83 @@
+"""Where a bundle is written to, and what is refused before anything is gathered."""
+
+from __future__ import annotations
+
+import json
+import stat
+
+import pytest
+
+from tests.bundle.conftest import Site, opened
+from tests.conftest import Console
+
+_IS_THERE = "error: `{path}` is there already\n  hint: name another with `--file FILE`, or replace it with `--force`\n"
+
+
+def test_a_file_that_is_there_is_only_replaced_by_force(tpuctl: Console, lone: Site) -> None:
+    path = tpuctl.folder / "mine.tar.gz"
+    path.write_text("mine")
+    words = ("bundle", "demo", "--no-workers", "--file", "mine.tar.gz")
+
+    out, err, code = tpuctl(*words)
+    assert (out, err.startswith(_IS_THERE.format(path=path)), code) == ("", True, 8)
+    assert path.read_text() == "mine"
+    assert tpuctl(*words, "--force")[::2] == ("mine.tar.gz\n", 0)
+    assert (stat.S_IMODE(path.stat().st_mode), "node.json" in opened(path)) == (0o600, True)
+    assert list(tpuctl.folder.iterdir()) == [path]
+
+
+def test_without_a_name_the_file_tells_of_node_and_time(tpuctl: Console, lone: Site) -> None:
+    out, err, code = tpuctl("bundle", "demo", "--no-workers", "-o", "json")
+
+    told = json.loads(out)
+    path = tpuctl.folder / "tpuctl-bundle-demo-20260101T000000Z.tar.gz"
+    assert (code, told["path"], told["size"]) == (0, str(path), path.stat().st_size)
+    assert told["missing"] == [{"path": "workers", "why": "they were not asked: `--no-workers`"}]
+    assert "warning" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-size", "1M"), "`--max-size` is too small for a bundle"),
+        (("--max-size", "much"), "`--max-size much`: it must be a size like 1.2TB or 500GiB"),
+        (("--timeout", "forever"), "`forever` would gather without an end"),
+        (("--output", "x.tar.gz"), "hint: write `--file x.tar.gz`"),
+        (("-o", "x.tgz"), "hint: write `--file x.tgz`"),
+        (("-o", "jsn"), "`jsn` is not one of"),
+        (("--worker", "7"), "`demo` has no worker 7"),
+        (("--file", "no/such/folder/x"), "there is no folder "),
+        (("--file", "."), "` is a folder"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_gathered(
+    tpuctl: Console, lone: Site, options: tuple[str, ...], message: str
+) -> None:
+    out, err, code = tpuctl("bundle", "demo", *options)
+
+    assert (out, code, message in err) == ("", 2, True)
+    assert list(tpuctl.folder.iterdir()) == []
+
+
+def test_a_disk_that_does_not_take_it_is_said(tpuctl: Console, site: Site) -> None:
+    out, err, code = tpuctl("bundle", "demo", "--no-workers", "--file", "/proc/x.tar.gz")
+
+    assert (out, code) == ("", 1)
+    assert err.startswith("error: the bundle was not written: ")
+    assert "  hint: it is gathered in `" in err
+
+
+def test_a_bundle_is_not_shown_on_a_terminal(tpuctl: Console, site: Site) -> None:
+    _, err, code = tpuctl("bundle", "demo", "--file", "-", terminal=True)
+
+    assert (code, "a bundle is not for a terminal" in err) == (2, True)
+
+
+def test_the_users_folder_is_not_named(lone: Site) -> None:
+    made = lone.bundle("--no-workers")
+
+    home = lone.tpuctl.environ["HOME"]
+    assert [
+        path for path in ("doctor.json", "settings.json", "versions.json") if home.encode() in made.files[path]
+    ] == []
+    assert made.files["doctor.json"].count(b"~/") > 0
