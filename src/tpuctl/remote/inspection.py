@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 COMMAND = "exec sh -s"
 _HOLDERS_SHOWN = 8
 _LONGEST_LINE = 200
+# Of what a worker printed only the end is read for words: a login that prints without end is not read for ever.
+_READ = 64 * 1024
 # The exit code of coreutils' `timeout` for a command whose time was up.
 _TIMED_OUT = 124
 
@@ -168,7 +170,7 @@ def parse(output: str, *, probe: str | None, timeout: timedelta) -> Report | Non
 
 def last_line(output: str) -> str:
     """Return the last line that says something, without what a terminal would obey, and not too long."""
-    lines = ("".join(char if char.isprintable() else " " for char in line).strip() for line in output.splitlines())
+    lines = ("".join(char if char.isprintable() else " " for char in line).strip() for line in output[-_READ:].splitlines())
     said = [line for line in lines if line and not line.startswith("tpuctl-")]
     return said[-1][-_LONGEST_LINE:] if said else ""
 
