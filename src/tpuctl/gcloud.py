@@ -23,6 +23,14 @@ from tpuctl.settings import SETTINGS, GcloudProperty
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# What gcloud keeps its logins in; the last is that of old versions [gcloud 528 source: core/config.py].
+_STORES: Final = ("credentials.db", "access_tokens.db", "legacy_credentials", "credentials")
+# What gives gcloud an account without them: a file that is named, or Cloud Shell [gcloud 528 source: credentials/store.py].
+_NAMED: Final = re.compile(r"^\s*(?:access_token_file|credential_file_override)\s*[=:]", re.MULTILINE | re.IGNORECASE)
+_ELSEWHERE: Final = (
+    *("CLOUDSDK_AUTH_ACCESS_TOKEN_FILE", "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE"),
+    *("CLOUD_SHELL", "DEVSHELL_CLIENT_PORT"),
+)
 _CONFIGURATION_NAME = re.compile(r"[a-z][-a-z0-9]*")
 _WANTED: Final = frozenset({"compute/region"} | {spec.gcloud for spec in SETTINGS.values() if spec.gcloud})
 
@@ -75,6 +83,36 @@ def adc_path(environ: Mapping[str, str]) -> Path:
     """
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     return Path(named) if named else _folder(environ) / "application_default_credentials.json"
+
+
+def may_have_login(environ: Mapping[str, str]) -> bool:
+    """Tell whether gcloud may give a token, without starting it: that takes a second, and makes its folder where it has none.
+
+    False only where gcloud keeps no login and nothing names one elsewhere. What cannot be read may hold one.
+    """
+    if any(environ.get(name) for name in _ELSEWHERE):
+        return True
+    folder, program = _folder(environ), shutil.which("gcloud", path=environ.get("PATH"))
+    try:
+        if any(path.name in _STORES for path in folder.iterdir()):
+            return True
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return True
+    files = [configuration_file(environ), folder / "properties"]
+    # Those of the whole installation lie at its root.
+    files += [Path(program).resolve().parent.parent / "properties"] if program else []
+    return any(_names_login(file) for file in files if file)
+
+
+def _names_login(file: Path) -> bool:
+    try:
+        return _NAMED.search(file.read_text("utf-8", "replace")) is not None
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(seconds=10)) -> str:

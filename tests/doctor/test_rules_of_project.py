@@ -22,6 +22,10 @@ def lacking(*names: str) -> Surroundings:
 CLOUD: list[tuple[Surroundings, Said]] = [
     (with_("cloud", project=Absent(), permissions=None), [("TPU940", "warning", "no project is set")]),
     (
+        with_("cloud", project=Absent(), permissions=None, node="demo"),
+        [("TPU940", "error", "no project is set")],
+    ),
+    (
         with_("cloud", unasked="nobody knows"),
         [("TPU941", "unknown", "its APIs, its billing and what you may do in it were not looked at: nobody knows")],
     ),

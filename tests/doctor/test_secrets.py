@@ -71,6 +71,9 @@ def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> No
     gcloud.write_text("#!/bin/sh\necho very-secret\n")
     gcloud.chmod(0o755)
     given = {"CLOUDSDK_CORE_ACCOUNT": "ada@example.com"}
+    logins = Path(alone.environ["HOME"]) / ".config" / "gcloud" / "credentials.db"
+    logins.parent.mkdir(parents=True)
+    logins.touch()
 
     out, err, _ = alone("doctor", "--all", CLOUDSDK_CORE_ACCOUNT="ada@example.com")
     gcloud.write_text("#!/bin/sh\necho 'ERROR: some reason' >&2\nexit 1\n")

@@ -36,9 +36,9 @@ from tpuctl.remote.onboard import bootstrap
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def look(worker: Worker, **environ: str) -> tuple[dict[str, Any], Examination]:
+def look(worker: Worker, *, patience: float = 5, **environ: str) -> tuple[dict[str, Any], Examination]:
     """Run the program on a worker; return what it told, as it came and as it is read."""
-    line, program = examination.bootstrapped(timedelta(seconds=5))
+    line, program = examination.bootstrapped(timedelta(seconds=patience))
     clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     paths = {
         "TPUCTL_DEVICE_ROOT": str(worker.root),
@@ -175,13 +175,24 @@ def test_what_hangs_or_fails_takes_nothing_else_with_it(worker: Worker) -> None:
     assert isinstance(read, Known)
     told = read.value
     assert told.disks == Unknown("`df` did not end in time")
-    assert told.kills == Unknown("ValueError: dmesg: read kernel buffer failed: Operation not permitted")
+    assert told.kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
     assert told.hold == Unknown("`python3` failed: exit 3")
     assert told.chips == Unknown("`sh` failed: exit 1")
     assert told.is_synchronized == Absent("there is no `timedatectl`")
     assert isinstance(told.memory, Known)
     assert isinstance(told.variables, Known)
-    assert told.variables.value.login_unread == "ValueError: a login shell does not run commands: no word"
+    assert told.variables.value.login_unread == "a login shell runs no commands: it ended with 3"
+
+
+def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
+    (worker.home / ".profile").write_text("exec sleep 60\n")
+    (worker.root / "proc/uptime").write_text("\n")
+
+    _, told = look(worker, patience=0.5)
+
+    waits = "a login shell did not start within 0.5 s: something in its profile waits"
+    assert told.variables == Known(Variables(login_unread=waits))
+    assert told.uptime == Unknown("it is not as expected (IndexError)")
 
 
 @pytest.mark.parametrize(

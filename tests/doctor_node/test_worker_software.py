@@ -9,9 +9,9 @@ import pytest
 
 from tests.doctor_node.examinations import python, said, seen
 from tpuctl.checkup.workers import frameworks, variables
-from tpuctl.checkup.workers.facts import PythonEnvironment, Variables, WorkersFacts
+from tpuctl.checkup.workers.facts import Package, PythonEnvironment, Variables, WorkersFacts
 from tpuctl.preflight.fact import Known, Unknown
-from tpuctl.preflight.findings import Rule
+from tpuctl.preflight.findings import Remedy, Rule
 
 UNREAD = Unknown("it broke")
 SAME = "ok workers 0-1: variables of TPU programs are the same on all"
@@ -231,7 +231,19 @@ def test_tensorflow_is_of_the_release_of_its_image(image: str, packages: dict[st
 def test_who_differs_is_told_how_to_become_like_the_others() -> None:
     (found,) = frameworks.same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
-    assert [remedy.command for remedy in found.remedies] == ["tpuctl run demo --worker 2 -- pip install jax==1"]
+    # A plain `pip` is that of the system, or of whichever environment comes first on PATH.
+    assert found.remedies == (
+        Remedy(
+            "install one version on all; 1 stands for that, and must fit the other packages there and the image",
+            "tpuctl run demo --worker 2 -- '~/venv/bin/python -m pip install \"jax==1\"'",
+        ),
+    )
+    system = {"environments": Known((PythonEnvironment("system", "/usr", "3.10", {"jax": Package("1")}),))}
+    other = {"environments": Known((PythonEnvironment("system", "/usr", "3.10", {"jax": Package("2")}),))}
+    (found,) = frameworks.same_versions.judge(seen(system, other))
+    assert [one.command for one in found.remedies] == [
+        "tpuctl run demo --worker 1 -- 'python3 -m pip install \"jax==1\"'"
+    ]
 
 
 def test_a_path_that_a_worker_tells_is_quoted_in_what_is_advised() -> None:
@@ -239,6 +251,14 @@ def test_a_path_that_a_worker_tells_is_quoted_in_what_is_advised() -> None:
 
     assert [remedy.command for remedy in found.remedies] == [
         shlex.join(
-            ["tpuctl", "run", "demo", "--worker", "0", "--", "~/'a; rm -rf x'/bin/pip install -U \"jax[tpu]==0.5.0\""]
+            [
+                "tpuctl",
+                "run",
+                "demo",
+                "--worker",
+                "0",
+                "--",
+                "~/'a; rm -rf x'/bin/python -m pip install -U \"jax[tpu]==0.5.0\"",
+            ]
         )
     ]

@@ -12,7 +12,7 @@ from tpuctl.cli.check_waiting import sign_of_life
 from tpuctl.cli.doctor_ways import ways
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
-from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
 from tpuctl.names import nearest
 from tpuctl.output.findings import show_findings
 from tpuctl.output.terminal import Format
@@ -46,7 +46,8 @@ class Visit:
         app, timeout = self._app, self._options["timeout"]
         self._began = self._real.monotonic()
         with sign_of_life(app.terminal):
-            given = ways(app, timeout=timeout if isinstance(timeout, timedelta) else _TIMEOUT)
+            patience = timeout if isinstance(timeout, timedelta) else _TIMEOUT
+            given = ways(app, timeout=patience, node=self._options["node"])
             self._seen = Looking(given).look(given.cloud_clock.now())
             findings = judge(self._seen)
             return as_report((*findings, *self._of_node(findings)), accepted=self._accepted)
@@ -79,7 +80,7 @@ class Visit:
             return ()
         try:
             return findings_of_node(self._app, node, self._options)
-        except (AccessError, ServiceUnavailableError) as error:
+        except (AccessError, ServiceUnavailableError, SettingError) as error:
             self._end(f"{unseen}: {error.message}", error, findings)
         except TpuctlError as error:
             self.failure = error

@@ -65,7 +65,8 @@ def _of_workers(app: App, node: Node, patience: timedelta) -> Iterator[Finding]:
     ways, wayless = _ways(app, node)
     # Workers know no clock but the real one, the sandbox's as well.
     examined = examine(ways, SystemClock(), patience=patience)
-    seen = facts_of(node, examined, app.now(), wayless=wayless)
+    has_own_key = app.settings["ssh_key"] is not None
+    seen = facts_of(node, examined, app.now(), wayless=wayless, has_own_key=has_own_key)
     yield from findings_of(seen, OF_WORKERS)
 
 

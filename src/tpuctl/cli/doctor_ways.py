@@ -7,16 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tpuctl import configfile
-from tpuctl.actions.checkup.network import PROXIES
-from tpuctl.actions.checkup.ways import Ways
+from tpuctl import configfile, gcloud
+from tpuctl.actions.checkup.files import find_program
+from tpuctl.actions.checkup.network import PROXIES, SANDBOX, origins
+from tpuctl.actions.checkup.ways import CloudAccess, TokenAccess, Ways
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.transport import Proxy, TransportOptions
+from tpuctl.checkup.surroundings.facts import Closed
 from tpuctl.cli.check_options import gate, sources
 from tpuctl.cli.connect import load_credentials, transport_options
 from tpuctl.cli.places import journal_folder, state_folder
 from tpuctl.clock import SystemClock
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 from tpuctl.preflight.wanted import Wishes
 from tpuctl.settings import SourceKind, check_value
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tpuctl.cli.app import App
-    from tpuctl.clock import Clock
     from tpuctl.settings import ConfigFile, Settings
 
 T = TypeVar("T")
@@ -34,15 +35,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Cloud:
-    """Which cloud commands would talk to, and how it is reached without an account."""
+    """Which cloud commands would talk to; `access` is nothing where none may be called."""
 
     is_sandbox: bool
     endpoint: Fact[Endpoint]
-    clock: Clock
-    http: Callable[[], Any]
+    access: CloudAccess | None = None
+    closed: Closed | None = None
 
 
-def ways(app: App, *, timeout: timedelta) -> Ways:
+def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
     """Return where things are and how the cloud is reached. Raises nothing for settings that are broken."""
     environ = app.invocation.environ
     settings = _fact(lambda: app.settings)
@@ -50,8 +51,10 @@ def ways(app: App, *, timeout: timedelta) -> Ways:
     # So that it is the deadline of the checkup which ends what is silent: whether it would have answered is not known.
     longer = timeout + timedelta(seconds=1)
     how = replace(known(travel) or TransportOptions(), connect_timeout=longer, read_timeout=longer)
-    cloud = _cloud(app, settings, replace(how, quota_project=None))
-    wishes = settings if isinstance(settings, Unknown) else _fact(lambda: gate(app, {}).wishes)
+    cloud = _cloud(app, settings, how)
+    wishes: Fact[Wishes] = settings if isinstance(settings, Unknown) else Known(Wishes())
+    if isinstance(settings, Known) and cloud.closed is None:  # whose clock it would want
+        wishes = _fact(lambda: gate(app, {}).wishes)
     home = Path(environ.get("HOME") or Path.home())
     project_file, user_file, files = _files(app, home)
     values = known(settings)
@@ -78,34 +81,66 @@ def ways(app: App, *, timeout: timedelta) -> Ways:
         proxy_source=_proxy_source(environ, values),
         ca_file=how.ca_file,
         clock=app.invocation.clock or SystemClock(),
-        cloud_clock=cloud.clock,
         timeout=timeout,
-        http=cloud.http,
-        load=lambda: load_credentials(app),
-        request=lambda: _request(how),
+        cloud=cloud.access,
+        closed=cloud.closed,
+        node=node,
         sources=lambda: sources(app),
     )
 
 
 def _cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _Cloud:
-    """Return which cloud is meant. While the settings are broken nobody knows that it is not a sandbox: none is called."""
-    real = app.invocation.clock or SystemClock()
+    """Return which cloud is meant. While nobody knows that it is not a sandbox, or where that is broken, none is called."""
     if not isinstance(settings, Known):
-        return _Cloud(
-            is_sandbox=False, endpoint=Unknown("the settings are broken"), clock=real, http=lambda: _http(how)
-        )
-    is_sandbox = known(_fact(lambda: app.is_sandbox)) is True
-    if is_sandbox:
-        from tpuctl.cli.connect import http_access  # noqa: PLC0415  # only for the sandbox
-
-        access = _fact(lambda: http_access(app))
-        if isinstance(access, Known):
-            return _Cloud(is_sandbox=True, endpoint=Absent(), clock=app.clock, http=access.value[0])
-        why = access.reason if isinstance(access, Unknown) else ""
-        return _Cloud(is_sandbox=True, endpoint=Unknown(why), clock=real, http=lambda: _http(how))
+        return _Cloud(is_sandbox=False, endpoint=Unknown("the settings are broken"))
+    is_sandbox = _fact(lambda: app.is_sandbox)
+    if not isinstance(is_sandbox, Known):
+        return _Cloud(is_sandbox=False, endpoint=Unknown(is_sandbox.reason))
+    if is_sandbox.value:
+        return _sandbox(app)
     text = settings.value["endpoint"]
     endpoint: Fact[Endpoint] = _fact(lambda: Endpoint.parse(str(text.value))) if text else Absent()
-    return _Cloud(is_sandbox=False, endpoint=endpoint, clock=real, http=lambda: _http(how))
+    if isinstance(endpoint, Unknown):
+        return _Cloud(is_sandbox=False, endpoint=endpoint)
+    other = known(endpoint)
+    environ = app.invocation.environ
+    tokens = TokenAccess(
+        load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(environ)),
+        request=lambda: _request(how),
+    )
+    access = CloudAccess(
+        origins=origins(other),
+        # Asked without an account, so that no project pays for it.
+        http=lambda: _http(replace(how, quota_project=None)),
+        clock=app.invocation.clock or SystemClock(),
+        tokens=None if other and other.is_loopback else tokens,
+    )
+    return _Cloud(is_sandbox=False, endpoint=endpoint, access=access)
+
+
+def _sandbox(app: App) -> _Cloud:
+    from tpuctl.cli.connect import http_access  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox import admin  # noqa: PLC0415  # as above
+    from tpuctl.sandbox.world import WorldError  # noqa: PLC0415  # as above
+
+    try:
+        http, _ = http_access(app)
+        access = CloudAccess(origins=SANDBOX, http=http, clock=app.clock, has_names=False)
+        # A damaged world may well open: it is read once.
+        admin.status(app.world)
+    except WorldError as error:
+        closed = Closed(error.message, tuple((error.hint or "").splitlines()))
+        return _Cloud(is_sandbox=True, endpoint=Absent(), closed=closed)
+    except TpuctlError as error:
+        return _Cloud(is_sandbox=True, endpoint=Unknown(error.message))
+    return _Cloud(is_sandbox=True, endpoint=Absent(), access=access)
+
+
+def _gcloud_token(environ: Mapping[str, str]) -> str:
+    """Return gcloud's token. gcloud is not started where it has no login: it would take a second, and make its folder."""
+    if find_program("gcloud", environ) and not gcloud.may_have_login(environ):
+        raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
+    return gcloud.access_token(environ)
 
 
 def _http(how: TransportOptions) -> Any:  # httplib2 ships no types
@@ -151,7 +186,7 @@ def _problems(values: Settings | None, wishes: Fact[Wishes], endpoint: Fact[Endp
 def _project(app: App, settings: Fact[Settings]) -> Fact[str]:
     if not isinstance(settings, Known):
         return Unknown("the settings cannot be read")
-    if settings.value["project"] is None and not app.is_sandbox:
+    if settings.value["project"] is None and known(_fact(lambda: app.is_sandbox)) is False:
         return Absent()
     return _fact(lambda: app.project)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -62,28 +63,31 @@ class Looking:
             identity=whose,
             network=way,
             configuration=_configuration(ways),
-            cloud=self._cloud(now, whose, way),
+            cloud=replace(self._cloud(now, whose, way), node=ways.node),
         )
 
     def _hosts(self) -> dict[str, tuple[Question[Fact[tuple[str, ...]]] | None, Question[Fact[Answer]]]]:
-        """Ask for the names and the answers of the hosts that are called."""
-        ways = self._ways
+        """Ask for the names and the answers of the hosts of the cloud that was chosen; without a cloud nothing is asked."""
+        ways, cloud = self._ways, self._ways.cloud
+        if cloud is None or isinstance(ways.proxy, Unknown):  # no request could be sent
+            return {}
         return {
             name: (
                 self._put(("name", name), network.resolve, name) if network.looks_up(ways, name) else None,
-                self._put(("host", name), network.ask, ways, url),
+                self._put(("host", name), network.ask, cloud, ways.clock, name),
             )
-            for name, url in network.urls(ways).items()
+            for name in cloud.origins
         }
 
     def _token(self) -> Question[Token | NoToken] | None:
         ways = self._ways
-        if ways.is_local or not isinstance(ways.settings, Known) or isinstance(ways.proxy, Unknown):
+        tokens = ways.cloud.tokens if ways.cloud else None
+        if tokens is None or isinstance(ways.proxy, Unknown):
             return None
         # A file that cannot be read gives no token, and google-auth would say so less well.
         if isinstance(identity.read_file(ways), Unknown):
             return None
-        return self._asking.ask("token", partial(identity.fetch, ways))
+        return self._asking.ask("token", partial(identity.fetch, tokens))
 
     def _whose(self, token: Question[Token | NoToken] | None) -> Fact[Token | NoToken] | None:
         if token is not None:
@@ -136,6 +140,8 @@ def _obstacle(ways: Ways, whose: Identity, way: Network) -> str | None:
     """Return why nobody can be asked about the project."""
     if not isinstance(ways.settings, Known):
         return "the settings cannot be read"
+    if ways.closed is not None:
+        return "the sandbox cannot be opened"
     if not any(isinstance(host.answer, Known) for host in way.hosts):
         return "the cloud was not reached"
     if whose.needed and not isinstance(known(whose.token), Token):

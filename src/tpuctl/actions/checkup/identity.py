@@ -17,7 +17,7 @@ from tpuctl.errors import CredentialsError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 
 if TYPE_CHECKING:
-    from tpuctl.actions.checkup.ways import Ways
+    from tpuctl.actions.checkup.ways import TokenAccess, Ways
     from tpuctl.settings import Settings
 
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -69,13 +69,13 @@ def read_file(ways: Ways) -> Fact[CredentialFile]:
     )
 
 
-def fetch(ways: Ways) -> Token | NoToken:
+def fetch(access: TokenAccess) -> Token | NoToken:
     """Fetch a token, and ask Google about it. Raises `ServiceUnavailableError` where the network is to blame."""
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
 
     try:
-        credentials = ways.load()
-        request = ways.request()
+        credentials = access.load()
+        request = access.request()
         try:
             if not credentials.valid:
                 credentials.refresh(request)

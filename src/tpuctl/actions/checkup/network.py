@@ -15,30 +15,25 @@ from tpuctl.preflight.fact import Fact, Known, Unknown, known
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.actions.checkup.ways import Ways
+    from tpuctl.actions.checkup.ways import CloudAccess, Ways
+    from tpuctl.api.endpoint import Endpoint
+    from tpuctl.clock import Clock
 
 GOOGLE = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
-_SANDBOX = "the sandbox"
+# By its name in findings, the address that it answers at itself: its http object has no socket.
+SANDBOX = {"the sandbox": f"https://{GOOGLE[0]}/"}
 # Those that `Proxy.from_environment` reads, in its order.
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)
 
 
-def urls(ways: Ways) -> dict[str, str]:
-    """Return the hosts that are called, each with an address to ask at; none where no request could be sent."""
-    if isinstance(ways.proxy, Unknown):
-        return {}
-    if ways.is_sandbox:
-        return {_SANDBOX: f"https://{GOOGLE[0]}/"}
-    match ways.endpoint:
-        case Known(endpoint):
-            own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
-            return own if endpoint.is_loopback else {**own, GOOGLE[3]: f"https://{GOOGLE[3]}/"}
-        case Unknown():
-            return {}
-        case _:
-            return {name: f"https://{name}/" for name in GOOGLE}
+def origins(endpoint: Endpoint | None) -> dict[str, str]:
+    """Return the hosts that are called of Google or of another endpoint, each with an address to ask at."""
+    if endpoint is None:
+        return {name: f"https://{name}/" for name in GOOGLE}
+    own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
+    return own if endpoint.is_loopback else {**own, GOOGLE[3]: f"https://{GOOGLE[3]}/"}
 
 
 def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
@@ -55,6 +50,7 @@ def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fac
         other_proxies=tuple(name for name, value in given.items() if value != first),
         ca_file=entry(ways.ca_file) if ways.ca_file else None,
         hosts=tuple(Host(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
+        closed=ways.closed,
         is_local=ways.is_local,
         time_zone=str(now.tzinfo),
     )
@@ -63,7 +59,8 @@ def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fac
 def looks_up(ways: Ways, host: str) -> bool:
     """Tell whether we look up the name ourselves: a proxy does so for what goes through it, a sandbox has none."""
     found = known(ways.proxy)
-    return not ways.is_sandbox and (found is None or not found.applies_to(host.partition(":")[0]))
+    has_names = ways.cloud is not None and ways.cloud.has_names
+    return has_names and (found is None or not found.applies_to(host.partition(":")[0]))
 
 
 def resolve(host: str) -> Fact[tuple[str, ...]]:
@@ -76,10 +73,10 @@ def resolve(host: str) -> Fact[tuple[str, ...]]:
     return Known(tuple(dict.fromkeys(str(entry[4][0]) for entry in found)))
 
 
-def ask(ways: Ways, url: str) -> Fact[Answer]:
-    """Return what a host answers to a request without an account; any status will do."""
-    http = ways.http()
-    began, asked = ways.clock.monotonic(), ways.cloud_clock.now()
+def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
+    """Return what a host of the cloud answers to a request without an account; any status will do."""
+    http, url = cloud.http(), cloud.origins[name]
+    began, asked = clock.monotonic(), cloud.clock.now()
     try:
         response, _ = http.request(url, method="GET")
     except TransportError as error:
@@ -88,9 +85,9 @@ def ask(ways: Ways, url: str) -> Fact[Answer]:
         return Unknown(str(error).lower())
     finally:
         http.close()
-    answered = ways.cloud_clock.now()
+    answered = cloud.clock.now()
     ahead = _ahead(response.get("date"), asked + (answered - asked) / 2)
-    return Known(Answer(int(response.status), ways.clock.monotonic() - began, ahead))
+    return Known(Answer(int(response.status), clock.monotonic() - began, ahead))
 
 
 def _ahead(date: str | None, ours: datetime) -> timedelta | None:

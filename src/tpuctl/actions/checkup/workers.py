@@ -30,7 +30,12 @@ def examine(members: Sequence[Member], clock: Clock, *, patience: timedelta = ex
 
 
 def facts_of(
-    node: Node, examined: Sequence[Examined], now: datetime, *, wayless: Mapping[int, TpuctlError]
+    node: Node,
+    examined: Sequence[Examined],
+    now: datetime,
+    *,
+    wayless: Mapping[int, TpuctlError],
+    has_own_key: bool = False,
 ) -> WorkersFacts:
     """Return what the workers of a node told, and why others did not; `wayless` are those that no way leads to."""
     return WorkersFacts(
@@ -39,6 +44,7 @@ def facts_of(
         expected=tuple(sorted([*(one.member.worker for one in examined), *wayless])),
         workers=tuple(WorkerFacts(one.member.worker, one.told) for one in examined if one.ssh_said is None),
         shut_out=_together(node, [*_shut_out(examined), *wayless.items()]),
+        has_own_key=has_own_key,
     )
 
 

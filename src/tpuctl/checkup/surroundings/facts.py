@@ -169,9 +169,20 @@ class Host:
     answer: Fact[Answer]
 
 
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why the sandbox that was chosen cannot be opened, so that no cloud was called, and what helps."""
+
+    reason: str
+    advice: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The way to the cloud. `proxy` is shown without a password; `bypassed` are the hosts that it is not used for."""
+    """The way to the cloud. `proxy` is shown without a password; `bypassed` are the hosts that it is not used for.
+
+    `closed` is nothing but where a sandbox cannot be opened.
+    """
 
     proxy: Fact[str]
     proxy_source: str | None = None
@@ -179,6 +190,7 @@ class Network:
     other_proxies: tuple[str, ...] = ()
     ca_file: Entry | None = None
     hosts: tuple[Host, ...] = ()
+    closed: Closed | None = None
     is_local: bool = False
     time_zone: str = "UTC"
 
@@ -211,10 +223,11 @@ class Configuration:
 class Cloud:
     """The project, as `preflight` has its facts, and those of some permissions that the caller has on it.
 
-    `unasked` says why nobody could be asked about it.
+    `unasked` says why nobody could be asked about it. `node` is the node that is looked for in it, where one was named.
     """
 
     project: Fact[str]
+    node: str | None = None
     unasked: str | None = None
     facts: Facts | None = None
     wanted_permissions: tuple[str, ...] = ()

@@ -87,9 +87,15 @@ def names(seen: Surroundings) -> Iterator[Found]:
 def reached(seen: Surroundings) -> Iterator[Found]:
     """Send a request without an account to each host that is called; any answer will do.
 
-    It is an error where none comes, and unknown where the deadline came first. What is said of a name is not said twice.
+    It is an error where none comes, and unknown where the deadline came first. What is said of a name is not said twice. A
+    sandbox that cannot be opened is an error, and no other cloud is called in its place.
     """
-    hosts = seen.network.hosts
+    hosts, closed = seen.network.hosts, seen.network.closed
+    if closed is not None:
+        why = "commands in the sandbox end with this; no other cloud was called in its place"
+        remedies = (*map(Remedy, closed.advice), Remedy("see what else helps", "tpuctl explain sandbox"))
+        yield Found(level=Level.ERROR, subject="the sandbox", text=closed.reason, why=why, remedies=remedies)
+        return
     nameless = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
     for subject, fact in _grouped({host.name: host.answer for host in hosts if host.name not in nameless}):
         yield Found(

@@ -32,7 +32,11 @@ NEEDED = {
 
 @rule("TPU940", "a project is named")
 def named(seen: Surroundings) -> Iterator[Found]:
-    """Look whether a project is set, by whatever of `tpuctl config show`. Without one nearly every command ends: a warning."""
+    """Look whether a project is set, by whatever of `tpuctl config show`.
+
+    Without one nearly every command ends: a warning, and an error where a node is to be looked at.
+    """
+    node = seen.cloud.node
     match seen.cloud.project:
         case Known(name):
             yield Found(level=Level.OK, subject="project", text=f"the project is `{name}`", facts={"project": name})
@@ -41,10 +45,10 @@ def named(seen: Surroundings) -> Iterator[Found]:
             yield Found(level=Level.UNKNOWN, subject="project", text=text, facts={"project": None})
         case Absent():
             yield Found(
-                level=Level.WARNING,
+                level=Level.ERROR if node else Level.WARNING,
                 subject="project",
                 text="no project is set",
-                why="commands need `--project` each time",
+                why=f"`{node}` cannot be looked for" if node else "commands need `--project` each time",
                 remedies=(
                     Remedy("set it", "tpuctl config set project PROJECT"),
                     Remedy("where PROJECT is one of these", commands.list_projects()),

@@ -188,13 +188,17 @@ class ShutOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersFacts:
-    """All that is known of the workers of a node. `expected` are those that were to be asked."""
+    """All that is known of the workers of a node. `expected` are those that were to be asked.
+
+    `has_own_key` tells that the ssh key is one that the user has named, which tpuctl neither makes nor replaces.
+    """
 
     node: Node
     now: datetime
     expected: tuple[int, ...]
     workers: tuple[WorkerFacts, ...] = ()
     shut_out: tuple[ShutOut, ...] = ()
+    has_own_key: bool = False
 
     @property
     def told(self) -> tuple[tuple[int, Examination], ...]:

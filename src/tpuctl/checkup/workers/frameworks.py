@@ -35,7 +35,9 @@ def frameworks(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
             yield Saying(
                 level=Level.NOTE,
                 text="no framework is installed in the system's Python, in conda or in an environment in the home",
-                advice=(Advice.run("install one where it is missing, such as JAX", 'pip install -U "jax[tpu]"'),),
+                advice=(
+                    Advice.run("install one where it is missing, such as JAX", 'python3 -m pip install -U "jax[tpu]"'),
+                ),
             )
         case Known(environments):
             for one in environments:
@@ -73,7 +75,8 @@ def _paths(by_worker: Mapping[int, Mapping[str, PythonEnvironment]]) -> list[str
 
 def _compared(path: str, by_worker: Mapping[int, Mapping[str, PythonEnvironment]], node_id: str) -> Iterator[Found]:
     have = {number: here[path] for number, here in by_worker.items() if path in here}
-    name = next(iter(have.values())).name
+    one = next(iter(have.values()))
+    name = one.name
     if lacking := sorted(set(by_worker) - set(have)):
         yield Found(
             level=Level.WARNING,
@@ -84,11 +87,13 @@ def _compared(path: str, by_worker: Mapping[int, Mapping[str, PythonEnvironment]
             facts={"environment": path, "workers": lacking},
         )
     packages = sorted({package for one in have.values() for package in one.packages})
-    yield from filter(None, (_differing(package, name, have, node_id) for package in packages))
+    yield from filter(None, (_differing(package, one, have, node_id) for package in packages))
     yield from _pythons(name, have)
 
 
-def _differing(package: str, where: str, have: Mapping[int, PythonEnvironment], node_id: str) -> Found | None:
+def _differing(
+    package: str, where: PythonEnvironment, have: Mapping[int, PythonEnvironment], node_id: str
+) -> Found | None:
     groups: dict[str | None, list[int]] = {}
     for number, one in have.items():
         installed = one.packages.get(package)
@@ -102,12 +107,14 @@ def _differing(package: str, where: str, have: Mapping[int, PythonEnvironment], 
     return Found(
         level=Level.ERROR,
         subject=named(fewest),
-        text=f"`{package}` in {where} is {', '.join(parts)}",
+        text=f"`{package}` in {where.name} is {', '.join(parts)}",
         why="workers of a slice run one program together: with different versions they wait for each other, or crash",
         remedies=(
             Remedy(
-                "install the same there, with the `pip` of that environment",
-                f"tpuctl run {node_id} --worker {away} -- pip install {package}=={usual}",
+                f"install one version on all; {usual} stands for that, and must fit the other packages there and the image",
+                shlex.join(
+                    ["tpuctl", "run", node_id, "--worker", away, "--", f'{_pip(where)} install "{package}=={usual}"']
+                ),
             ),
         ),
         facts={
@@ -199,7 +206,8 @@ def _libraries(one: PythonEnvironment) -> Iterator[Saying]:
             why="both bring the same file, `libtpu.so`: the one that was installed last is loaded",
             advice=(
                 Advice.run(
-                    "remove both, and let the framework bring its own", "pip uninstall -y libtpu libtpu-nightly"
+                    "remove both, and let the framework bring its own",
+                    f"{_pip(one)} uninstall -y libtpu libtpu-nightly",
                 ),
             ),
             facts={name: one.packages[name].version for name in present},
@@ -214,9 +222,13 @@ def _libraries(one: PythonEnvironment) -> Iterator[Saying]:
 
 
 def _install(one: PythonEnvironment, *packages: str) -> Advice:
-    pip = "pip" if one.kind == "system" else f"{_in_shell(one.path)}/bin/pip"
     quoted = " ".join(f'"{package}"' for package in packages)
-    return Advice.run("install what belongs together, on all workers alike", f"{pip} install -U {quoted}")
+    return Advice.run("install what belongs together, on all workers alike", f"{_pip(one)} install -U {quoted}")
+
+
+def _pip(one: PythonEnvironment) -> str:
+    """Return how pip is run in an environment: by its own Python, since a plain `pip` is whichever comes first on PATH."""
+    return ("python3" if one.kind == "system" else f"{_in_shell(one.path)}/bin/python") + " -m pip"
 
 
 def _in_shell(path: str) -> str:

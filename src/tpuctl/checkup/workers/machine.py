@@ -125,7 +125,7 @@ def kills(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
                 text="since it booted the kernel ended processes for want of memory: {}",
                 why="such a process ends without a word of its own (exit 137), and the other workers wait for it",
                 advice=(
-                    Advice.run("see which, and when", "sudo dmesg -T | grep -i -E 'out of memory|oom-kill' | tail"),
+                    Advice.run("see which, and when", 'sudo dmesg -T | grep -i -E "out of memory|oom-kill" | tail'),
                     Advice("load less at once: fewer workers and smaller buffers in the input pipeline"),
                 ),
                 measure=Measure(seen.count, f"{seen.count} of them" if seen.count > 1 else "one"),

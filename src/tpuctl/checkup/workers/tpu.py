@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.checkup.workers.facts import LogState
 from tpuctl.checkup.workers.saying import Advice, Measure, Saying, each, in_words, named, together, unread
 from tpuctl.preflight.fact import Absent, Known, Unknown
-from tpuctl.preflight.findings import Found, Level, rule
+from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.readiness import Startup
 from tpuctl.readiness.levels import promised_chips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.workers.facts import Examination, Hold, LogFolder, WorkersFacts
+    from tpuctl.checkup.workers.facts import Examination, Hold, LogFolder, ShutOut, WorkersFacts
 
 _MANY_LOGS = 10 << 30
 _SHOWN = 3
+# Ids of `diagnosis`.
+_KEY_REFUSED, _KEY_UNREADABLE = "ssh-publickey", "ssh-key-unreadable"
 _UNIT = "google-startup-scripts.service"
 
 
 @rule("TPU966", "ssh to the workers")
 def answers(facts: WorkersFacts) -> Iterator[Found]:
-    """Check that every worker answers ssh; where one does not, why, and what helps."""
+    """Check that every worker answers ssh; where one does not, why, and what helps: for a key, what puts it there anew."""
     for shut in facts.shut_out:
         yield Found(
             level=Level.ERROR,
             subject=named(shut.workers),
             text=shut.why,
             why="nothing can be run there, and what is on the worker could not be looked at",
-            remedies=tuple(map(in_words, shut.hints)),
+            remedies=_ways_in(shut, facts),
             facts={"workers": list(shut.workers), "errorId": shut.error_id},
             is_passing=shut.is_passing,
         )
@@ -38,6 +42,22 @@ def answers(facts: WorkersFacts) -> Iterator[Found]:
     if told:
         text = f"ssh gets in{' everywhere' if len(told) == facts.node.workers > 1 else ''}"
         yield Found(level=Level.OK, subject=named(told), text=text, facts={"workers": told})
+
+
+def _ways_in(shut: ShutOut, facts: WorkersFacts) -> tuple[Remedy, ...]:
+    """Return what helps. tpuctl puts its key on a node by itself, and makes it where it is missing."""
+    hints, name = tuple(map(in_words, shut.hints)), facts.node.name.node_id
+    bring = Remedy("put our key on the node", shlex.join(["tpuctl", "up", name]))
+    renew = Remedy(
+        "where the pair itself is broken make a new one; the next `up` takes it there", "tpuctl ssh-key renew"
+    )
+    ours = () if facts.has_own_key else (renew,)
+    if shut.error_id == _KEY_UNREADABLE and not facts.has_own_key:
+        return (replace(bring, text="make the key where it is missing, and put it on the node"), *ours, *hints)
+    if shut.error_id == _KEY_REFUSED:
+        # Where other workers take the same key it is on the node: first comes what helps these.
+        return (*hints, bring) if facts.told else (bring, *ours, *hints)
+    return hints
 
 
 @rule("TPU967", "what the workers tell")

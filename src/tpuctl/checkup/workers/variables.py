@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.checkup.log_variables import LEVEL_NAMES, LOG_DIR, misread
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from tpuctl.checkup.workers.facts import Examination, Variables, WorkersFacts
 
+_PROFILES = "`~/.profile`, `~/.bash_profile` and `/etc/profile`, and what they read"
 _FILES = "~/.profile ~/.bash_profile ~/.bashrc ~/.zshrc /etc/environment /etc/profile.d/*"
 # Of these each program needs its own only where several share a worker [TPU documentation; JAX source].
 _PARTS = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")
@@ -41,7 +43,8 @@ def log_variables(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
             why = "what goes wrong is not printed: " + ("warnings" if value == "2" else "warnings and errors")
             said.append(_warning(seen, "TF_CPP_MIN_LOG_LEVEL", value, why, level=Level.NOTE))
     if seen.login_unread is not None:
-        said.append(unread("what login shells set", Unknown(seen.login_unread)))
+        unknown = unread("what login shells set", Unknown(seen.login_unread))
+        said.append(replace(unknown, advice=(Advice(f"look into {_PROFILES}: a login at a terminal meets the same"),)))
     yield from said or [Saying(level=Level.OK, text="no variable is in the way of logs")]
 
 

@@ -63,7 +63,7 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     told["kernel"], told["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
     jobs = job_variables(home)
     said = gather(asked, patience)
-    put(told, "login", lambda: login_variables(said.pop("login")["out"]))
+    put(told, "login", lambda: login_variables(said.pop("login"), patience))
     put(told, "killed", lambda: killed(said.pop("dmesg")))
     told["session"], told["jobs"], told["said"] = wanted(os.environ), jobs, said
     every = [*jobs, told["login"].get("ok", {}), told["session"]]
@@ -79,12 +79,20 @@ def examine(inspection: str, holders: str, patience: float) -> None:
     sys.stdout.flush()
 
 
+class UntoldError(Exception):
+    """What keeps something from being told, in words for whoever asked."""
+
+
 def put(told: dict[str, Any], name: str, find: Callable[[], Any]) -> None:
     """Keep what was found under a name, or why it was not."""
     try:
         told[name] = {"ok": find()}
+    except UntoldError as error:
+        told[name] = {"error": str(error)[:LONGEST_VALUE]}
+    except OSError as error:
+        told[name] = {"error": ("%s: %s" % (error.filename or name, error.strerror))[:LONGEST_VALUE]}
     except Exception as error:  # noqa: BLE001  # one answer that fails must not take the others with it
-        told[name] = {"error": ("%s: %s" % (type(error).__name__, error))[:LONGEST_VALUE]}
+        told[name] = {"error": ("it is not as expected (%s)" % type(error).__name__)[:LONGEST_VALUE]}
 
 
 def ask_programs(inspection: str, holders: str, folders: list[str]) -> dict[str, Any]:
@@ -182,11 +190,14 @@ def wanted(environ: Any) -> dict[str, str]:
     return {name: environ[name][:LONGEST_VALUE] for name in NAMES if environ.get(name)}
 
 
-def login_variables(out: str) -> dict[str, str]:
+def login_variables(said: dict[str, Any], patience: float) -> dict[str, str]:
     """Return the variables of a login shell, after whatever its profile printed."""
-    _, marked, text = out.rpartition("\n%s\n" % VARIABLES_MARK)
+    _, marked, text = said["out"].rpartition("\n%s\n" % VARIABLES_MARK)
+    if not marked and said["code"] is None:
+        raise UntoldError("a login shell did not start within %g s: something in its profile waits" % patience)
     if not marked:
-        raise ValueError("a login shell does not run commands: %s" % last_line(out))
+        ended = last_line(said["out"]) or "it ended with %d" % said["code"]
+        raise UntoldError("a login shell runs no commands: %s" % ended)
     pairs = [entry.partition("=") for entry in text.split("\0")]
     return wanted({name: value for name, _, value in pairs})
 
@@ -194,7 +205,7 @@ def login_variables(out: str) -> dict[str, str]:
 def last_line(text: str) -> str:
     """Return the last line that says something."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:LONGEST_VALUE] if lines else "no word"
+    return lines[-1][:LONGEST_VALUE] if lines else ""
 
 
 def job_variables(home: str) -> list[dict[str, str]]:
@@ -225,7 +236,9 @@ def job_variables(home: str) -> list[dict[str, str]]:
 def killed(said: dict[str, Any]) -> dict[str, Any]:
     """Return how many lines of the kernel's log tell of a process ended for want of memory, and the last of them."""
     if said["code"] != 0:
-        raise ValueError(last_line(said["out"]))
+        if said["code"] is None:
+            raise UntoldError("`dmesg` did not end in time")
+        raise UntoldError(last_line(said["out"]) or "`dmesg` failed: exit %d" % said["code"])
     lines = [line[:LONGEST_VALUE] for line in said["out"].splitlines() if KILLED.search(line)]
     events = [line for line in lines if "Kill" in line or "out of memory" in line]
     return {"count": len(events) or len(lines), "lines": lines[-MOST_LINES:]}

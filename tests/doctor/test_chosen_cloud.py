@@ -1,0 +1,200 @@
+"""Which cloud `tpuctl doctor` asks, and whom it leaves alone: no real host for a sandbox, gcloud where nobody logged in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.doctor.seen import GOOD, remedies, said
+from tests.doctor.told import look
+from tpuctl import gcloud
+from tpuctl.checkup.surroundings.facts import Closed
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox.server import serve
+from tpuctl.sandbox.world import World
+
+# The program, under a hook of the interpreter's own that tells of every name looked up and every connection, and refuses it.
+WATCHED = """
+import sys
+
+def watch(event, arguments):
+    if event in {"socket.getaddrinfo", "socket.connect"}:
+        sys.stderr.write("CALLED\\n")
+        raise OSError("nobody is called here")
+
+sys.addaudithook(watch)
+from tpuctl.cli.main import entry_point
+entry_point()
+"""
+RESET = "run `tpuctl sandbox reset` to begin with an empty sandbox"
+ELSEWHERE = "it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder"
+
+
+def garbage(state: Path) -> None:
+    (state / "sandbox").mkdir(parents=True)
+    (state / "sandbox" / "world.sqlite3").write_text("garbage " * 1000)
+
+
+def damaged(state: Path) -> None:
+    path = state / "sandbox" / "world.sqlite3"
+    with World.open(path):
+        pass
+    path.write_bytes(path.read_bytes()[:4096].ljust(20000, b"\xff"))
+
+
+def damaged_within(state: Path) -> None:
+    """It can be opened, and its settings be read; its tables of resources cannot."""
+    path = state / "sandbox" / "world.sqlite3"
+    with World.open(path):
+        pass
+    sound = path.read_bytes()
+    path.write_bytes(sound[: 8 * 4096].ljust(len(sound), b"\xff"))
+
+
+def no_folder(state: Path) -> None:
+    state.write_text("")
+
+
+BROKEN: list[tuple[Callable[[Path], None], str, str]] = [
+    (garbage, "is not a sandbox's world: file is not a database", ELSEWHERE),
+    (damaged, "is damaged: database disk image is malformed", RESET),
+    (damaged_within, "is damaged: database disk image is malformed", RESET),
+    (no_folder, "cannot be used: Not a directory", "check the path and its rights"),
+]
+
+
+def watched(tmp_path: Path, *arguments: str, **environ: str) -> tuple[str, str, int]:
+    """Run it in a process of its own, where every call to the outside is told and refused."""
+    paths = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NO_GCE_CHECK": "true"}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, *arguments],
+        env={**paths, "TPUCTL_STATE_DIR": str(tmp_path / "state"), **environ},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.mark.parametrize(("break_it", "text", "hint"), BROKEN)
+def test_a_sandbox_that_cannot_be_opened_leads_to_no_real_host(
+    tmp_path: Path, break_it: Callable[[Path], None], text: str, hint: str
+) -> None:
+    break_it(tmp_path / "state")
+
+    out, err, code = watched(tmp_path, "doctor", "demo", "-o", "json", TPUCTL_SANDBOX="1")
+
+    errors = [one for one in json.loads(out)["findings"] if one["level"] == "error" and one["id"] > "TPU930"]
+    assert (code, "CALLED" in err, [one["id"] for one in errors]) == (9, False, ["TPU933"])
+    assert text in errors[0]["text"]
+    assert [(one["text"], one["command"]) for one in errors[0]["remedies"]] == [
+        (hint, None),
+        ("see what else helps", "tpuctl explain sandbox"),
+    ]
+    assert "`demo` was not looked at: the sandbox cannot be opened" in err
+
+
+@pytest.mark.parametrize(
+    ("environ", "arguments", "is_called", "id_"),
+    [
+        ({"TPUCTL_SANDBOX": "perhaps"}, (), False, "TPU945"),
+        ({"TPUCTL_SANDBOX": "1", "TPUCTL_SANDBOX_SPEED": "fast"}, (), False, "TPU945"),
+        ({}, ("--sandbox", "--endpoint", "https://tpu.example"), False, "TPU945"),
+        # The hook sees what there is to see.
+        ({}, (), True, "TPU932"),
+    ],
+)
+def test_while_it_is_not_known_that_google_is_meant_nobody_is_called(
+    tmp_path: Path,
+    environ: dict[str, str],
+    arguments: tuple[str, ...],
+    is_called: bool,
+    id_: str,
+) -> None:
+    out, err, code = watched(tmp_path, *arguments, "doctor", **environ)
+
+    assert (code, "CALLED" in err) == (9, is_called)
+    assert id_ in {line.split("\t")[1] for line in out.splitlines() if line.startswith("error")}
+
+
+def test_a_closed_sandbox_is_said_once_and_with_what_helps() -> None:
+    seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=Closed("it is damaged", ("mend it",))))
+
+    assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
+    assert remedies(seen, "TPU933") == [("mend it", None), ("see what else helps", "tpuctl explain sandbox")]
+
+
+@pytest.mark.parametrize("environ", [{}, {"TPUCTL_SSH_KEY": "/nowhere/key"}])
+def test_without_a_project_a_node_cannot_be_looked_for(
+    alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
+) -> None:
+    """What keeps the node from being found is among the findings, so that they are the result."""
+    with serve(sandbox.world) as server:
+        server.start()
+        console = replace(alone, clock=clock)
+        found, code = look(console, "demo", TPUCTL_ENDPOINT=server.url, **environ)
+        _, err, _ = console("doctor", "demo", TPUCTL_ENDPOINT=server.url)
+        without, fine = look(console, TPUCTL_ENDPOINT=server.url)
+
+    assert (code, found["TPU940"]) == (9, ("error", "no project is set"))
+    assert any(line.startswith("warning: `demo` was not looked at: no project is set") for line in err.splitlines())
+    assert (fine, without["TPU940"]) == (0, ("warning", "no project is set"))
+
+
+def test_gcloud_is_started_only_where_it_has_a_login(alone: Console, tmp_path: Path) -> None:
+    """On a fresh machine it would take a second, and leave a folder behind."""
+    program, folder = tmp_path / "programs" / "gcloud", Path(alone.environ["HOME"]) / ".config" / "gcloud"
+    program.write_text('#!/bin/sh\n: >"$0.started"\necho token\n')
+    program.chmod(0o755)
+    started = program.with_name("gcloud.started")
+
+    before, _ = look(alone)
+    was_started = started.exists()
+    folder.mkdir(parents=True)
+    (folder / "credentials.db").touch()
+    after, _ = look(alone)
+
+    assert (was_started, started.exists()) == (False, True)
+    assert before["TPU921"] == ("error", "nobody is logged in: there are no credentials on this machine")
+    assert "TPU921" not in after
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "expected"),
+    [
+        ({}, {}, False),
+        ({"config/active_config": "default", "config/configurations/config_default": "[core]\n"}, {}, False),
+        ({"config/credentials.db": ""}, {}, True),
+        ({"config/access_tokens.db": ""}, {}, True),
+        ({"config/legacy_credentials/a@b/adc.json": "{}"}, {}, True),
+        ({"config/credentials": "{}"}, {}, True),
+        ({"config/configurations/config_default": "[auth]\naccess_token_file = /t\n"}, {}, True),
+        ({"config/configurations/config_other": "[auth]\naccess_token_file = /t\n"}, {}, False),
+        ({"config/properties": "[auth]\nCredential_File_Override: /k\n"}, {}, True),
+        ({"sdk/properties": "[auth]\ncredential_file_override=/k\n"}, {}, True),
+        ({}, {"CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": "/t"}, True),
+        ({}, {"CLOUD_SHELL": "true"}, True),
+        # What is no folder may be one tomorrow: gcloud says what is wrong with it.
+        ({"config": ""}, {}, True),
+    ],
+)
+def test_where_gcloud_may_have_a_login(
+    tmp_path: Path, files: dict[str, str], environ: dict[str, str], expected: object
+) -> None:
+    for name, text in {"sdk/bin/gcloud": "", **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "sdk" / "bin" / "gcloud").chmod(0o755)
+    paths = {"CLOUDSDK_CONFIG": str(tmp_path / "config"), "PATH": str(tmp_path / "sdk" / "bin")}
+
+    assert gcloud.may_have_login({**paths, **environ}) is expected

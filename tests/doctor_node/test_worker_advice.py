@@ -1,0 +1,84 @@
+"""What `doctor NODE` advises where a worker refuses the key, and commands that can be typed as they stand."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.doctor_node.conftest import Worker
+from tests.doctor_node.examinations import HEALTHY, NOW, node, seen
+from tests.doctor_node.test_doctor_node import findings
+from tests.lifecycle import one_face, put
+from tpuctl.checkup.workers import machine, tpu
+from tpuctl.checkup.workers.facts import Kills, ShutOut, WorkerFacts, WorkersFacts
+from tpuctl.preflight.fact import Known
+
+UP, RENEW, HINT = "tpuctl up demo", "tpuctl ssh-key renew", None
+
+
+@pytest.mark.parametrize(
+    ("error_id", "has_own_key", "some_get_in", "expected"),
+    [
+        ("ssh-publickey", False, False, [UP, RENEW, HINT]),
+        # tpuctl replaces no key of the user's own, but it puts it on the node.
+        ("ssh-publickey", True, False, [UP, HINT]),
+        # The node has the key: what is wrong with this worker alone comes first.
+        ("ssh-publickey", False, True, [HINT, UP]),
+        ("ssh-key-unreadable", False, False, [UP, RENEW, HINT]),
+        ("ssh-key-unreadable", False, True, [UP, RENEW, HINT]),
+        ("ssh-key-unreadable", True, False, [HINT]),
+        ("ssh-timeout", False, False, [HINT]),
+        (None, False, False, [HINT]),
+    ],
+)
+def test_what_brings_the_key_to_a_worker(
+    error_id: str | None,
+    has_own_key: bool,
+    some_get_in: bool,
+    expected: list[str | None],
+) -> None:
+    facts = WorkersFacts(
+        node=node(),
+        now=NOW,
+        expected=(0, 1),
+        workers=(WorkerFacts(1, Known(HEALTHY)),) if some_get_in else (),
+        shut_out=(ShutOut((0,), "why", ("a hint",), error_id),),
+        has_own_key=has_own_key,
+    )
+
+    error, *_ = tpu.answers.judge(facts)
+
+    assert [remedy.command for remedy in error.remedies] == expected
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("said", "key", "expected"),
+    [
+        ("", None, [UP, RENEW]),
+        ("", "/own/key", [UP]),
+        ("no such identity: $HOME/x: No such file or directory", None, [UP, RENEW]),
+        ("no such identity: /own/key: No such file or directory", "/own/key", []),
+    ],
+)
+def test_a_refused_or_missing_key_names_the_command_that_mends_it(  # noqa: PLR0917  # fixtures, and what a row says
+    tpuctl: Console, sandbox: Sandbox, workers: list[Worker], said: str, key: str | None, expected: list[str]
+) -> None:
+    put(sandbox, acceleratorType="v4-8")
+    workers[0].logs_in(f"echo '{said}\nada@198.18.0.1: Permission denied (publickey).' >&2; exit 255\n")
+    own = {"TPUCTL_SSH_KEY": key} if key else {}
+
+    (found,) = [one for one in findings(replace(tpuctl, environ={**tpuctl.environ, **own})) if one["id"] == "TPU966"]
+
+    assert [one["command"] for one in found["remedies"] if one["command"]] == expected
+
+
+def test_the_kernels_log_is_searched_by_one_shell_line_that_can_be_read() -> None:
+    (found,) = machine.kills.judge(seen({"kills": Known(Kills(1, "Killed"))}))
+    command = found.remedies[0].command or ""
+
+    line = 'sudo dmesg -T | grep -i -E "out of memory|oom-kill" | tail'
+    assert (command, shlex.split(command)[-1]) == (f"tpuctl run demo --worker 0 -- '{line}'", line)
