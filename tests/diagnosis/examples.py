@@ -52,3 +52,8 @@ def first_known(text: str) -> Example:
             look_at = message.check_first or "no"
             return Example(message.id, message.action, message.role, look_at, facts, text)
     return Example("", "", "", "", {}, text)
+
+
+def ids_of_entries(prefix: str) -> list[str]:
+    """Return the ids of all entries that begin so, in order."""
+    return [one.id for one in messages() if one.id.startswith(prefix)]

@@ -63,6 +63,10 @@ _NO_ZONE = _at(2025, 1, 10, 15, 2, 51)
         ("[worker 3] 2025-01-10 15:02:51 ", "3", _NO_ZONE),
         ("2025-01-10 15:02:51 [worker 3] ", "3", _NO_ZONE),
         ("2025-01-10 15:02:51 10.164.0.29 [3] ", "3", _NO_ZONE),
+        ("[2025-01-10 15:02:51][worker 2] ", "2", _NO_ZONE),
+        ("[2025-01-10 15:02:51] [worker 2] ", "2", _NO_ZONE),
+        ("[1,2]<stderr>:", "2", None),
+        ("[1,12]<stdout>: ", "12", None),
         ("2025-01-10T15:02:51Z t1v-n-abc-w-7 python[1]: ", "7", _at(2025, 1, 10, 15, 2, 51, zone=UTC)),
     ],
 )
@@ -93,7 +97,21 @@ def test_what_is_no_header_belongs_to_the_message(line: str) -> None:
     assert read_header(line.encode(), counted=False) == (0, None, None, b"")
 
 
-@pytest.mark.parametrize(("line", "worker"), [("[3] x", "3"), ("[12]  x", "12"), ("3: x", "3"), ("[03] x", "3")])
+@pytest.mark.parametrize(
+    ("line", "worker"),
+    [
+        ("[3] x", "3"),
+        ("[12]  x", "12"),
+        ("3: x", "3"),
+        ("[03] x", "3"),
+        ("2025-01-10 15:02:51 [2] x", "2"),
+        ("[2025-01-10 15:02:51] [2] x", "2"),
+        ("2025-01-10 15:02:51 2: x", "2"),
+        ("2025-01-10 15:02:51,143 2: x", "2"),
+        ("[worker 1] 3: x", "1"),
+        ("[1] [3] x", "1"),
+    ],
+)
 def test_where_most_lines_begin_with_a_number_it_is_the_worker(line: str, worker: str) -> None:
     assert read_header(line.encode(), counted=True).worker == worker
 
@@ -108,6 +126,11 @@ def test_where_most_lines_begin_with_a_number_it_is_the_worker(line: str, worker
         (["0: a", "1: b"], True),
         (["0: a"], False),
         (["0: a", "1: b", "c"], False),
+        (["2025-01-10 15:02:51 [0] a", "2025-01-10 15:02:51 [1] b"], True),
+        (["2025-01-10 15:02:51 0: a", "2025-01-10 15:02:51 1: b"], True),
+        (["2025-01-10 15:02:51 a", "2025-01-10 15:02:51 1: b"], False),
+        (["2025-01-10 15:02:51 3: a"], False),
+        (["2025-01-10 15:02:51 [12345] a", "2025-01-10 15:02:52 [12345] b"], False),
         ([""], False),
     ],
 )

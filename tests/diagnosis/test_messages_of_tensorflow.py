@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.diagnosis.examples import Example, first_known, names_of, parsed
-from tpuctl.diagnosis import Message, Role, by_id, messages
+from tests.diagnosis.examples import ids_of_entries, parsed
+from tpuctl.diagnosis import Message, Role, by_id
 
 # id | action, role, what to look at first | facts; then the text, wrapped, since white space does not count.
 EXAMPLES = parsed(r"""
@@ -190,23 +190,8 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=names_of(EXAMPLES))
-def test_every_message_is_known_from_an_example(example: Example) -> None:
-    assert first_known(example.text) == example
-
-
-@pytest.mark.parametrize(("known", "text"), VARIANTS)
-def test_other_wordings_are_known_too(known: str, text: str) -> None:
-    assert first_known(text).id == known
-
-
-@pytest.mark.parametrize("text", HARMLESS)
-def test_ordinary_lines_are_not_taken_for_one(text: str) -> None:
-    assert first_known(text) == Example("", "", "", "", {}, text)
-
-
 def test_every_entry_has_one_example() -> None:
-    assert [example.id for example in EXAMPLES] == [one.id for one in messages() if one.id.startswith("tf-")]
+    assert [example.id for example in EXAMPLES] == ids_of_entries("tf-")
 
 
 @pytest.mark.parametrize("effect", ["tf-socket-closed", "tf-preemption-hint", "tf-context-id", "tf-session-missing"])

@@ -17,6 +17,7 @@ _ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+
 # Each part with its named group, which tells what to do with it. The quickest to refuse first: every line is asked.
 _WORKER = (
     r"\[(?:worker|host|process|node|task|rank|default|proc)[ :#_-]?(?P<marked>\d{1,5})\]:? {0,8}",
+    r"\[\d{1,5},(?P<mpi>\d{1,5})\]<std(?:out|err|diag)>: ?",
     r"\[pod/(?P<pod>[\w.-]{1,80})(?:/[\w.-]{1,80})?\] ?",
     r"\[(?P<named>[a-z][a-z0-9-]{0,60}-\d{1,5})\] {1,60}",
     r"\((?:[A-Za-z_][\w.()]{0,80} )?pid=\d{1,10}(?:, ip=(?P<ray>[\w.:-]{1,60}))?\) ?",
@@ -28,7 +29,7 @@ _WORKER = (
 # Only where most lines begin so: elsewhere they are lists, exit codes, shell jobs.
 _NUMBER = r"\[(?P<bracketed>\d{1,5})\]:? {1,6}|(?P<numbered>\d{1,5}): "
 _TIME = (
-    rf"(?:{_LEVEL}:)?[\[(]?(?P<iso>{_ISO})[\])]?:?(?:jax\.[\w.]{{1,80}}:\d{{1,6}}:)?(?: - |[ ,:|]{{1,3}}|\t|$)",
+    rf"(?:{_LEVEL}:)?[\[(]?(?P<iso>{_ISO})[\])]?:?(?:jax\.[\w.]{{1,80}}:\d{{1,6}}:)?(?: - |[ ,:|]{{1,3}}|\t|$|(?<=\])(?=\[))",
     r"[IWEFD]0000 00:00:(?P<epoch>\d{10}\.\d{1,9}) {1,8}-?\d{1,10} [\w./+-]{1,200}:\d{1,6}\] ",
     r"[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,8}\d{1,10} [\w./+-]{1,200}:\d{1,6}\] ",
     rf"{_MONTH} [ \d]\d \d\d:\d\d:\d\d (?P<syslog>[\w.-]{{1,80}}) [\w./@-]{{1,80}}(?:\[\d{{1,10}}\])?: ",
@@ -50,7 +51,11 @@ _LOGGER = rf"{_LEVEL}:[A-Za-z_][\w.]{{0,60}}:(?! )"
 _START = re.compile("|".join((*_WORKER, *_TIME, _LOGGER)).encode())
 _COUNTED_START = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, _LOGGER)).encode())
 _NEXT = re.compile("|".join((*_WORKER, *_TIME, *_OTHER)).encode())
-_BY_NUMBER = re.compile(_NUMBER.encode())
+_COUNTED_NEXT = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, *_OTHER)).encode())
+# Behind a time, a larger number is a process's.
+_BY_NUMBER = re.compile(
+    rf"{_NUMBER}|{re.sub(r'[(][?]P<[a-z]+>', '(?:', _TIME[0])}(?:\[\d{{1,3}}\]:? |(?P<behind>\d{{1,3}}): )".encode()
+)
 _IN_NAME = re.compile(r"(?:^|-)w-(\d{1,5})(?=$|\.)|(?:worker|host|rank)[-_]?(\d{1,5})$")
 _END_OF_NAME = re.compile(r"-(\d{1,5})$")
 _ISO_PARTS = re.compile(
@@ -65,7 +70,7 @@ ANY_HEADER = re.compile(
     ).encode()
 )
 _TIMES = ("iso", "epoch", "dmesg")
-_NUMBERS = ("marked", "word", "short", "addressed", "bracketed", "numbered")
+_NUMBERS = ("marked", "word", "short", "addressed", "bracketed", "numbered", "mpi")
 
 
 class Header(NamedTuple):
@@ -95,6 +100,7 @@ def read_header(line: bytes, *, counted: bool) -> Header:
     if found is None:
         return NO_HEADER
     worker, form, when, end = None, None, b"", 0
+    after = _COUNTED_NEXT if counted else _NEXT
     for _ in range(_MOST_PARTS):
         end = found.end()
         if kind := found.lastgroup:
@@ -103,7 +109,8 @@ def read_header(line: bytes, *, counted: bool) -> Header:
                 form, when = kind, text
             else:
                 worker = worker or worker_of(text.decode("ascii", "replace"), kind)
-        found = _NEXT.match(line, end)
+                after = _NEXT
+        found = after.match(line, end)
         if found is None or found.end() == end:
             break
     return Header(end, worker, form, when)
@@ -115,21 +122,22 @@ def read_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
     Nothing where the header has no worker in its first three parts: quicker than to read all of it.
     """
     found = (_COUNTED_START if counted else _START).match(line)
+    after = _COUNTED_NEXT if counted else _NEXT
     for _ in range(3):
         if found is None:
             break
         kind = found.lastgroup
         if kind is not None and kind not in _TIMES:
             return found[kind], found.end()
-        found = _NEXT.match(line, found.end())
+        found = after.match(line, found.end())
     return b"", 0
 
 
 def is_counted(lines: list[bytes]) -> bool:
-    """Tell whether most of these lines begin with a number that stands for a worker."""
+    """Tell whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
     filled = [line for line in lines if line.strip()]
     numbered = [found for found in map(_BY_NUMBER.match, filled) if found]
-    bare = [found for found in numbered if found["numbered"]]
+    bare = [found for found in numbered if found["numbered"] or found["behind"]]
     least = 0.8 if bare else 0.5
     return bool(numbered) and len(numbered) >= least * len(filled) and (not bare or len(bare) > 1)
 

@@ -24,6 +24,22 @@ _BATCH = (
     "reduce the batch size: 1024 in total (128 per core) is where to start; go down in multiples of 64 (8 per core)"
 )
 _SHARD = "spread the model over the cores, so that each holds a part of the weights (model parallelism, FSDP)"
+# XLA lays an array out in tiles of 8 rows of 128; a row of two-byte numbers counts half (openxla/xla docs/tiled_layout.md).
+_TILES = "make its last dimension a multiple of 128, and the one before it a multiple of 8 (16 in bfloat16)"
+_BATCH_OF_DEVICE = (
+    "reduce the batch of each device, to a multiple of 8 where it can be, and accumulate gradients over microbatches"
+)
+_REMAT = (
+    "compute activations again in the backward pass: `jax.checkpoint` with a policy such as "
+    "`jax.checkpoint_policies.nothing_saveable`, or `torch_xla.utils.checkpoint`"
+)
+_SHARD_ALL = (
+    "shard weights, gradients and optimizer state over more chips: FSDP, tensor parallelism (`jax.sharding.NamedSharding`, "
+    "`torch_xla.distributed.spmd`)"
+)
+_SEQUENCES = (
+    "use shorter sequences; without a flash or splash attention kernel, attention grows with the square of their length"
+)
 # Up to v3 each core of a chip is a device of its own; later chips show as one (Cloud TPU documentation, system architecture).
 _DEVICE_IS_CORE = frozenset({"v2", "v3"})
 
@@ -59,11 +75,27 @@ def _for_hbm(use: MemoryUse) -> Iterator[str]:
     if use.free is not None:
         yield "drop references to arrays that are no longer needed, and donate inputs: `jax.jit(..., donate_argnums=...)`"
     weights_are_most = bool(use.arguments and use.limit and use.arguments * 2 > use.limit)
+    shard = _SHARD_ALL if use.is_per_device else _SHARD
     if weights_are_most and use.arguments:
-        yield f"weights and other arguments alone take {_said(use.arguments)}, whatever the batch: {_SHARD}"
+        yield f"weights and other arguments alone take {_said(use.arguments)}, whatever the batch: {shard}"
+    yield from (_for_devices if use.is_per_device else _for_whole_batch)(use, weights_are_most=weights_are_most)
+    yield from _about_generations(use)
+
+
+def _for_devices(use: MemoryUse, *, weights_are_most: bool) -> Iterator[str]:
+    """Say what helps programs of JAX and PyTorch, large language models above all."""
+    yield _BATCH_OF_DEVICE
+    yield _REMAT
+    if not weights_are_most:
+        yield _SHARD_ALL
+    yield _SEQUENCES
+    yield from _about_float32(use)
+
+
+def _for_whole_batch(use: MemoryUse, *, weights_are_most: bool) -> Iterator[str]:
+    """Say what the guides say, which are about TensorFlow."""
     yield _BATCH
-    if not use.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in use.allocations):
-        yield "keep activations and gradients in bfloat16 instead of float32: they take half"
+    yield from _about_float32(use)
     yield (
         "compute activations again instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
         "or `tf.recompute_grad`"
@@ -71,7 +103,11 @@ def _for_hbm(use: MemoryUse) -> Iterator[str]:
     if not weights_are_most:
         yield _SHARD
     yield "if it does not fit even with a batch of 64, use fewer or smaller layers"
-    yield from _about_generations(use)
+
+
+def _about_float32(use: MemoryUse) -> Iterator[str]:
+    if not use.allocations or any((allocation.shape or "f32").startswith("f32") for allocation in use.allocations):
+        yield "keep activations and gradients in bfloat16 instead of float32: they take half"
 
 
 def _about_padding(use: MemoryUse) -> Iterator[str]:
@@ -88,17 +124,23 @@ def _about_padding(use: MemoryUse) -> Iterator[str]:
     times = f"{float(expansion):.1f}".removesuffix(".0")
     plain = worst.unpadded if worst.unpadded is not None else worst.size - padding
     sum_of_all = f" (padding takes {_said(total)} in all)" if total > padding else ""
-    yield f"{name} is padded {times}x: {_said(worst.size)} for {_said(plain)}{sum_of_all}; {_SHAPES}"
+    shapes = _TILES if use.is_per_device else _SHAPES
+    yield f"{name} is padded {times}x: {_said(worst.size)} for {_said(plain)}{sum_of_all}; {shapes}"
 
 
 def _about_largest(use: MemoryUse) -> Iterator[str]:
-    """Point at a tensor that alone takes more than half: it is rarely meant to be there whole."""
+    """Point at a tensor that alone takes more than half, as it is rarely meant to be whole, or whose operator is known."""
     largest = max(use.allocations, key=lambda allocation: allocation.size, default=None)
-    if largest is None or not use.limit or largest.size * 2 <= use.limit:
+    if largest is None:
         return
-    name = f"`{largest.shape}`" if largest.shape else "one tensor"
     whence = f" of `{largest.operator}`" if largest.operator else ""
-    yield f"{name}{whence} alone takes {_said(largest.size)}: shard it, or see whether it must exist whole on one core"
+    whence += f" at `{largest.source}`" if largest.source else ""
+    if use.limit and largest.size * 2 > use.limit:
+        name = f"`{largest.shape}`" if largest.shape else "one tensor"
+        yield f"{name}{whence} alone takes {_said(largest.size)}: shard it, or see whether it must exist whole on one core"
+    elif use.is_per_device and whence:
+        name = f"`{largest.shape}`" if largest.shape else "a tensor"
+        yield f"the largest allocation is {_said(largest.size)}, {name}{whence}: begin there"
 
 
 def _amount(use: MemoryUse, who: str) -> Iterator[str]:
@@ -150,10 +192,10 @@ def _padding(allocation: Allocation) -> int:
 
 
 def _said(size: int) -> str:
-    """Return a size in the unit that keeps the number short, with at most one decimal."""
+    """Return a size in the unit that keeps the number short, with two decimals as XLA writes them."""
     amount, unit = Fraction(size), "bytes"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
             break
         amount, unit = amount / 1024, larger
-    return f"{float(amount):.1f}".removesuffix(".0") + f" {unit}"
+    return f"{float(amount):.2f}".rstrip("0").rstrip(".") + f" {unit}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tpuctl.diagnosis.memory_advice import advice
@@ -26,7 +26,7 @@ class Allocation:
     """One of the largest allocations. Sizes are in bytes.
 
     `padding` is what the hardware's layout adds to the tensor, and `expansion` the factor by which that made it larger, where
-    the log says so.
+    the log says so. `source` is the line of the program that made it, as `FILE:LINE`.
     """
 
     size: int
@@ -36,6 +36,7 @@ class Allocation:
     unpadded: int | None = None
     padding: int | None = None
     expansion: Fraction | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class MemoryUse:
     """How much of a memory was asked for. Sizes are in bytes, and are missing where the log does not tell.
 
     `space` is `hbm`, the memory of a core, `vmem`, a small scratch memory inside it, or `smem`. `free` is what was still free
-    when a running program asked for `used` more; `unbroken` is the largest piece of that.
+    when a running program asked for `used` more; `unbroken` is the largest piece of that. `is_per_device`: HBM is used
+    up in a program that seems to be of JAX or PyTorch, which count a batch for each device; TensorFlow counts the whole batch.
     """
 
     space: str
@@ -55,6 +57,7 @@ class MemoryUse:
     allocations: tuple[Allocation, ...] = ()
     free: int | None = None
     unbroken: int | None = None
+    is_per_device: bool = False
 
 
 def read_memory(text: str) -> MemoryUse | None:
@@ -66,7 +69,7 @@ def read_memory(text: str) -> MemoryUse | None:
     """
     for read in (_of_compilation, _of_scope, _of_allocator, _of_both_cores):
         if use := read(text):
-            return use
+            return replace(use, is_per_device=use.space == "hbm" and _is_per_device(text))
     return None
 
 
@@ -77,6 +80,13 @@ def parse_size(text: str) -> int | None:
         return None
     factor: int = 1024 ** _UNITS[found[2]]
     return round(Fraction(found[1].replace(",", ".")) * factor)
+
+
+def _is_per_device(text: str) -> bool:
+    """Tell JAX's and PyTorch's messages from TensorFlow's, whose operators have a type and whose older form is `used:`."""
+    if re.search(r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE):
+        return True
+    return not re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
 
 
 def _of_compilation(text: str) -> MemoryUse | None:
@@ -181,6 +191,7 @@ def _allocation(size: str, block: str) -> Allocation | None:
     )
     shape = re.search(r"\bShape:\s{1,80}(\w{1,16}\[[\d,\s<=]{0,200}\])", block)
     operator = re.search(r'\bOperator:[^\n]{0,600}?\bop_name="([^"\n]{1,300})', block)
+    source = re.search(r'\bsource_file="([^"\n]{1,300})"\s{1,9}source_line=(\d{1,9})', block)
     label = re.search(r"\bXLA\s{1,9}label:\s{1,80}([^\n=]{1,200})", block)
     return Allocation(
         in_bytes,
@@ -190,6 +201,7 @@ def _allocation(size: str, block: str) -> Allocation | None:
         _size(rf"\bUnpadded{_GAP}size:{_GAP}{_SIZE}", block),
         parse_size(padding[1]) if padding else None,
         Fraction(padding[2]) if padding and padding[2] else None,
+        f"{source[1]}:{source[2]}" if source else None,
     )
 
 

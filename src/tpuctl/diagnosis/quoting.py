@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpuctl.diagnosis.lines import read_header
+from tpuctl.diagnosis.mentions import is_listed_below, is_mentioned, tells_failure
 
 _OPENING, _CLOSING = "\"'`\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb", "\"'`\u201d\u2019\u00bb"
 # Before the message, on its line: somebody speaks of it.
@@ -26,8 +27,8 @@ _CUE = re.compile(
 )
 _TOLD = re.compile(
     r"^\s*(?:[-*•] |\d{1,3}[.)] |[0-9a-f]{7,40} |\(#\d+\) )?(?:\w{1,20}(?:\([\w./-]{1,40}\))?!?: )?(?:fix|fixed|fixes|handle|"
-    r"handled|retry|add|added|adds|avoid|improve|improved|document|documented|explain|explains|ignore|treat|detect|detects|"
-    r"catch|suppress|classify|recognise|recognize|rename|revert|merge|bump|clarify|mention|resolve|resolved|todo|note)\b",
+    r"handled|retry(?! ?\d|:)|add|added|adds|avoid|improve|improved|document|documented|explain|explains|ignore|treat|detect|"
+    r"detects|catch|suppress|classify|recognise|recognize|rename|revert|merge|bump|clarify|mention|resolve|resolved|todo|note)\b",
     re.IGNORECASE,
 )
 # Right after the message: it is explained.
@@ -66,7 +67,7 @@ _CALLS = (
     "jax expect it describe console System import from await tpuctl export call unittest mock in not and or QCHECK CHECK"
 )
 _CODE = re.compile(
-    rf"^\s*(?:[+>] ?\s*)?(?:async )?(?:{'|'.join(_CALLS.split())}|#define|EXPECT_\w{{1,30}}|ASSERT_\w{{1,30}})\b"
+    rf"^\s*(?:[+>] ?\s*)?(?:async )?(?:{'|'.join(_CALLS.split())}|#define|EXPECT_\w{{1,30}}|ASSERT_\w{{1,30}})\b(?!-\w)"
 )
 _PROMPT = re.compile(
     r"^\s*(?:\([\w.-]{1,40}\) ?)?(?:[\w.-]{1,40}@[\w.-]{1,60}[: ][^$#%]{0,100})?[$%#] |^(?:>>>|\.\.\.|In \[\d{1,5}\]:) "
@@ -128,7 +129,7 @@ def is_quoted(line: str, start: int, end: int, around: Surroundings, *, has_head
     worker hardly quotes, but for prose that speaks of a message.
     """
     before, after = line[:start], line[end:]
-    if _is_told(before, after):
+    if _is_told(before, after) or is_mentioned(before, line[start:end], after):
         return True
     if has_header:
         return False
@@ -137,6 +138,7 @@ def is_quoted(line: str, start: int, end: int, around: Surroundings, *, has_head
         or _is_source(line, before, around)
         or _is_found_or_tested(line, around)
         or _is_introduced(around)
+        or is_listed_below(line, around.before)
         or _is_explained_below(line, around.after)
     )
 
@@ -212,7 +214,12 @@ def _is_source(line: str, before: str, around: Surroundings) -> bool:
     is_open = before.count('"') % 2 == 1 or before.count("'") % 2 == 1 or before.count("`") % 2 == 1
     if is_open and (_CODE.match(line) or _PROMPT.match(line)):
         return True
-    if _ASSIGNED.match(line) and re.search(r"[\"')\]},;]\s*$", line):
+    assigned = _ASSIGNED.match(line)
+    if (
+        assigned
+        and not tells_failure(assigned[0].split("=")[0].split(":")[0].strip())
+        and re.search(r"[\"')\]},;]\s*$", line)
+    ):
         return True
     if _LITERAL.match(line) and (line[:1] in " \t" or line.rstrip()[-1:] not in "\"'") and '": "' not in line:
         return True
