@@ -40,7 +40,7 @@ _PARTS = 30
 _UNBOUNDED = re.compile(r"\{\d{0,9},\}|[*+]")
 
 
-def test_ids_are_a_contract():
+def test_ids_are_a_contract() -> None:
     """None is there twice, and none that was promised is missing."""
     ids = [message.id for message in messages()]
     assert sorted(ids) == sorted(set(ids))
@@ -63,19 +63,19 @@ def unbounded(pattern: str) -> list[str]:
         (r"[^]*]y\[+", ["+"]),
     ],
 )
-def test_unbounded_quantifiers_are_found(pattern, found):
+def test_unbounded_quantifiers_are_found(pattern: str, found: list[str]) -> None:
     """The check itself: escapes and sets do not count."""
     assert unbounded(pattern) == found
 
 
-def test_no_pattern_can_run_for_long():
+def test_no_pattern_can_run_for_long() -> None:
     """Whatever a hostile log holds: at most one quantifier without a limit, and none where logs are searched."""
     found = {message.id: unbounded(message.match) for message in messages()}
     allowed = {message.id: 0 if message.anchors else 1 for message in messages()}
     assert [id_ for id_, quantifiers in found.items() if len(quantifiers) > allowed[id_]] == []
 
 
-def test_what_a_message_refers_to_exists():
+def test_what_a_message_refers_to_exists() -> None:
     """Its causes, what it ends, and the latest of its facts."""
     ids = {message.id for message in messages()}
     referred = {message.id: message.explained_by | message.ends for message in messages()}
@@ -85,7 +85,7 @@ def test_what_a_message_refers_to_exists():
     assert [message.id for message in messages() if message.ends and message.role is not Role.RECOVERY] == []
 
 
-def test_placeholders_can_be_filled():
+def test_placeholders_can_be_filled() -> None:
     """By the facts that the pattern names, or by what the caller knows."""
     said = {message.id: " ".join((message.meaning, *message.remedy)) for message in messages()}
     unknown = {
@@ -95,7 +95,7 @@ def test_placeholders_can_be_filled():
     assert {id_: names for id_, names in unknown.items() if names} == {}
 
 
-def test_sentences_are_written_alike():
+def test_sentences_are_written_alike() -> None:
     """No full stop, paired backticks, something to do next, and a source."""
     sentences = [(message.id, said) for message in messages() for said in (message.meaning, *message.remedy)]
     assert [(id_, said) for id_, said in sentences if said != said.strip() or said.endswith(".")] == []
@@ -103,20 +103,20 @@ def test_sentences_are_written_alike():
     assert [message.id for message in messages() if not message.remedy or not message.source] == []
 
 
-def test_anchors_are_long_enough():
+def test_anchors_are_long_enough() -> None:
     """A short one is in every line of every log."""
     anchors = [anchor for message in messages() for anchor in message.anchors]
     assert [anchor for anchor in anchors if len(_squeezed(anchor)) < 8] == []
 
 
-def test_every_message_of_a_training_log_is_looked_for():
+def test_every_message_of_a_training_log_is_looked_for() -> None:
     """Without an anchor it is never met."""
     in_logs = [message for message in messages() if message.where is Where.TRAINING_LOG and message.by is By.TEXT]
     assert [message.id for message in in_logs if not message.anchors] == []
 
 
 @pytest.mark.parametrize("remainder", range(_PARTS))
-def test_whatever_matches_holds_an_anchor(remainder):
+def test_whatever_matches_holds_an_anchor(remainder: int) -> None:
     """Otherwise the search for anchors would pass over a text that is known. Texts are made from the patterns."""
     some = [message for message in messages() if message.anchors][remainder::_PARTS]
     texts = [st.from_regex(re.compile(message.match, re.ASCII), alphabet=_ASCII) for message in some]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -51,12 +51,12 @@ _EXAMPLES = yaml.load(Path(__file__).with_name("messages_of_programs.yaml").read
 
 
 @pytest.mark.parametrize("example", _EXAMPLES, ids=lambda example: example["id"])
-def test_a_message_is_known_with_its_facts(example):
+def test_a_message_is_known_with_its_facts(example: dict[str, Any]) -> None:
     """The first entry that matches is the right one, whatever follows or surrounds the message."""
     assert _known(example["text"]) == Known(example["id"], example.get("facts", {}))
 
 
-def test_every_message_has_an_example():
+def test_every_message_has_an_example() -> None:
     """A pattern that was never tried on a text is a guess."""
     assert {example["id"] for example in _EXAMPLES} == {message.id for message in _in_order()}
 
@@ -96,12 +96,12 @@ def test_every_message_has_an_example():
         "Permission denied (publickey).",
     ],
 )
-def test_what_only_looks_like_it_is_not_known(text):
+def test_what_only_looks_like_it_is_not_known(text: str) -> None:
     """Logs that go well speak of the same things."""
     assert _known(text) is None
 
 
-def test_a_real_failure_to_use_the_tpu_is_not_taken_for_the_harmless_note_of_other_backends():
+def test_a_real_failure_to_use_the_tpu_is_not_taken_for_the_harmless_note_of_other_backends() -> None:
     """JAX writes the same words when it merely tries what is there, and when it fails."""
     failed = "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no such file"
     harmless = by_id("jax-other-backend")

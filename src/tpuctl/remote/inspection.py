@@ -170,7 +170,9 @@ def parse(output: str, *, probe: str | None, timeout: timedelta) -> Report | Non
 
 def last_line(output: str) -> str:
     """Return the last line that says something, without what a terminal would obey, and not too long."""
-    lines = ("".join(char if char.isprintable() else " " for char in line).strip() for line in output[-_READ:].splitlines())
+    lines = (
+        "".join(char if char.isprintable() else " " for char in line).strip() for line in output[-_READ:].splitlines()
+    )
     said = [line for line in lines if line and not line.startswith("tpuctl-")]
     return said[-1][-_LONGEST_LINE:] if said else ""
 
