@@ -33,10 +33,16 @@ _PARTS = {
     "reading closely what may be known": ("passages.py", "windows.py", "judging.py", "quoting.py", "tallies.py"),
     "lines that look like an error": ("suspects.py",),
 }
-_SPEED_TEXT = f"""CPU time, the best of {_RUNS} runs; 1 MB is a million bytes. Aimed at: {_AIM:g} MB/s on ordinary logs,
-{_AIM_REPEATS:g} on a log of nothing but repeats. *Literals alone* is the search for every literal in the same text without
-anything else, in the same run: absolute figures depend on the machine, and on what else it does."""
-_PROFILE_TEXT = """Shares of the time, as Python's profiler sees it."""
+_SPEED_TEXT = f"""The reader of `tpuctl explain` on logs made for the purpose, {_SIZE / 1e6:g} MB each. CPU time, the best
+of {_RUNS} runs; 1 MB is a million bytes. Aimed at: {_AIM:g} MB/s on ordinary logs, {_AIM_REPEATS:g} on a log of nothing
+but repeats. *Literals alone* is the search for every literal of every message in the same text, and nothing else, in the
+same run. The ratio is what to compare: absolute figures depend on the machine and on what else it does. Above 1 the reader
+is quicker: it searches only for literals whose words are there, and not again in lines that differ from earlier ones in
+nothing but numbers. The figures are no promise, neither for logs that mix these kinds nor for the whole command, which
+also starts Python and opens the file."""
+_PROFILE_TEXT = (
+    """Shares of the reader's time, as Python's profiler sees it: small calls look dearer there than they are."""
+)
 _MEMORY_TEXT = f"""The most that a process of its own held while it read {_LARGE / 1e9:g} GB, Python and all messages included.
 Aimed at: {_AIM_MEMORY:g} MiB."""
 
@@ -97,7 +103,7 @@ def _profile() -> Table:
         name: _shares(log(name, _SIZE)) for name in ("JAX", "JAX, 8 workers at once", "no two lines alike", _REPEATS)
     }
     rows = [(part, *(f"{share[part]:.0%}" for share in shares.values())) for part in (*_PARTS, "the rest")]
-    return Table("Where the time goes", _PROFILE_TEXT, ("part", *shares), rows)
+    return Table("Where the time goes in reading logs", _PROFILE_TEXT, ("part", *shares), rows)
 
 
 def _shares(data: bytes) -> dict[str, float]:
@@ -128,4 +134,4 @@ def _memory() -> Table:
         said = subprocess.run(argv, capture_output=True, check=True, cwd=Path(__file__).parents[1]).stdout
         found = json.loads(said)
         rows.append((name, f"{found['memory']:.0f} MiB", f"{found['before']:.0f} MiB", f"{found['seconds']:.0f} s"))
-    return Table("Memory", _MEMORY_TEXT, ("log", "at most", "before the log", "CPU time"), rows)
+    return Table("Memory in reading logs", _MEMORY_TEXT, ("log", "at most", "before the log", "CPU time"), rows)

@@ -22,12 +22,10 @@ _NO_LETTERS_OR_ENDS = _NO_LETTERS.replace(b"\n", b"")
 # Stands between parts of a text that do not belong together.
 BREAK = b"\n\x1e\n"
 _NO_LETTERS_OR_BREAKS = _NO_LETTERS.replace(b"\x1e", b"")
-_WORDS = bytes(code if code in _LETTERS else ord(" ") for code in _LOWER)
+_WORDS = bytes(code if code in (*_LETTERS, ord("\n")) else ord(" ") for code in _LOWER)
 _WHITE = b" \t\r\n\f\v"
 # An anchor of fewer letters says too little without its digits and signs.
 _FEWEST_LETTERS = 8
-# A word that a terminal cuts in two is not longer than twice this.
-_CUT = 24
 
 
 def letters(text: bytes) -> bytes:
@@ -46,29 +44,38 @@ def squeezed(text: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Literal:
+    """What is searched for: letters; and what must be among the words of a text for it to hold them.
+
+    `inner` are words that are whole whatever stands before and after, `edges` the ends of words, and of a lone word its middle.
+    """
+
+    letters: bytes
+    inner: frozenset[bytes]
+    edges: frozenset[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Anchors:
     """The literals to search for, and the messages of each, by their place in the order of all messages.
 
-    `worded` are the literals with words that are whole whatever stands before and after, `others` those with the pieces of
-    words in them. `exact` need their digits or signs: they are looked for in `squeezed` text.
+    `exact` need their digits or signs: they are looked for in `squeezed` text.
     """
 
-    worded: Sequence[tuple[bytes, frozenset[bytes]]]
-    others: Sequence[tuple[bytes, tuple[bytes, ...]]]
+    loose: Sequence[Literal]
     exact: Sequence[bytes]
     owners: Mapping[bytes, frozenset[int]]
-    longest: int
 
     def found(self, text: bytes) -> tuple[list[bytes], bytes]:
         """Return the literals in a text, of which `BREAK` divides parts that do not belong together; and its letters."""
         flat = text.translate(_LOWER, _NO_LETTERS_OR_BREAKS)
         words = _words(text)
         all_words = b" ".join([b"", *words, b""])
-        hits = [anchor for anchor, needed in self.worded if needed <= words and anchor in flat]
-        for anchor, pieces in self.others:
-            if pieces[0] in all_words and pieces[-1] in all_words and anchor in flat:
-                hits.append(anchor)
-        return hits, flat
+        return [
+            literal.letters
+            for literal in self.loose
+            if literal.inner <= words and all(edge in all_words for edge in literal.edges) and literal.letters in flat
+        ], flat
 
     def found_exactly(self, text: bytes) -> list[bytes]:
         """Return the literals that a squeezed text holds."""
@@ -78,39 +85,41 @@ class Anchors:
 def gather(messages: Sequence[Message]) -> Anchors:
     """Return the literals of messages; those without any are left out."""
     owners: dict[bytes, set[int]] = {}
-    needed: dict[bytes, frozenset[bytes]] = {}
-    pieces: dict[bytes, tuple[bytes, ...]] = {}
+    literals: dict[bytes, Literal] = {}
     exact: set[bytes] = set()
     for index, message in enumerate(messages):
         for anchor in message.anchors:
-            raw = anchor.encode()
-            found = letters(raw)
+            literal = _literal(anchor.encode())
+            found = literal.letters
             if len(found) < _FEWEST_LETTERS:
-                found = squeezed(raw)
+                found = squeezed(anchor.encode())
                 exact.add(found)
+            elif same := literals.get(found):
+                literals[found] = Literal(found, same.inner & literal.inner, same.edges & literal.edges)
+            else:
+                literals[found] = literal
             if found:
                 owners.setdefault(found, set()).add(index)
-                # The first and the last word may be a part of a longer one.
-                words = raw.translate(_WORDS).split()
-                inner = frozenset(words[1:-1])
-                needed[found] = needed.get(found, inner) & inner
-                pieces[found] = (words[0] + b" ", b" " + words[1]) if len(words) == 2 else (max(words, key=len),)
-    loose = _without_longer(owners.keys() - exact, owners)
     return Anchors(
-        worded=[(anchor, needed[anchor]) for anchor in sorted(loose) if needed[anchor]],
-        others=[(anchor, pieces[anchor]) for anchor in sorted(loose) if not needed[anchor]],
+        loose=[literals[found] for found in _without_longer(literals, owners)],
         exact=sorted(exact - {b""}),
         owners={anchor: frozenset(those) for anchor, those in owners.items()},
-        longest=max(map(len, owners), default=0),
     )
+
+
+def _literal(anchor: bytes) -> Literal:
+    words = anchor.translate(_WORDS).split()
+    # The first and the last word may be a part of a longer one.
+    edges = (words[0] + b" ", b" " + words[-1]) if len(words) > 1 else words
+    return Literal(letters(anchor), frozenset(words[1:-1]), frozenset(edges))
 
 
 def _words(text: bytes) -> set[bytes]:
     """Return the words of a text, those that the end of a line cuts in two whole as well."""
-    words = set(text.translate(_WORDS).split())
-    lines = text.split(b"\n")
-    ends = [before[-_CUT:] + after[:_CUT] for before, after in pairwise(lines)]
-    return words.union(b"\n".join(ends).translate(_WORDS).split())
+    text = text.translate(_WORDS)
+    lines = [line.strip(b" ") for line in text.split(b"\n")]
+    ends = {before.rpartition(b" ")[2] + after.partition(b" ")[0] for before, after in pairwise(lines)}
+    return ends.union(text.split())
 
 
 def _without_longer(anchors: Iterable[bytes], owners: dict[bytes, set[int]]) -> list[bytes]:

@@ -35,20 +35,23 @@ class Novelty:
         """Return one that goes on independently."""
         return Novelty(set(self._empty), self._rest)
 
-    def of(self, lines: Sequence[bytes]) -> Novel:
-        """Return what is new in lines of letters. Round each new pair two more lines belong to it: an anchor may span more."""
+    def of(self, count: int, read: Callable[[], Sequence[bytes]]) -> Novel:
+        """Return what is new in so many lines, whose letters `read` returns.
+
+        Round each new pair two more lines belong to it: an anchor may span more.
+        """
         if self._rest:
             self._rest -= 1
-            return Novel([(0, len(lines))], [()])
-        pairs = list(map(hash, pairwise(lines)))
+            return Novel([(0, count)], [()])
+        pairs = list(map(hash, pairwise(read())))
         empty = self._empty
         is_new = [pair not in empty for pair in pairs]
-        count = sum(is_new)
-        if not count:
+        how_many = sum(is_new)
+        if not how_many:
             return Novel((), ())
-        if count > _MOSTLY * len(pairs):
-            self._rest = _REST if len(empty) > _MOST // 2 else 0
-            return Novel([(0, len(lines))], [pairs])
+        if how_many > _MOSTLY * len(pairs):
+            self._rest = _REST if len(empty) > _MOST // 6 else 0
+            return Novel([(0, count)], [pairs])
         parts: list[tuple[int, int]] = []
         held: list[Sequence[int]] = []
         for start, end in _runs(compress(range(len(pairs)), is_new)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tpuctl.diagnosis.anchors import squeezed
@@ -68,19 +69,15 @@ class Passage:
         return row_of(self.lines, index, counted=self.counted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Hit:
-    """A literal begins in a line of the stream; `owners` have it."""
-
-    at: int
-    owners: frozenset[int]
+# The line of the stream in which a literal begins, and the messages that have it.
+_Hit = tuple[int, frozenset[int]]
 
 
 def passages(
     stream: Stream, lines: Lines, anchors: Anchors, wanted: frozenset[bytes], *, counted: bool
 ) -> list[Passage]:
     """Return the passages of a stream that hold any of the wanted literals."""
-    hits = sorted(_hits(stream, lines, anchors, wanted), key=lambda hit: hit.at)
+    hits = sorted(_hits(stream, lines, anchors, wanted), key=itemgetter(0))
     return [Passage(stream, lines, counted, *span) for span in (_spans(hits, stream, lines) if hits else ())]
 
 
@@ -98,8 +95,10 @@ def _places(by_line: Sequence[bytes], anchors: Anchors, wanted: frozenset[bytes]
         at = flat.find(anchor)
         if at >= 0 and not starts:
             starts = [0, *accumulate(map(len, by_line))]
+        line, owners = 0, anchors.owners[anchor]
         while at >= 0:
-            yield _Hit(bisect_right(starts, at) - 1, anchors.owners[anchor])
+            line = bisect_right(starts, at, line)
+            yield line - 1, owners
             at = flat.find(anchor, at + 1)
 
 
@@ -109,21 +108,22 @@ def _spans(hits: Sequence[_Hit], stream: Stream, lines: Lines) -> list[tuple[int
     most = len(stream.indices)
     # Where each line ends, in bytes.
     ends = list(accumulate(len(lines.texts[index]) + 1 for index in stream.indices))
-    done = -1
-    for hit in hits:
-        at = min(hit.at, most - 1)
-        is_inside = bool(spans) and at < spans[-1][1]
-        if is_inside and at == done and hit.owners <= spans[-1][2]:
-            continue
-        done = at
-        last = min(most, at + _AFTER[1], max(at, bisect_right(ends, ends[at] + _AFTER[0])) + 1)
-        if is_inside:
-            spans[-1] = (spans[-1][0], last, spans[-1][2] | hit.owners)
-            continue
-        before = ends[at - 1] if at else 0
-        first = max(0, at - _BEFORE[1], min(at, bisect_right(ends, before - _BEFORE[0])))
-        if spans and first < spans[-1][1]:
-            spans[-1] = (spans[-1][0], last, spans[-1][2] | hit.owners)
-        else:
-            spans.append((first, last, hit.owners))
+    first, last, done = 0, 0, -1
+    owners: frozenset[int] = frozenset()
+    for line, those in hits:
+        at = min(line, most - 1)
+        if at != done:
+            if at >= last:
+                before = ends[at - 1] if at else 0
+                start = max(0, at - _BEFORE[1], min(at, bisect_right(ends, before - _BEFORE[0])))
+                if start >= last:
+                    if owners:
+                        spans.append((first, last, owners))
+                    first, owners = start, frozenset()
+            last = min(most, at + _AFTER[1], bisect_right(ends, ends[at] + _AFTER[0], at) + 1)
+            done = at
+        if not those <= owners:
+            owners |= those
+    if owners:
+        spans.append((first, last, owners))
     return spans

@@ -20,6 +20,7 @@ _MORE = frozenset({"exc_info", "exc_text", "stack_trace", "stacktrace", "excepti
 _TIMES = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
 _ANY_MESSAGE = frozenset(_MESSAGES)
 _PAYLOADS = frozenset({"jsonPayload", "json", "fields", "record", "protoPayload"})
+_PAYLOADS_IN_ORDER = sorted(_PAYLOADS)
 _WORKERS = ("worker_id", "worker", "rank", "process_index", "host_id")
 _NAMES = (
     "compute.googleapis.com/resource_name",
@@ -53,9 +54,9 @@ class Records:
     def read(self, lines: Lines) -> Lines:
         """Return the lines of the messages. A record over many lines that is not complete is kept for the next call."""
         block = b"\n".join(lines.texts)
-        if self._open.texts or b"{\n" in block or block.endswith(b"{"):
+        if self._open.texts or (b"{" in block and (b"{\n" in block or block.endswith(b"{"))):
             lines = self._spread(lines)
-        return _by_line(lines) if b'{"' in block or b'{ "' in block else lines
+        return _by_line(lines) if b"{" in block and (b'{"' in block or b'{ "' in block) else lines
 
     def _spread(self, lines: Lines) -> Lines:
         """Return the lines with those records replaced that span several of them."""
@@ -90,29 +91,43 @@ class Records:
 def _by_line(lines: Lines) -> Lines:
     """Return the lines with those replaced that are a record each, maybe behind a header, or several in brackets."""
     found = Lines()
-    for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
-        if (
-            not text.rstrip().endswith(_ENDS)
-            or (start := text.find(b"{")) < 0
-            or start > _LONGEST_HEADER
-            or origin is not None
-        ):
-            found.add(text, number, origin)
-            continue
-        bracket = text[start - 1 : start] == b"["
-        start -= bracket
-        header = read_header(text, counted=True) if start else NO_HEADER
-        records = _parsed(text[start:]) if start == header.end or not text[:start].strip() else []
-        said = [(record, message) for record in records if (message := _message(record)) is not None]
-        if not said:
-            found.add(text, number, origin)
-        for record, message in said:
+    at_once = _all_parsed(lines)
+    for index, (text, number, origin) in enumerate(zip(lines.texts, lines.numbers, lines.origins, strict=True)):
+        header, records = (NO_HEADER, at_once[index : index + 1]) if at_once else _records_in(text, origin)
+        is_record = False
+        for record in records:
+            message = _message(record)
+            if message is None:
+                continue
+            is_record = True
             known = Origin(_worker(record) or header.worker, functools.partial(_time_of, record, header))
             if "\n" in message or "\r" in message:
                 found.extend(_lines_of(message, number, known))
             else:
                 found.add(message.encode("utf-8", "replace"), number, known)
+        if not is_record:
+            found.add(text, number, origin)
     return found
+
+
+def _all_parsed(lines: Lines) -> list[Mapping[str, Any]]:
+    """Return the records where each line is one and nothing else: they are quicker parsed at once. Else nothing."""
+    if lines.origins.count(None) < len(lines) or not all(text.startswith(b"{") for text in lines.texts):
+        return []
+    records = _parsed(b"[" + b",\n".join(lines.texts) + b"]")
+    return records if len(records) == len(lines) else []
+
+
+def _records_in(text: bytes, origin: Origin | None) -> tuple[Header, list[Mapping[str, Any]]]:
+    """Return the records that a line holds, and the header before them."""
+    if origin is not None or not text.rstrip().endswith(_ENDS):
+        return NO_HEADER, []
+    start = text.find(b"{")
+    if not 0 <= start <= _LONGEST_HEADER:
+        return NO_HEADER, []
+    start -= text[start - 1 : start] == b"["
+    header = read_header(text, counted=True) if start else NO_HEADER
+    return header, _parsed(text[start:]) if start == header.end or not text[:start].strip() else []
 
 
 def _lines_of(said: str, number: int, origin: Origin) -> Lines:
@@ -140,23 +155,30 @@ def _message(record: Mapping[str, Any]) -> str | None:
     more: list[str] = []
     for holder in _holders(record):
         if said is None and not _ANY_MESSAGE.isdisjoint(holder):
-            said = next((value for key in _MESSAGES if isinstance(value := holder.get(key), str) and value), None)
-        if _MORE.isdisjoint(holder):
-            continue
-        more.extend(value for key in _MORE & holder.keys() if isinstance(value := holder[key], str) and value)
+            said = _first_text(holder)
+        if not _MORE.isdisjoint(holder):
+            more.extend(value for key in _MORE & holder.keys() if isinstance(value := holder[key], str) and value)
+    if not more:
+        return said
     more = sorted(text for text in more if said is None or text not in said)
-    return "\n".join([*([said] if said else []), *more]) if said or more else None
+    return "\n".join([*([said] if said else []), *more])
+
+
+def _first_text(holder: Mapping[str, Any]) -> str | None:
+    for key in _MESSAGES:
+        value = holder.get(key)
+        if isinstance(value, str) and value:
+            return value
+    return None
 
 
 def _holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if _PAYLOADS.isdisjoint(record):
         return [record]
-    status = _inside(record, "protoPayload", "status")
-    return [
-        record,
-        *(record[key] for key in sorted(_PAYLOADS & record.keys()) if isinstance(record[key], dict)),
-        status,
-    ]
+    found = [record, *[said for key in _PAYLOADS_IN_ORDER if isinstance(said := record.get(key), dict)]]
+    if "protoPayload" in record:
+        found.append(_inside(record, "protoPayload", "status"))
+    return found
 
 
 def _time_of(record: Mapping[str, Any], header: Header) -> datetime | None:

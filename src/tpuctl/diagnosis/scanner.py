@@ -103,7 +103,7 @@ class Scanner:
         for stream in streams.each:
             before = self._ends.pop(stream.worker, b"")
             # The first line is what came before.
-            novel = self._novelty.of([letters(before), *stream.by_line])
+            novel = self._novelty.of(len(stream.texts) + 1, partial(_letters_by_line, before, stream))
             found.append((stream, novel))
             start = b""
             if novel.parts and novel.parts[0][0] == 0:
@@ -115,8 +115,9 @@ class Scanner:
         if streams.each:
             self._last_worker = max(streams.each, key=lambda stream: stream.indices[-1]).worker
         hits, text = self.anchors.found(BREAK.join(filter(None, texts)))
+        is_one = sum(len(novel.parts) for _, novel in found) == 1
         for stream, novel in found:
-            self._novelty.remember(novel, partial(_letters_of, stream), hits)
+            self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
         self._suspect(lines, text, streams)
         return frozenset([*hits, *self._exact(lines)])
 
@@ -175,6 +176,10 @@ class Scanner:
             place=lambda: row.place(column, worker=worker),
             following=lambda: window.following(found, passage.rows_behind()),
         )
+
+
+def _letters_by_line(before: bytes, stream: Stream) -> list[bytes]:
+    return [letters(before), *stream.by_line]
 
 
 def _letters_of(stream: Stream, part: tuple[int, int]) -> bytes:

@@ -68,9 +68,10 @@ class Tally:
             half.facts = {name: text for name, text in found.groupdict().items() if text}
             if self.message.detail is not None:
                 half.following = following()
-        elif self.message.latest:
-            groups = found.groupdict()
-            half.facts.update({name: groups[name] for name in self.message.latest if groups.get(name)})
+        else:
+            for name in self.message.latest:
+                if text := found[name]:
+                    half.facts[name] = text
         if worker is not None and worker not in half.workers and len(half.workers) < _MOST_WORKERS:
             half.workers[worker] = place()
 

@@ -130,7 +130,7 @@ class Window:
             for match in _matches(pattern, wrapped.text):
                 if not wrapped.crosses(*match.span()):
                     continue
-                found = Found(match, wrapped.at(match.start()), wrapped.at(match.end() - 1))
+                found = wrapped.found(match)
                 start = spaced.starts[found.start[0]] + found.start[1]
                 end = spaced.starts[found.end[0]] + found.end[1] + 1
                 if taken.find(1, start, end) < 0:
@@ -140,7 +140,7 @@ class Window:
             start, end = match.span()
             if end > start and taken.find(1, start, end) < 0:
                 taken[start:end] = b"\1" * (end - start)
-                yield Found(match, spaced.at(start), spaced.at(end - 1))
+                yield spaced.found(match)
 
     def following(self, found: Found, behind: Sequence[Row]) -> str:
         """Return the text from the start of a match on, with line ends but those in the middle of words."""
@@ -161,9 +161,11 @@ class _Joined:
     starts: list[int]
     seams: list[int]
 
-    def at(self, offset: int) -> tuple[int, int]:
-        row = bisect_right(self.starts, offset) - 1
-        return row, offset - self.starts[row]
+    def found(self, match: re.Match[str]) -> Found:
+        starts, (start, end) = self.starts, match.span()
+        first = bisect_right(starts, start) - 1
+        last = bisect_right(starts, end - 1, first) - 1
+        return Found(match, (first, start - starts[first]), (last, end - 1 - starts[last]))
 
     def crosses(self, start: int, end: int) -> bool:
         index = bisect_right(self.seams, start)

@@ -1,0 +1,35 @@
+"""No literal of any message is overlooked, however a terminal or a program cuts the lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpuctl.diagnosis.anchors import gather, squeezed
+from tpuctl.diagnosis.messages import messages
+
+_ANCHORS = gather(messages())
+# Those that need their digits are searched in another way.
+_LITERALS = [
+    (order, message.id, anchor)
+    for order, message in enumerate(messages())
+    for anchor in message.anchors
+    if squeezed(anchor.encode()) not in _ANCHORS.exact
+]
+
+
+@pytest.mark.parametrize(
+    "between", ["\n", "\n    ", " |\n| ", "\n[3] "], ids=["plain", "indented", "table", "numbered"]
+)
+@pytest.mark.parametrize("width", [40, 57])
+def test_a_literal_is_found_wherever_its_line_is_cut(width: int, between: str) -> None:
+    """Words cut in two are put together again, whatever stands between their parts."""
+    overlooked = []
+    for order, id_, anchor in _LITERALS:
+        for before in ("", "worker said: ", "the program of the trainer failed with "):
+            line = f"{before}{anchor.upper()} of something"
+            text = between.join(line[at : at + width] for at in range(0, len(line), width))
+            found, _ = _ANCHORS.found(text.encode())
+            if not any(order in _ANCHORS.owners[literal] for literal in found):
+                overlooked.append((id_, text))
+
+    assert overlooked == []
