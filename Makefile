@@ -21,7 +21,7 @@ lint: $(VENV)/.ready
 
 # Stories and gcloud start hundreds of programs: compiled once, also where the environment keeps Python from doing it.
 compiled: $(VENV)/.ready
-	@$(BIN)/python -m compileall -q src tests
+	@$(BIN)/python -m compileall -q src
 
 test: lint compiled
 	$(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tpuctl import errors
-from tpuctl.diagnosis import Action, Message, Where, classify, messages
+from tpuctl.diagnosis import Action, Where, classify, messages
 
 # Quoted from issues, logs and sources (see `source` in data/messages); wrapped, since white space does not count.
 _EXAMPLES = """
@@ -207,9 +207,12 @@ def test_every_message_is_known_from_an_example(known: str, where: str, text: st
 
 
 def test_every_entry_of_the_api_has_one_example() -> None:
-    """Those of ssh are in `tests/remote/test_failures.py`, those of gcloud in `tests/diagnosis/test_messages_of_gcloud.py`."""
+    """Those of ssh are in `tests/remote/test_failures.py`, those of gcloud in `diagnosis/test_messages_of_gcloud.py`."""
     folder = resources.files("tpuctl.data").joinpath("messages")
-    entries = [yaml.safe_load(folder.joinpath(f"{name}.yaml").read_text("utf-8")) for name in ("api", "operations")]
+    entries = [
+        yaml.load(folder.joinpath(f"{name}.yaml").read_text("utf-8"), yaml.CSafeLoader)
+        for name in ("api", "operations")
+    ]
 
     assert sorted(entry["id"] for file in entries for entry in file) == sorted(row[0] for row in EXAMPLES)
 
@@ -218,14 +221,6 @@ def test_every_kind_is_the_word_of_an_exception() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 
     assert {message.kind for message in messages()} <= {getattr(value, "kind", "") for value in classes}
-
-
-@pytest.mark.parametrize("message", messages(), ids=[message.id for message in messages()])
-def test_no_pattern_can_run_away(message: Message) -> None:
-    """One unbounded quantifier at most: two of them make the time quadratic in a text that somebody else wrote."""
-    plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", "x", message.match)
-
-    assert len(re.findall(r"[*+]|\{\d*,\}", plain)) <= 1
 
 
 def test_every_placeholder_of_a_remedy_is_a_group_of_the_pattern() -> None:

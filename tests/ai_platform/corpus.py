@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.ai_platform import Translation
     from tpuctl.settings import Settings
 
-JOBS = yaml.safe_load(Path(__file__).with_name("jobs.yaml").read_text("utf-8"))
+JOBS = yaml.load(Path(__file__).with_name("jobs.yaml").read_text("utf-8"), yaml.CSafeLoader)
 
 
 def config_of(name: str) -> str:

@@ -46,7 +46,7 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
 @pytest.mark.sshd
 def test_real_workers_are_asked_and_stdout_is_the_bundle(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX": "1"}
-    World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=3600).close()
+    World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=300).close()
     with start(*UP, environ=environ, folder=tmp_path) as up:
         assert up.communicate(timeout=60)[1] != b""
     (home,) = (tmp_path / "state" / "sandbox" / "workers").glob("*/*/demo-*/0")

