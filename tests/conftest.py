@@ -169,23 +169,6 @@ def offline(tmp_path: Path) -> Console:
     return Console(environ, folder)
 
 
-# Each of these takes a second or more, of which some is waiting.
-_SLOW = ("tests/conformance/", "tests/stories/", "tests/test_kill.py", "tests/test_simulation.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let every process begin with its share of the slow tests: at the end none is left alone with one."""
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.nodeid.startswith(_SLOW)]
-    quick = [item for item in items if not item.nodeid.startswith(_SLOW)]
-    share = -(-len(quick) // count)
-    items[:] = [
-        item
-        for number in range(count)
-        for item in (*slow[number::count], *quick[number * share : (number + 1) * share])
-    ]
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a program that is not here, naming it; in CI a missing sshd is a failure."""
     for mark, programs in (("sshd", ("ssh", "ssh-keygen", "sshd")), ("gcloud", ("gcloud",))):
