@@ -123,6 +123,11 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
             id="the nearest of two",
         ),
         pytest.param(
+            (sighting(MEMORY, place(5), place(8)), sighting(COMPILE, place(9)), sighting(DISK, place(10))),
+            [("memory", None, "high"), ("disk", None, "high"), ("compile", "memory", "high")],
+            id="of two as near the one that was told first",
+        ),
+        pytest.param(
             (sighting(MEMORY, place(5)), sighting(COMPILE, place(406))),
             [("memory", None, "high"), ("compile", None, "medium")],
             id="a wrapper far from any cause",

@@ -108,7 +108,7 @@ class _Story:
         """Sort what may have caused something: causes before symptoms, what a wrapper carries by nearness, else the oldest."""
         role = _MOST_SPECIFIC_FIRST.index(cause.message.role)
         if effect.message.role is Role.WRAPPER:
-            return (role, abs(cause.first.line - effect.first.line))
+            return (role, min(_distance(place, effect.first) for place in (cause.first, cause.last)))
         return (role, *self.moment(cause))
 
     def rank(self, conclusion: Conclusion) -> tuple[object, ...]:
@@ -225,6 +225,12 @@ def _is_plain(message: Message) -> bool:
 def _is_lost_node(cause: Sighting, effect: Sighting) -> bool:
     """Tell whether a message tells of the node what would explain that a program has lost it."""
     return cause.message.of_the_node and not effect.message.of_the_node and effect.message.check_first in _OF_THE_NODE
+
+
+def _distance(cause: Place, wrapper: Place) -> int:
+    """Return how far a cause is from what carries it on, in lines; one that is told first is nearer than one told after."""
+    lines = wrapper.line - cause.line
+    return lines if lines >= 0 else -2 * lines
 
 
 def _spans(cause: Sighting, line: int) -> bool:
