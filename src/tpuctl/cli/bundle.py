@@ -90,27 +90,32 @@ def command(
       tpuctl bundle trainer --file - | ssh elsewhere 'cat > evidence.tar.gz'
     """
     from tpuctl.cli.bundling import Bundling, Choice  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.settings.values import as_size  # noqa: PLC0415  # as above
 
-    patience = _TIMEOUT if timeout is None else timeout
-    if not isinstance(patience, timedelta) or isinstance(since, str):
+    if isinstance(timeout, str) or isinstance(since, str):
         raise InvalidInputError("`forever` would gather without an end", hint="give a time, like `5m`")
-    try:
-        room = as_size(max_size)
-    except ValueError as error:
-        raise InvalidInputError(f"`--max-size {max_size}`: {error}", hint="such as `200M`") from None
-    if room < _LEAST:
-        raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
     choice = Choice(
         place=place,
         replaces=force,
         workers=None if no_workers else worker,
         since=since,
-        room=room,
-        patience=patience,
+        room=_room(max_size),
+        patience=_TIMEOUT if timeout is None else timeout,
         hides_accounts=redact_accounts,
     )
     Bundling(app, choice).run(node)
+
+
+def _room(text: str) -> int:
+    """Return how many bytes a bundle may hold. Raises `InvalidInputError`."""
+    from tpuctl.settings.values import as_size  # noqa: PLC0415  # completion and --help need not wait for it
+
+    try:
+        room = as_size(text)
+    except ValueError as error:
+        raise InvalidInputError(f"`--max-size {text}`: {error}", hint="such as `200M`") from None
+    if room < _LEAST:
+        raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
+    return room
 
 
 for _option in command.params:

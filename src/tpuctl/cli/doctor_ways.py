@@ -48,13 +48,9 @@ def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
     environ = app.invocation.environ
     settings = _fact(lambda: app.settings)
     travel = settings if isinstance(settings, Unknown) else _fact(lambda: transport_options(app))
-    # So that it is the deadline of the checkup which ends what is silent: whether it would have answered is not known.
-    longer = timeout + timedelta(seconds=1)
-    how = replace(known(travel) or TransportOptions(), connect_timeout=longer, read_timeout=longer)
+    how = _patient(known(travel) or TransportOptions(), timeout)
     cloud = _cloud(app, settings, how)
-    wishes: Fact[Wishes] = settings if isinstance(settings, Unknown) else Known(Wishes())
-    if isinstance(settings, Known) and cloud.closed is None:  # whose clock it would want
-        wishes = _fact(lambda: gate(app, {}).wishes)
+    wishes = _wishes(app, settings, cloud)
     home = Path(environ.get("HOME") or Path.home())
     project_file, user_file, files = _files(app, home)
     values = known(settings)
@@ -87,6 +83,20 @@ def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
         node=node,
         sources=lambda: sources(app),
     )
+
+
+def _patient(how: TransportOptions, timeout: timedelta) -> TransportOptions:
+    """Let the deadline of the checkup end what is silent: whether it would have answered is not known then."""
+    longer = timeout + timedelta(seconds=1)
+    return replace(how, connect_timeout=longer, read_timeout=longer)
+
+
+def _wishes(app: App, settings: Fact[Settings], cloud: _Cloud) -> Fact[Wishes]:
+    if isinstance(settings, Unknown):
+        return settings
+    if isinstance(settings, Known) and cloud.closed is None:  # whose clock it would want
+        return _fact(lambda: gate(app, {}).wishes)
+    return Known(Wishes())
 
 
 def _cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _Cloud:

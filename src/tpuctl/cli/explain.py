@@ -48,36 +48,44 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
       tpuctl explain train.log --node trainer --act
     """
     if topic is not None:
-        from tpuctl.cli.explain_topic import show_topic, show_topics  # noqa: PLC0415  # completion and --help need not wait
-
-        if words or node or act:
-            raise InvalidInputError(
-                "`--topic` goes with nothing else", hint="`tpuctl explain --topic NAME` shows one topic"
-            )
-        return show_topic(app, topic) if topic != _WHICH else show_topics(app)
+        return _advise(app, topic, alone=not (words or node or act))
     if act and node is None:
         raise InvalidInputError("`--act` needs to know the node", hint="name it with `--node NODE`")
-    from tpuctl.cli.explain_source import explain, is_id, what_was_asked  # noqa: PLC0415  # as above
+    from tpuctl.cli.explain_source import is_id, what_was_asked  # noqa: PLC0415  # completion and --help need not wait
 
     asked = what_was_asked(app, words)
-    if is_id(asked):
-        from tpuctl.cli.explain_topic import show_entry  # noqa: PLC0415  # as above
+    if not is_id(asked):
+        return _explain(app, asked, node, act=act, yes=yes)
+    if act:
+        raise InvalidInputError("`--act` goes with a log or a message, not with an id", hint="give the log")
+    from tpuctl.cli.explain_topic import show_entry  # noqa: PLC0415  # as above
 
-        if act:
-            raise InvalidInputError("`--act` goes with a log or a message, not with an id", hint="give the log")
-        return show_entry(app, asked.text, {"node": node} if node else {})
+    return show_entry(app, asked.text, {"node": node} if node else {})
+
+
+def _advise(app: App, topic: str, *, alone: bool) -> int:
+    from tpuctl.cli.explain_topic import show_topic, show_topics  # noqa: PLC0415  # completion and --help need not wait
+
+    if not alone:
+        raise InvalidInputError(
+            "`--topic` goes with nothing else", hint="`tpuctl explain --topic NAME` shows one topic"
+        )
+    return show_topic(app, topic) if topic != _WHICH else show_topics(app)
+
+
+def _explain(app: App, asked: Asked, node: str | None, *, act: bool, yes: bool) -> int:
+    from tpuctl.cli.explain_source import explain  # noqa: PLC0415  # completion and --help need not wait for it
+
     explanation, was_interrupted = explain(app, asked, node)
     _show(app, explanation)
-    if not explanation.conclusions:
-        ending = _nothing(app, explanation, asked)
-        return ExitCode.INTERRUPTED if was_interrupted else ending
+    ending = ExitCode.OK if explanation.conclusions else _nothing(app, explanation, asked)
     if was_interrupted:
         return ExitCode.INTERRUPTED
-    if act and node is not None:
+    if act and node is not None and explanation.conclusions:
         from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely asked for
 
         return act_on(app, explanation, node, yes=yes)
-    return ExitCode.OK
+    return ending
 
 
 def _show(app: App, explanation: Explanation) -> None:
@@ -95,7 +103,7 @@ def _show(app: App, explanation: Explanation) -> None:
         terminal.table((), list(explanations.rows(explanation)))
 
 
-def _nothing(app: App, explanation: Explanation, asked: Asked) -> int:
+def _nothing(app: App, explanation: Explanation, asked: Asked) -> ExitCode:
     """Say that nothing was recognised, with the lines that look most like an error."""
     from tpuctl.output import explanations  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above

@@ -66,22 +66,26 @@ def command(
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     (found,) = find_nodes(app, [node])
-    node_id = found.name.node_id
-    if not isinstance(patience := _GRACE if grace is None else grace, timedelta):
-        raise InvalidInputError("`--grace forever` would never end anything", hint="give a time, like `30s`")
+    patience = _patience(grace)
     asked = members(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
     await_key(app, asked)
     sites = unstick.survey(asked, only=pid)
-    is_json, is_to_act = _is_json(app), not dry_run and any(site.is_stuck for site in sites)
+    node_id, is_to_act = found.name.node_id, not dry_run and any(site.is_stuck for site in sites)
     # A program gets one document, at the end; a person sees what it is about before the question.
-    if not is_json or not is_to_act:
+    if not _is_json(app):
         _show(app, node_id, sites)
     if is_to_act:
         _agree(app, node_id, sites, yes=yes)
         sites = unstick.release(sites, signal=signal, grace=patience)
-        if is_json:
-            _show(app, node_id, sites)
+    if _is_json(app):
+        _show(app, node_id, sites)
     return _conclude(app, node_id, sites, signal=signal)
+
+
+def _patience(grace: timedelta | str | None) -> timedelta:
+    if isinstance(grace, str):
+        raise InvalidInputError("`--grace forever` would never end anything", hint="give a time, like `30s`")
+    return _GRACE if grace is None else grace
 
 
 def _agree(app: App, node_id: str, sites: Sequence[Site], *, yes: bool) -> None:
