@@ -40,8 +40,8 @@ class Diagnosis:
     @property
     def line(self) -> str:
         """The one line: what, where, what it means, and the best remedy."""
-        todo = f"; {self.remedy[0]}" if self.remedy else ""
-        return f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{todo} (more: `tpuctl explain {self.id}`)"
+        advice = f"; {self.remedy[0]}" if self.remedy else ""
+        return f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{advice} (more: `tpuctl explain {self.id}`)"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as scripts read it."""
