@@ -41,7 +41,9 @@ class Diagnosis:
     def line(self) -> str:
         """The one line: what, where, what it means, and the best remedy."""
         advice = f"; {self.remedy[0]}" if self.remedy else ""
-        return f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{advice} (more: `tpuctl explain {self.id}`)"
+        return (
+            f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{advice} (more: `tpuctl explain {self.id}`)"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return it as scripts read it."""
