@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tpuctl.actions.explaining import evidence_of, follow, read_file, read_text
 from tpuctl.diagnosis.conclusion import conclude
 from tpuctl.diagnosis.lone_message import conclude_message
+from tpuctl.diagnosis.messages import Role
 from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
 from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.diagnosis.several import together
@@ -111,13 +112,19 @@ def _follow_stdin(app: App) -> tuple[Seen, bool]:
 
     def tell(seen: Seen) -> None:
         for sighting in seen.sightings:
-            if sighting.message.id not in told and not sighting.is_quoted:
+            is_failure = sighting.message.role not in {Role.HARMLESS, Role.RECOVERY} and not sighting.is_quoted
+            if sighting.message.id not in told and is_failure:
                 told.add(sighting.message.id)
                 if app.terminal.is_redrawn:
                     app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
 
-    stdin = app.invocation.streams.stdin
-    return follow(getattr(stdin, "buffer", None) or io.BytesIO(stdin.read().encode()), tell)
+    streams = app.invocation.streams
+    seen, was_interrupted = follow(
+        getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode()), tell
+    )
+    if was_interrupted and streams.stderr_is_terminal:
+        streams.stderr.write("\n")  # the terminal has shown ^C
+    return seen, was_interrupted
 
 
 def _look_at(app: App, text: str) -> NodeEvidence | None:

@@ -111,7 +111,9 @@ def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str
             width=width,
         )
     if sighting.first.line:
-        yield styled(f"  {_numbered(sighting.first)} │ {flat(sighting.first.text)}", "dim", colored=colored)
+        evidence = f"{_numbered(sighting.first)} │ {flat(sighting.first.text)}"
+        for line in wrapped(evidence, first="  ", rest="    ", width=width):
+            yield styled(line, "dim", colored=colored)
     for line in conclusion.remedy:
         yield from wrapped(line, first="  → ", rest="    ", width=width)
     if topics := sighting.message.topics:
