@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -20,8 +20,9 @@ from tpuctl import hooks
 from tpuctl.cli.app import App
 from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.invocation import Invocation
+from tpuctl.clock import ManualClock
 from tpuctl.events import Event, EventKind
-from tpuctl.hooks import HookFailure, Hooks
+from tpuctl.hooks import RETRY_PAUSES, HookFailure, Hooks
 from tpuctl.names import NodeName
 from tpuctl.output.terminal import Streams
 
@@ -56,7 +57,9 @@ def is_there(pid_file: Path) -> bool:
 
 def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
     run = Hooks(
-        {EventKind.PREEMPTED: f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort > {tmp_path}/env"},
+        {
+            {EventKind.PREEMPTED: f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort | sed {hidden} > {tmp_path}/env"},
+        },
         {"PATH": os.environ["PATH"], "TPUCTL_TIER": "spot", "TPUCTL_ZONE": "of the user"},
         extra={"TPUCTL_SANDBOX": "1"},
     )
@@ -70,6 +73,7 @@ def test_a_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
         "TPUCTL_AT=2026-01-01T00:00:00Z",
         "TPUCTL_EVENT=preempted",
         "TPUCTL_HEALTH=",
+        "TPUCTL_HOOK_STDIN=DEVICE:INODE",
         "TPUCTL_NODE=trainer",
         "TPUCTL_NODE_ID=17",
         "TPUCTL_PROJECT=vision",
@@ -162,6 +166,58 @@ def test_a_failure_is_told_once(command: str, code: int, words: str) -> None:
     assert run.poll() == ()
 
 
+def _retried(tmp_path: Path, recover: str) -> tuple[Hooks, ManualClock]:
+    clock = ManualClock()
+    commands = {
+        EventKind.RECOVERED: recover,
+        EventKind.GAVE_UP: f'echo "$TPUCTL_EVENT: $TPUCTL_REASON" > {tmp_path}/end',
+    }
+    return Hooks(commands, {"PATH": os.environ["PATH"]}, extra={}, pauses=RETRY_PAUSES, clock=clock), clock
+
+
+def test_a_failed_hook_runs_again_after_pauses_then_the_give_up_hook_runs(tmp_path: Path) -> None:
+    command = f"echo >> {tmp_path}/tries; exit 2"
+    run, clock = _retried(tmp_path, command)
+    begin, warned = clock.monotonic(), list[str]()
+
+    run(event(EventKind.RECOVERED))
+    failures = run.wait(lambda failure: warned.append(str(failure)))
+
+    ended = "the hook for `recovered` ended with exit code 2"
+    assert warned == [
+        f"{ended}; try 2 of 3 in 10s: {command}",
+        f"{ended}; try 3 of 3 in 1m: {command}",
+        f"{ended}, also on try 3: {command}",
+    ]
+    assert [(str(failure), failure.is_final) for failure in failures] == list(
+        zip(warned, (False, False, True), strict=True)
+    )
+    assert ((tmp_path / "tries").read_text(), clock.monotonic() - begin) == ("\n\n\n", timedelta(seconds=70))
+    assert (tmp_path / "end").read_text() == f"gave-up: {warned[-1]}\n"
+
+
+def test_a_failed_hook_that_succeeds_on_a_retry_escalates_nothing(tmp_path: Path) -> None:
+    run, _ = _retried(tmp_path, f"mkdir {tmp_path}/first && exit 1 || exit 0")
+
+    run(event(EventKind.RECOVERED))
+
+    assert ([failure.is_final for failure in run.wait()], (tmp_path / "end").exists()) == ([False], False)
+
+
+@pytest.mark.parametrize("kind", [EventKind.PREEMPTED, EventKind.RECOVERED, EventKind.GAVE_UP])
+def test_a_failed_hook_does_not_run_again_after_a_later_event(tmp_path: Path, kind: EventKind) -> None:
+    run, clock = _retried(tmp_path, f"echo $TPUCTL_REASON >> {tmp_path}/tries; [ $TPUCTL_REASON = later ]")
+    run(event(EventKind.RECOVERED, text="first"))
+    until(lambda: bool(run.poll()))
+
+    run(event(kind, text="later"))
+    run.wait()
+    clock.sleep(timedelta(hours=1))
+
+    assert run.wait() == ()
+    assert (tmp_path / "tries").read_text() == ("first\nlater\n" if kind is EventKind.RECOVERED else "first\n")
+
+
 def test_what_cannot_be_started_is_a_failure_and_the_next_is_tried() -> None:
     run = hooks_for("true", HUGE="x" * 3_000_000)
 
@@ -209,7 +265,7 @@ def test_a_zone_that_takes_every_node_back_does_not_start_every_hook_at_once(tmp
 def test_a_hook_survives_ctrl_c_and_our_end_and_writes_to_our_stderr(tmp_path: Path) -> None:
     code = """
 import os, sys, time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from tpuctl.events import Event, EventKind
 from tpuctl.hooks import Hooks
 from tpuctl.names import NodeName
@@ -256,6 +312,26 @@ def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path
     assert run.wait() == ()
     found = json.loads((tmp_path / "found").read_text())
     assert (found["name"], found["state"]) == ("projects/sandbox/locations/us-central2-b/nodes/trainer", "PREEMPTED")
+
+
+@pytest.mark.parametrize(
+    ("command", "reads"),
+    [
+        pytest.param("tpuctl explain -", "", id="event-is-not-input"),
+        pytest.param("echo Socket closed | tpuctl explain -", "tf-socket-closed", id="pipe-in-the-hook-is-input"),
+        pytest.param("(sleep 0; tpuctl explain - )", "", id="also-from-a-subshell"),
+    ],
+)
+def test_tpuctl_in_a_hook_does_not_read_the_event_as_its_input(command: str, reads: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {"PATH": path, "HOME": str(tmp_path)}
+    run = Hooks({EventKind.RECOVERED: f"{command} > {tmp_path}/out 2>&1; exit 0"}, environ, extra={})
+
+    run(event(EventKind.RECOVERED, text="UNAVAILABLE: Connection reset by peer"))
+
+    assert run.wait() == ()
+    said = (tmp_path / "out").read_text()
+    assert ("Connection reset" in said, reads in said) == (False, True)
 
 
 def test_a_hook_talks_to_the_cloud_of_the_run_whatever_a_project_file_says(tmp_path: Path) -> None:

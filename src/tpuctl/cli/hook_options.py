@@ -34,7 +34,7 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
         for name, (kind, when) in reversed(_KINDS.items()):
             if kind in kinds or not kinds:
                 flag = "--" + name.replace("_", "-")
-                text = f"Run this here when {when}; the event is on its stdin."
+                text = f"Command to run on this machine when {when}; gets the event as JSON on stdin."
                 function = click.option(flag, name, metavar="CMD", help=text)(function)
         return function
 
@@ -43,13 +43,15 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
 
 def take_hooks(app: App, options: dict[str, Any]) -> Hooks:
     """Take the options that name hooks out of a command's options, and return the hooks. An empty command is none."""
-    from tpuctl.hooks import Hooks  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.hooks import RETRY_PAUSES, Hooks  # noqa: PLC0415  # completion and --help need not wait for it
 
     given = {kind: options.pop(name, None) for name, (kind, _) in _KINDS.items()}
     terminal, commands = app.terminal, {kind: text for kind, text in given.items() if text}
     # On a screen that is drawn anew a hook's own words would be drawn over.
     tell = terminal.note if terminal.is_redrawn and not terminal.quiet else None
-    return Hooks(commands, app.invocation.environ, extra=_same_cloud(app), tell=tell)
+    return Hooks(
+        commands, app.invocation.environ, extra=_same_cloud(app), tell=tell, pauses=RETRY_PAUSES, clock=app.clock
+    )
 
 
 def _same_cloud(app: App) -> dict[str, str]:

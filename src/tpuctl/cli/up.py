@@ -91,10 +91,9 @@ def command(
         app.going_on(lambda: _going_on(tasks, progress), resume=app.command_line(), undo=undo),
     ):
         endings = bring_up(app.context(to_all(progress, hooks), preflight=preflight), tasks, once=no_wait)
-    failures = hooks.wait()
-    for failure in failures:
-        app.terminal.warn(str(failure))
-    return show_endings(app, endings) or (ExitCode.FAILURE if failures else ExitCode.OK)
+    failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
+    has_failed = any(failure.is_final for failure in failures)
+    return show_endings(app, endings) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
 
 
 def _policy(app: App, options: dict[str, Any]) -> Policy:

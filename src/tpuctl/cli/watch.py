@@ -99,7 +99,7 @@ def command(
                 errors = watch(context, tasks, until=_left(app, until), each_round=_each_round(app, hooks))
                 if len(errors) == len(tasks):
                     # Nothing is left to watch. A container ends with this process, so what hooks do about it comes first.
-                    _warn(app, hooks.wait())
+                    hooks.wait(lambda failure: app.terminal.warn(str(failure)))
     except TerminatedError:
         return _terminated(app)
     return worst(error.exit_code for error in errors) if errors else ExitCode.OK

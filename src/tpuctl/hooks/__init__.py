@@ -1,6 +1,7 @@
 """Hooks: shell commands of the user that run on this machine when something happened to a node.
 
 They come from the command line only, never from a file. Nothing here waits for a hook, but `wait` and `finish`.
+A hook that fails is run again after a pause; the last failure runs the hook for `gave-up`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpuctl.clock import format_timestamp
+from tpuctl.clock import SystemClock, format_duration, format_timestamp
+from tpuctl.events import Event, EventKind
 from tpuctl.hooks.output import HookOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.events import Event, EventKind
     from tpuctl.names import NodeName
 
 # Hooks that wait for one of their node to end. More are a hook that hangs: the oldest news is worth least.
@@ -35,34 +36,56 @@ PATIENCE = timedelta(minutes=1)
 _LOOK = timedelta(milliseconds=50)
 # One variable may hold 128 KiB [execve(2), MAX_ARG_STRLEN]; a person reads less. The JSON has it all.
 _MAX_TEXT = 4000
+# Pauses before a failed hook is run again, in the time of the cloud: what it starts may need a moment (a full disk, ssh).
+RETRY_PAUSES = (timedelta(seconds=10), timedelta(minutes=1))
+# Names the file (device and inode) that holds the event, so that `tpuctl` in a hook can tell it from input meant for it.
+STDIN_VARIABLE = "TPUCTL_HOOK_STDIN"
+# Events after which an earlier one of the same node is out of date.
+_OUTDATING = frozenset({EventKind.PREEMPTED, EventKind.GAVE_UP})
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
 @dataclass(frozen=True, slots=True)
 class HookFailure:
-    """A hook that did not do its work. `exit_code` is that of the shell, negative for a signal, nothing if it never ran."""
+    """A hook that did not do its work.
+
+    `exit_code` is that of the shell, negative for a signal, None if it never ran. `is_final` is false where it runs again.
+    """
 
     node: NodeName
     kind: EventKind
     command: str
     exit_code: int | None
     reason: str
+    is_final: bool = True
 
     def __str__(self) -> str:
         return f"the hook for `{self.kind}` {self.reason}: {self.command}"
 
 
 class _Running(NamedTuple):
-    """A hook that runs, and what it writes to where that is told."""
+    """A hook that runs, for which time, and what it writes to where that is told."""
 
     pid: int
     event: Event
+    attempt: int
     out: int | None
+
+
+class _Retry(NamedTuple):
+    """A hook that failed and runs again at `due` (monotonic)."""
+
+    event: Event
+    attempt: int
+    due: timedelta
 
 
 class Hooks:
     """A listener for events that runs the user's command for their kind; at most one at a time for each node, in order.
+
+    A hook that fails runs again after each of `pauses`, by `clock`, unless a later event makes its own out of date. Then the
+    hook for `gave-up` runs, with the failure as its reason.
 
     A hook gets the event as one JSON object on stdin, and `TPUCTL_*` variables. `TPUCTL_STATE`, `TPUCTL_HEALTH` and
     `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, empty where it has none. `TPUCTL_PROJECT` and
@@ -78,8 +101,12 @@ class Hooks:
         *,
         extra: Mapping[str, str],
         tell: Callable[[str], None] | None = None,
+        pauses: Sequence[timedelta] = (),
+        clock: Clock | None = None,
     ) -> None:
         self._commands = commands
+        self._pauses, self._clock = tuple(pauses), clock or SystemClock()
+        self._retries: dict[NodeName, _Retry] = {}
         self._environ = {**environ, **extra}
         self._waiting: dict[NodeName, deque[Event]] = {}
         self._running: dict[NodeName, _Running] = {}
@@ -88,8 +115,13 @@ class Hooks:
 
     def __call__(self, event: Event) -> None:
         """Start the hook for such an event, or put it behind the one of its node that runs. Returns at once."""
-        if event.kind not in self._commands:
-            return
+        retry = self._retries.get(event.node)
+        if retry and (event.kind in _OUTDATING or event.kind is retry.event.kind):
+            del self._retries[event.node]
+        if event.kind in self._commands:
+            self._enqueue(event)
+
+    def _enqueue(self, event: Event) -> None:
         queue = self._waiting.setdefault(event.node, deque())
         queue.append(event)
         if len(queue) > MAX_WAITING:
@@ -102,13 +134,27 @@ class Hooks:
         failures, self._failures = self._failures, []
         return tuple(failures)
 
-    def wait(self) -> tuple[HookFailure, ...]:
-        """Return the failures not told yet when no hook runs or waits any more, however long that takes."""
-        while self._running:
-            node, running = next(iter(self._running.items()))
-            self._reap(node, running, 0)
-            self._go_on()
-        return self.poll()
+    def wait(self, warn: Callable[[HookFailure], None] = lambda _: None) -> tuple[HookFailure, ...]:
+        """Return when no hook runs or waits any more, however long that takes, with the failures that `poll` has not returned.
+
+        `warn` gets each of them as soon as it happens.
+        """
+        found: list[HookFailure] = []
+        while self._running or self._retries:
+            if self._running:
+                node, running = next(iter(self._running.items()))
+                self._reap(node, running, 0)
+            else:
+                due = min(retry.due for retry in self._retries.values())
+                self._clock.sleep(max(due - self._clock.monotonic(), timedelta()))
+            new = self.poll()
+            found += new
+            for failure in new:
+                warn(failure)
+        last = self.poll()
+        for failure in last:
+            warn(failure)
+        return (*found, *last)
 
     def finish(self, clock: Clock, *, patience: timedelta = PATIENCE) -> tuple[HookFailure, ...]:
         """Give the hooks that wait that long to be started, and return the failures not told yet.
@@ -125,6 +171,9 @@ class Hooks:
             for event in queue:
                 self._fail(event, None, "was left out, because others had not ended when the run did")
         self._waiting.clear()
+        for retry in self._retries.values():
+            self._fail(retry.event, None, "was not run again, because the run ended")
+        self._retries.clear()
         return self.poll()
 
     @property
@@ -140,6 +189,11 @@ class Hooks:
     def _go_on(self) -> None:
         for node, running in tuple(self._running.items()):
             self._reap(node, running, os.WNOHANG)
+        now = self._clock.monotonic()
+        for node, retry in tuple(self._retries.items()):
+            if retry.due <= now and node not in self._running and len(self._running) < MAX_RUNNING:
+                del self._retries[node]
+                self._start(retry.event, attempt=retry.attempt)
         for node in tuple(self._waiting):
             while node not in self._running and len(self._running) < MAX_RUNNING and (queue := self._waiting.get(node)):
                 self._start(queue.popleft())
@@ -154,14 +208,32 @@ class Hooks:
             ended, status = running.pid, 0
         if ended == 0:
             return
-        event = self._running.pop(node).event
+        del self._running[node]
         if self._output and running.out is not None:
             self._output.close(running.out)
         code = os.waitstatus_to_exitcode(status)
         if code != 0:
-            self._fail(event, code, _ending(code))
+            self._failed(running.event, running.attempt, code)
 
-    def _start(self, event: Event) -> None:
+    def _failed(self, event: Event, attempt: int, code: int) -> None:
+        """Run a hook again that has failed, later, or run the one for `gave-up`."""
+        is_last = attempt > len(self._pauses)
+        waiting = self._waiting.get(event.node, ())
+        if any(later.kind in _OUTDATING or later.kind is event.kind for later in waiting):
+            self._fail(event, code, f"{_ending(code)}, and is not run again: a later event follows")
+        elif not is_last:
+            pause, tries = self._pauses[attempt - 1], len(self._pauses) + 1
+            self._retries[event.node] = _Retry(event, attempt + 1, self._clock.monotonic() + pause)
+            reason = f"{_ending(code)}; try {attempt + 1} of {tries} in {format_duration(pause)}"
+            self._fail(event, code, reason, is_final=False)
+        else:
+            reason = _ending(code) + (f", also on try {attempt}" if attempt > 1 else "")
+            failure = self._fail(event, code, reason)
+            if event.kind is not EventKind.GAVE_UP and EventKind.GAVE_UP in self._commands:
+                data = {**event.data, "hook": str(event.kind), "exitCode": code}
+                self._enqueue(Event(EventKind.GAVE_UP, self._clock.now(), event.node, str(failure), data))
+
+    def _start(self, event: Event, *, attempt: int = 1) -> None:
         argv = ("/bin/sh", "-c", self._commands[event.kind])
         out = None
         try:
@@ -172,7 +244,7 @@ class Hooks:
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
-                    {**self._environ, **variables(event)},
+                    {**self._environ, **variables(event), STDIN_VARIABLE: _identity(stdin)},
                     file_actions=_streams(stdin, _stderr() if out is None else out),
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
@@ -184,10 +256,25 @@ class Hooks:
                 self._output.close(out)
             self._fail(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})")
             return
-        self._running[event.node] = _Running(pid, event, out)
+        self._running[event.node] = _Running(pid, event, attempt, out)
 
-    def _fail(self, event: Event, code: int | None, reason: str) -> None:
-        self._failures.append(HookFailure(event.node, event.kind, self._commands[event.kind], code, reason))
+    def _fail(self, event: Event, code: int | None, reason: str, *, is_final: bool = True) -> HookFailure:
+        failure = HookFailure(event.node, event.kind, self._commands[event.kind], code, reason, is_final)
+        self._failures.append(failure)
+        return failure
+
+
+def holds_event(descriptor: int, environ: Mapping[str, str]) -> bool:
+    """Tell whether a descriptor is the stdin that a hook was started with: an event for the hook, no input of `tpuctl`."""
+    try:
+        return environ.get(STDIN_VARIABLE) == _identity(descriptor)
+    except OSError:
+        return False
+
+
+def _identity(descriptor: int) -> str:
+    found = os.fstat(descriptor)
+    return f"{found.st_dev}:{found.st_ino}"
 
 
 def variables(event: Event) -> dict[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Read by tpuctl beside those of the settings; what it tells remote commands and hooks is not read, and does no harm.
 _OTHERS = frozenset({"TPUCTL_STATE_DIR", "TPUCTL_SANDBOX_SPEED"})
 _TOLD = (
-    "NODE", "WORKER", "STATE", "HEALTH", "REASON", "EVENT", "AT", "STARTUP", "METADATA_ROOT", "DEVICE_ROOT",
+    "NODE", "WORKER", "HOOK_STDIN", "STATE", "HEALTH", "REASON", "EVENT", "AT", "STARTUP", "METADATA_ROOT", "DEVICE_ROOT",
 )  # fmt: skip
 # Variables that lead gcloud somewhere, where tpuctl does not follow [gcloud 528 source].
 _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
