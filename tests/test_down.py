@@ -157,6 +157,90 @@ def test_a_request_for_several_nodes_is_deleted_only_as_a_whole(tpuctl: Console,
     assert tpuctl("list") == ("", "", 0)
 
 
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"])
+def test_down_of_a_requests_own_name_deletes_the_request(
+    tpuctl: Console, sandbox: Sandbox, state: str, zone: list[str]
+) -> None:
+    sandbox.add_queued_resource("research", state=state, node_ids=("demo",))
+
+    out, err, code = tpuctl("down", "research", "--yes", *zone)
+
+    assert (out, code, sandbox.changes()) == ("research\n", 0, ["delete"])
+    assert told(err)[0] == "deleting its queued resource `research`"
+    assert tpuctl("down", "research", *zone)[1] == "research: already gone\n"
+
+
+@one_face
+def test_down_of_a_requests_own_name_deletes_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+    put(sandbox, queued_resource="research")
+
+    assert tpuctl("down", "research", "--yes")[::2] == ("research\n", 0)
+    assert tpuctl("list") == ("", "", 0)
+
+
+@one_face
+@pytest.mark.parametrize("name", ["research", "sweep"], ids=["own-name", "prefix"])
+def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
+    several = [{"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "sweep"}}]
+    spec = {"parent": f"projects/sandbox/locations/{ZONE}", "node": {"acceleratorType": "v4-8", "runtimeVersion": "x"}}
+    tpu = {"nodeSpec": [{**spec, **params} for params in several]}
+    sandbox.add_queued_resource("research", state="WAITING_FOR_RESOURCES", tpu=tpu)
+
+    assert tpuctl("down", name, "--yes") == (
+        "",
+        said(
+            "error: the queued resource `research` has 2 nodes: sweep-0, sweep-1",
+            "  hint: add `--all-nodes` to delete them all",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", name, "--yes", "--all-nodes")[::2] == (f"{name}\n", 0)
+    assert tpuctl("down", name)[1] == f"{name}: already gone\n"
+
+
+@one_face
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, sandbox: Sandbox, zone: list[str]) -> None:
+    sandbox.add_queued_resource("demo", state="WAITING_FOR_RESOURCES", node_ids=("other",))
+    put(sandbox)
+    at = f"projects/sandbox/locations/{ZONE}"
+
+    assert tpuctl("down", "demo", "--yes", *zone) == (
+        "",
+        said(
+            f"error: there are 2 resources `demo`: {ZONE}/demo, the queued resource {ZONE}/demo (WAITING_FOR_RESOURCES)",
+            "  hint: name the one you mean in full: "
+            f"`tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
+        ),
+        8,
+    )
+    assert sandbox.changes() == []
+    assert tpuctl("down", f"{at}/queuedResources/demo", "--yes")[::2] == ("demo\n", 0)
+    assert tpuctl("list", "-o", "name")[0] == "demo\n"
+    assert tpuctl("down", f"{at}/nodes/demo", "--yes")[::2] == ("demo\n", 0)
+
+
+@one_face
+def test_a_node_is_deleted_where_requests_may_not_be_listed(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("http-error", status=403, method="*.queuedResources.list", count=0)
+
+    assert tpuctl("down", "demo", "--zone", ZONE, "--yes")[::2] == ("demo\n", 0)
+
+
+@one_face
+def test_only_down_and_delete_take_the_full_name_of_a_request(tpuctl: Console) -> None:
+    name = f"projects/sandbox/locations/{ZONE}/queuedResources/demo"
+
+    assert tpuctl("status", name)[1:] == (
+        said(f"error: `{name}` is a queued resource, not a node", "  hint: name a node"),
+        2,
+    )
+
+
 class _Slow(io.StringIO):
     """A person who says yes after somebody else has made the node anew."""
 

@@ -17,9 +17,15 @@ from tpuctl.names import NodeReference, check_node_id, check_project, check_zone
     [
         ("trainer", NodeReference("trainer")),
         ("us-central2-b/trainer", NodeReference("trainer", "us-central2-b")),
-        ("projects/p/locations/us-central1-ai1a/nodes/t", NodeReference("t", "us-central1-ai1a", "p")),
-        ("//tpu.googleapis.com/projects/p/locations/us-east1-d/nodes/t", NodeReference("t", "us-east1-d", "p")),
-        ("https://tpu.googleapis.com/v2/projects/p/zones/us-east1-d/nodes/t", NodeReference("t", "us-east1-d", "p")),
+        ("projects/p/locations/us-central1-ai1a/nodes/t", NodeReference("t", "us-central1-ai1a", "p", "nodes")),
+        (
+            "//tpu.googleapis.com/projects/p/locations/us-east1-d/nodes/t",
+            NodeReference("t", "us-east1-d", "p", "nodes"),
+        ),
+        (
+            "https://tpu.googleapis.com/v2/projects/p/zones/us-east1-d/nodes/t",
+            NodeReference("t", "us-east1-d", "p", "nodes"),
+        ),
     ],
 )
 def test_a_node_is_named_in_four_ways(text: str, reference: NodeReference) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tpuctl.errors import InvalidInputError
 
@@ -22,7 +22,7 @@ _ZONE = re.compile(r"[a-z]+(?:-[a-z0-9]+)+")
 # Domain-scoped projects (`example.com:project`) are old and still valid.
 _PROJECT = re.compile(r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+")
 _FULL_NAME = re.compile(
-    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/nodes/(?P<node>[^/]+)"
+    r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
 )
 # Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
@@ -44,11 +44,15 @@ class NodeName:
 
 @dataclass(frozen=True, slots=True)
 class NodeReference:
-    """A node as a user names it: its id, and the zone and project where the user gave them."""
+    """A node as a user names it: its id, and the zone and project where the user gave them.
+
+    `kind` is the collection that a full resource name states. With `queuedResources` the id is that of a queued resource.
+    """
 
     node_id: str
     zone: str | None = None
     project: str | None = None
+    kind: Literal["nodes", "queuedResources"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +105,16 @@ def nearly_bucket(text: str) -> str | None:
     return f"gs://{match['rest']}" if match and not text.startswith("gs://") else None
 
 
-def parse_reference(text: str) -> NodeReference:
-    """Return what `NODE`, `ZONE/NODE`, a full resource name or its URL names.
+def parse_reference(text: str, *, allow_queued: bool = False) -> NodeReference:
+    """Return what `NODE`, `ZONE/NODE`, a full resource name or its URL names; with `allow_queued` also of a queued resource.
 
     Raises `InvalidInputError` naming the part that is wrong.
     """
     if match := _FULL_NAME.fullmatch(text):
-        reference = NodeReference(match["node"], match["zone"], match["project"])
+        kind: Literal["nodes", "queuedResources"] = "nodes" if match["kind"] == "nodes" else "queuedResources"
+        if kind == "queuedResources" and not allow_queued:
+            raise InvalidInputError(f"`{text}` is a queued resource, not a node", hint="name a node")
+        reference = NodeReference(match["node"], match["zone"], match["project"], kind)
     elif text.count("/") == 1:
         zone, node_id = text.split("/")
         reference = NodeReference(node_id, zone)

@@ -14,14 +14,21 @@ from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
 from tpuctl.actions.steps import Pending, check_same
 from tpuctl.clock import format_duration
-from tpuctl.errors import ConflictError, NodeNowhereError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    NodeNowhereError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.readiness import Goal, Policy, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tpuctl.actions.cloud import Context
 
@@ -30,41 +37,101 @@ _ASK_AGAIN = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be ended: a node, the queued resource that owns it, or both."""
+    """What is to be ended: a node, the queued resource that owns it, or both.
+
+    `name` is that of the node; of a queued resource's first node where the resource itself was named (`is_request_named`).
+    `node` is None where that node does not exist. `asked` is the id that the user typed.
+    """
 
     name: NodeName
     node: Node | None
     request: QueuedResource | None
+    asked: str = ""
+    is_request_named: bool = False
+
+    @property
+    def full_name(self) -> str:
+        """The resource name of what would be deleted first."""
+        return self.request.name if self.request and self.is_request_named else str(self.name)
 
 
 def find_target(context: Context, place: Place, reference: NodeReference) -> Target | None:
-    """Return what a name stands for, among nodes and queued resources; nothing where every zone says that it has none.
+    """Return what a name stands for, among nodes and queued resources; None where every zone says that it has none.
 
-    Raises `ConflictError` where it is in another zone than the one named, or in several, and `ServiceUnavailableError`
-    where a zone could not be asked.
+    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` where
+    the name stands for several things, or for one in another zone than the one named, and `ServiceUnavailableError` where a
+    zone could not be asked.
     """
     project = reference.project or place.project
     name = place.name(reference)
-    if name is not None:
+    if name is not None and reference.kind != "queuedResources":
         node = context.cloud.find_node(name)
         if node is not None:
-            return Target(name, node, _owner(context, node) if node.queued_resource else None)
+            return _in_zone(context, node, reference)
     nodes = context.cloud.list_nodes(project)
     queued = context.cloud.list_queued_resources(project)
-    found = {node.name: Target(node.name, node, None) for node in nodes.nodes if node.name.node_id == reference.node_id}
-    for request in queued.queued_resources:
-        if request.owns(reference.node_id):
-            where = NodeName(project, request.zone, reference.node_id)
-            node = found[where].node if where in found else None
-            found[where] = Target(where, node, request)
-    if name is not None and name in found:
-        return found[name]
+    found: list[Target] = []
+    if reference.kind != "queuedResources":
+        found += _nodes_named(nodes.nodes, queued.queued_resources, reference, project)
+    if reference.kind != "nodes":
+        named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
+        owners = {target.request.name for target in found if target.request}
+        found += [
+            _of_request(request, nodes.nodes, reference, project) for request in named if request.name not in owners
+        ]
+    here = [target for target in found if name is None or target.name.zone == name.zone]
+    if len(here) == 1 and (name is not None or len(found) == 1):
+        return here[0]
     if found:
-        return _only(found, name, reference)
+        raise _ambiguous(here or found, name, reference)
     blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
     if blind:
         raise unreachable(reference.node_id, blind)
     return None
+
+
+def _in_zone(context: Context, node: Node, reference: NodeReference) -> Target:
+    """Return a node with the request that owns it. Raises `ConflictError` where another request has the node's name."""
+    try:
+        listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
+    except AccessError:
+        # Who may delete nodes need not be allowed to see requests; whether one owns the node says the node itself.
+        if node.queued_resource:
+            raise
+        return Target(node.name, node, None, reference.node_id)
+    requests = listing.queued_resources
+    owner = next((request for request in requests if request.owns(node.name.node_id)), None)
+    if owner is None and node.queued_resource and listing.unreachable:
+        raise unreachable(node.name.node_id, listing.unreachable)
+    target = Target(node.name, node, owner, reference.node_id)
+    others = [request for request in requests if request.is_named(reference.node_id) and request is not owner]
+    if others and reference.kind is None:
+        requested = (_of_request(request, (node,), reference, node.name.project) for request in others)
+        raise _ambiguous([target, *requested], None, reference)
+    return target
+
+
+def _nodes_named(
+    nodes: Sequence[Node], requests: Sequence[QueuedResource], reference: NodeReference, project: str
+) -> Iterator[Target]:
+    """Return each node of a name, there or asked for, with the request that owns it."""
+    owners = {
+        NodeName(project, request.zone, reference.node_id): request
+        for request in requests
+        if request.owns(reference.node_id)
+    }
+    there = {node.name: node for node in nodes if node.name.node_id == reference.node_id}
+    for name in dict.fromkeys((*there, *owners)):
+        yield Target(name, there.get(name), owners.get(name), reference.node_id)
+
+
+def _of_request(request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str) -> Target:
+    """Return a request that was itself named, with the first of its nodes that exists."""
+    own = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
+    node = own[0] if own else None
+    node_id = node.name.node_id if node else next(iter(request.node_ids), request.queued_resource_id)
+    name = NodeName(project, request.zone, node_id)
+    return Target(name, node, request, reference.node_id, is_request_named=True)
 
 
 def tear_down(
@@ -151,6 +218,12 @@ def _see_out(context: Context, request: QueuedResource, operation: Operation, po
 def check_whole(target: Target, *, all_nodes: bool) -> None:
     """Raise `ConflictError` where the deletion would take other nodes along, and nobody said that it may."""
     request = target.request
+    if request and target.is_request_named and len(request.node_ids) > 1 and not all_nodes:
+        raise ConflictError(
+            f"the queued resource `{request.queued_resource_id}` has {len(request.node_ids)} nodes: "
+            f"{', '.join(request.node_ids)}",
+            hint="add `--all-nodes` to delete them all",
+        )
     if request and len(request.node_ids) > 1 and not all_nodes:
         others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
         raise ConflictError(
@@ -168,27 +241,31 @@ def _record(context: Context, target: Target) -> None:
     context.journal.append(target.name, "delete", context.clock.now(), reason="asked for", **data)
 
 
-def _owner(context: Context, node: Node) -> QueuedResource | None:
-    listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
-    owner = next((request for request in listing.queued_resources if request.owns(node.name.node_id)), None)
-    if owner is None and listing.unreachable:
-        raise unreachable(node.name.node_id, listing.unreachable)
-    return owner
+def _ambiguous(found: Sequence[Target], wanted: NodeName | None, reference: NodeReference) -> ConflictError:
+    """Return the error for a name that stands for something in another zone, or for several things."""
+    things = [_thing(target) for target in found]
+    zones = {target.name.zone for target in found}
+    if wanted is not None and wanted.zone not in zones:
+        return ConflictError(
+            f"`{reference.node_id}` is not in {wanted.zone}, but there is {', '.join(things)}",
+            hint=f"if that is the one: `tpuctl down {_unique(found[0])}`",
+        )
+    if len(zones) == len(found):
+        hint = "name the zone: `--zone ZONE` or `ZONE/NODE`"
+    else:
+        hint = "name the one you mean in full: " + " or ".join(f"`tpuctl down {target.full_name}`" for target in found)
+    kind = "nodes" if not any(target.is_request_named for target in found) else "resources"
+    return ConflictError(f"there are {len(found)} {kind} `{reference.node_id}`: {', '.join(things)}", hint=hint)
 
 
-def _only(found: dict[NodeName, Target], wanted: NodeName | None, reference: NodeReference) -> Target:
-    places = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
-    if wanted is not None:
-        raise ConflictError(
-            f"`{reference.node_id}` is not in {wanted.zone}, but there is {places}",
-            hint=f"if that is the one: `tpuctl down {next(iter(found)).zone}/{reference.node_id}`",
-        )
-    if len(found) > 1:
-        raise ConflictError(
-            f"there are {len(found)} nodes `{reference.node_id}`: {places}",
-            hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
-        )
-    return next(iter(found.values()))
+def _thing(target: Target) -> str:
+    if target.request is None or not target.is_request_named:
+        return f"{target.name.zone}/{target.name.node_id}"
+    return f"the queued resource {target.request.zone}/{target.request.queued_resource_id} ({target.request.state})"
+
+
+def _unique(target: Target) -> str:
+    return target.full_name if target.is_request_named else f"{target.name.zone}/{target.name.node_id}"
 
 
 def absent(reference: NodeReference, place: Place) -> NodeNowhereError:

@@ -189,10 +189,10 @@ class App:
 
         return locate(self.client, self.place, self.reference(text))
 
-    def reference(self, text: str) -> NodeReference:
-        """Return what the user's words for a node say."""
+    def reference(self, text: str, *, allow_queued: bool = False) -> NodeReference:
+        """Return what the user's words for a node say; with `allow_queued` also those for a queued resource."""
         self._named.add(text)
-        return parse_reference(text)
+        return parse_reference(text, allow_queued=allow_queued)
 
     @contextmanager
     def progress(self, *, events: str | None = None, endings: bool = False) -> Iterator[Progress]:

@@ -69,5 +69,5 @@ def command(
     for reference in ended.missing:
         app.terminal.note(absent(reference, app.place).message)
     if not dry_run:
-        show_ended(app, [target.name.node_id for target in ended.targets])
+        show_ended(app, [target.asked for target in ended.targets])
     return ended.exit_code(app)

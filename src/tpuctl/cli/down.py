@@ -67,7 +67,5 @@ def command(
     for reference in ended.missing:
         app.terminal.note(f"{reference.node_id}: already gone")
     if not dry_run:
-        show_ended(
-            app, [*(target.name.node_id for target in ended.targets), *(entry.node_id for entry in ended.missing)]
-        )
+        show_ended(app, [*(target.asked for target in ended.targets), *(entry.node_id for entry in ended.missing)])
     return ended.exit_code(app)

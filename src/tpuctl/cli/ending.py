@@ -59,9 +59,10 @@ def end_nodes(
     """
     with app.progress(events=events) as progress:
         context = app.context(progress)
-        found = {text: find_target(context, app.place, app.reference(text)) for text in texts}
+        references = {text: app.reference(text, allow_queued=True) for text in texts}
+        found = {text: find_target(context, app.place, reference) for text, reference in references.items()}
     targets = [target for target in found.values() if target]
-    missing = [app.reference(text) for text, target in found.items() if target is None]
+    missing = [references[text] for text, target in found.items() if target is None]
     if missing and strict:
         raise absent(missing[0], app.place)
     for target in targets:

@@ -62,6 +62,12 @@ class QueuedResource:
                 found.append(spec.get("nodeId") or self.queued_resource_id)
         return tuple(found)
 
+    def is_named(self, text: str) -> bool:
+        """Tell whether it is meant by a name: its own, or the prefix of its nodes' names."""
+        specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
+        several = [spec.get("multisliceParams") or spec.get("multiNodeParams") or {} for spec in specs]
+        return text == self.queued_resource_id or text in {params.get("nodeIdPrefix") for params in several}
+
     def owns(self, node_id: str) -> bool:
         """Tell whether a node of that id is, or will be, its own."""
         return node_id in self.node_ids
