@@ -89,6 +89,51 @@ def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice
     assert ("delete" in sandbox.changes(), nodes(tpuctl)) == (False, "ci\n")
 
 
+def _leave_behind(tpuctl: Console, sandbox: Sandbox) -> None:
+    """Let a run with `--rm` create `ci` and fail to delete it, as one that was killed does."""
+    sandbox.fault("http-error", method="*.nodes.delete", status=403)
+    assert tpuctl(*UP, "--rm", "--", "true")[2] == 4
+    assert nodes(tpuctl) == "ci\n"
+
+
+@one_face
+def test_a_node_left_by_an_earlier_rm_run_of_the_same_spec_is_taken_over_and_deleted(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox
+) -> None:
+    _leave_behind(tpuctl, sandbox)
+
+    out, err, code = tpuctl(*UP, "--rm", "--", "echo there")
+
+    assert (sorted(out.splitlines()), code, nodes(tpuctl)) == (["[0] there", "[1] there"], 0, "")
+    assert err.startswith(
+        "`ci` was left by an earlier run with `--rm` of the same spec: it is used, and deleted at the end\n"
+    )
+    assert sandbox.changes() == ["create", "delete"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "is_used"),
+    [
+        pytest.param(("--rm", "--spot", "--yes"), False, id="another-spec"),
+        pytest.param(("--rm",), True, id="a-detached-job-runs-there"),
+        pytest.param((), False, id="without-rm"),
+    ],
+)
+def test_a_node_left_by_an_earlier_rm_run_stays_where_it_may_be_wanted(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, options: tuple[str, ...], is_used: bool
+) -> None:
+    _leave_behind(tpuctl, sandbox)
+    if is_used:
+        assert tpuctl("run", "ci", "--detach", "--", "exec sleep 60")[2] == 0
+
+    err = tpuctl(*UP, *options, "--", "true")[1]
+
+    assert (sandbox.changes(), nodes(tpuctl)) == (["create"], "ci\n")
+    warned = "warning: another run works on `ci`: it is not deleted at the end of this one\n"
+    assert (warned in err) == is_used
+
+
 @one_face
 @pytest.mark.parametrize("moment", ["while it is created", "while the command runs"])
 def test_an_interrupt_asks_for_the_delete_before_all_else(

@@ -10,7 +10,7 @@ from tpuctl.actions.ensure_ready import Outcome, ensure_all
 from tpuctl.actions.holding import changing
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.events import Event, EventKind
-from tpuctl.model import Node, NodeSpec, NodeState
+from tpuctl.model import REMOVAL_LABEL, Node, NodeSpec, NodeState
 from tpuctl.names import nearest
 
 if TYPE_CHECKING:
@@ -118,8 +118,10 @@ def changes_to(node: Node, spec: NodeSpec) -> dict[str, Any]:
     What is there besides is kept.
     """
     changes: dict[str, Any] = {}
-    if any(node.labels.get(key) != value for key, value in spec.labels.items()):
-        changes["labels"] = {**node.labels, **spec.labels}
+    # A node that this run did not create must not look as if it had: it would be deleted.
+    labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
+    if any(node.labels.get(key) != value for key, value in labels.items()):
+        changes["labels"] = {**node.labels, **labels}
     if any(node.metadata.get(key) != value for key, value in spec.metadata.items() if key != "ssh-keys"):
         wanted = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
         changes["metadata"] = {**node.metadata, **wanted}

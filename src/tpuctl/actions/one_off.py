@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.bring_up import bring_up
 from tpuctl.actions.tear_down import find_target, tear_down
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.events import EventKind, to_all
-from tpuctl.model import NodeState
+from tpuctl.model import REMOVAL_LABEL, NodeState
 from tpuctl.names import NodeReference
 
 if TYPE_CHECKING:
@@ -26,14 +27,18 @@ if TYPE_CHECKING:
 class OneOff:
     """One node of one run. It remembers whether this run made the node: only then it may remove it.
 
+    `was_taken_over`: an earlier run of the same spec made it, was to remove it, and did not; this run counts as its maker.
     `is_removed`: there is none any more, or soon; `was_deleted`: because this run asked for that.
     """
 
-    def __init__(self, task: Task, found: Node | None) -> None:
-        self._task = task
+    def __init__(self, task: Task, found: Node | None, *, removes: bool) -> None:
+        spec = task.spec.to_be_removed() if task.spec and removes else task.spec
+        self._task = replace(task, spec=spec)
         self._node: Node | None = None
         self.was_there = found is not None
-        self.was_made = False
+        mark = spec.labels.get(REMOVAL_LABEL) if spec else None
+        self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
+        self.was_made = self.was_taken_over
         self.is_removed = False
         self.was_deleted = False
 
@@ -47,7 +52,11 @@ class OneOff:
         if event.kind is EventKind.ACTION and event.data.get("verb") == "create":
             self.was_made = True
         elif event.data.get("exists"):
-            self.was_made = False
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the node to another run, which made it or uses it."""
+        self.was_made = self.was_taken_over = False
 
     def bring_up(self, context: Callable[[Callable[[Event], None]], Context], tell: Callable[[Event], None]) -> Node:
         """Bring the node up and return it. Raises what kept it from being usable."""

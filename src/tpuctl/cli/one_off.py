@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpuctl.model import Node
     from tpuctl.model.worker_set import WorkerSet
     from tpuctl.names import NodeName
+    from tpuctl.remote.member import Member
 
 _FILES = (".yaml", ".yml")
 
@@ -53,8 +54,12 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
     """Do the whole job and return its exit code; what this run made is removed in any case where that was asked for."""
     from tpuctl.cli.job_files import check_source, log_folder, make_log_folder  # noqa: PLC0415  # completion and --help need not wait for it
 
-    one_off = OneOff(*_task(app, node, job))
+    one_off = OneOff(*_task(app, node, job), removes=job.remove)
     name = one_off.name
+    if one_off.was_taken_over:
+        app.terminal.note(
+            f"`{name.node_id}` was left by an earlier run with `--rm` of the same spec: it is used, and deleted at the end"
+        )
     if job.sync is not None:
         check_source(app, job.sync)
     if wish.log_folder is None and (job.remove or job.collect):
@@ -133,6 +138,9 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
             )
         found = members(app, [ready], job.workers)
         await_key(app, found)
+        if one_off.was_taken_over and _is_in_use(app, found):
+            one_off.leave()
+            app.terminal.warn(f"another run works on `{name.node_id}`: it is not deleted at the end of this one")
         if job.sync is not None:
             wish = replace(wish, folder=wish.folder or _same_place(app, job.sync, bring(app, found, job.sync)))
         result = carry_out(app, found, wish)
@@ -142,6 +150,20 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
         if wish.log_folder is not None and ended:
             collect(app, ended, job.collect, wish.log_folder)
     return code
+
+
+def _is_in_use(app: App, members: list[Member]) -> bool:
+    """Tell whether a job runs there that a tpuctl follows or that was left running, or a worker does not tell."""
+    from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # not before the node is there
+    from tpuctl.remote.jobs.asking import Listed, Workers  # noqa: PLC0415  # as above
+    from tpuctl.remote.jobs.values import State  # noqa: PLC0415  # as above
+
+    answers = Workers(members, keeping(app), SystemClock()).jobs(limit=20)
+    shares = [share for answer in answers if isinstance(answer, Listed) for share in answer.shares]
+    is_silent = any(not isinstance(answer, Listed) for answer in answers)
+    return is_silent or any(
+        share.state is State.RUNNING and (share.is_followed or share.is_detached) for share in shares
+    )
 
 
 def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
@@ -195,4 +217,6 @@ def _next_step(app: App, one_off: OneOff, name: NodeName) -> str:
 
 def _going_on(name: NodeName, one_off: OneOff) -> str:
     made = "was made by this run" if one_off.was_made else "was there before this run"
+    if one_off.was_taken_over:
+        made = "was left by an earlier run with `--rm`"
     return f"`{name.node_id}` in {name.zone} {made}"

@@ -3,10 +3,11 @@
 from tpuctl.model.node import Endpoint, Maintenance, Node, Symptom
 from tpuctl.model.operation import Operation, OperationError
 from tpuctl.model.queued import QueuedResource
-from tpuctl.model.spec import REQUEST_LABEL, DataDisk, Difference, NodeSpec
+from tpuctl.model.spec import REMOVAL_LABEL, REQUEST_LABEL, DataDisk, Difference, NodeSpec
 from tpuctl.model.states import Health, NodeState, QueuedState, Tier
 
 __all__ = [
+    "REMOVAL_LABEL",
     "REQUEST_LABEL",
     "DataDisk",
     "Difference",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tpuctl.accelerators import find
@@ -13,6 +15,9 @@ from tpuctl.names import short
 
 # The label by which a create whose answer was lost is found again. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
+# The label of a node that a run deletes at its end (`run --up --rm`). Its value says which spec the run had.
+REMOVAL_LABEL = "tpuctl-rm"
+_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,17 @@ class NodeSpec:
         return data | {
             "named": sorted(self.named),
             "tier": self.tier and str(self.tier),
-            "labels": dict(self.labels),
+            "labels": _without_own(self.labels),
             "metadata": dict(self.metadata),
             "kept": dict(self.kept),
             "scopes": list(self.scopes),
             "tags": list(self.tags),
         }
+
+    def to_be_removed(self) -> NodeSpec:
+        """Return the spec with the label that says that the node is deleted at the end of the run that created it."""
+        text = json.dumps(self.to_json(), sort_keys=True, default=str)
+        return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
@@ -141,7 +151,7 @@ class NodeSpec:
             cidr_block=None,  # the service draws another one
             service_account=account.get("email"),
             scopes=tuple(account.get("scope") or ()),
-            labels={key: value for key, value in node.labels.items() if key != REQUEST_LABEL},
+            labels=_without_own(node.labels),
             tags=tuple(node.raw.get("tags") or ()),
             metadata=dict(node.metadata),
             data_disks=tuple(
@@ -226,3 +236,8 @@ def _secure_boot(node: Node) -> bool:
 
 def _without_nothing(**values: Any) -> dict[str, Any]:  # API JSON
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _without_own(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels that are not tpuctl's own: each belongs to one node, not to the next of the same spec."""
+    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
