@@ -22,7 +22,8 @@ _CUE = re.compile(
     r"|change ?log|release notes|troubleshooting|known issues?|(?:the|this|an?|same) (?:error|message|warning) [\"'`\u201c(]"
     r"|what (?:does|is|means)|how (?:to|do)|regression|quoted?|quotes|known as|entitled)\b"
     r"|\b(?:if|when|where|until|that) (?:\w{1,20} ){1,3}(?:says?|shows?|prints?|reports?|contains?|displays?)\b"
-    r"|\b(?:example:|e\.g\.|i\.e\.)|\b(?:see|cf\.) [\"'`\u201c]",
+    # Of an earlier sentence it says nothing: JAX's own fatal message has "i.e. `python -u`, … output." before the reason.
+    r"|\b(?:example:|e\.g\.|i\.e\.)(?!.{0,500}?\w[.!?] {1,2}\S)|\b(?:see|cf\.) [\"'`\u201c]",
     re.IGNORECASE,
 )
 _TOLD = re.compile(
