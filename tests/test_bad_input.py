@@ -79,7 +79,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             (*UP, "--type", "nonsense"),
             "`nonsense` is not an accelerator type",
-            "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`",
+            "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types --project proj-1`",
         ),
         ((*UP, "--type", "v4", "--topology", "2x2"), "`2x2` is not a topology of v4", "v4 has 3 dimensions, like"),
         (
@@ -103,7 +103,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("create", "demo", "--project", "p"),
             "which accelerator type?",
-            "name one: `--type v4-8`; see `tpuctl types`",
+            "name one: `--type v4-8`; see `tpuctl types --project p`",
         ),
         (
             ("status", "Demo_1", "--project", "p"),
@@ -116,7 +116,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("list", "--project", "p", "--zone", "us-central2"),
             "`us-central2` is a region, not a zone",
-            "a zone ends with a letter, like `us-central2-a`; see `tpuctl types`",
+            "a zone ends with a letter, like `us-central2-a`; see `tpuctl types --project p`",
         ),
         (
             ("list", "--project", "My Project"),

@@ -248,6 +248,38 @@ def served(environ: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess
         process.kill()
 
 
+def test_reset_while_it_is_served_leaves_a_server_that_can_be_used(
+    served: tuple[subprocess.Popen[str], str], environ: dict[str, str]
+) -> None:
+    def tpuctl(*words: str, **more: str) -> str:
+        command = [sys.executable, "-m", "tpuctl", *words]
+        done = subprocess.run(command, env={**environ, **more}, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    _, url = served
+    there = {"TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": "sandbox", "TPUCTL_SANDBOX": "0"}
+    create = (
+        "create",
+        "demo",
+        "--type",
+        "v4-8",
+        "--zone",
+        "us-central2-b",
+        "--no-wait",
+        "-o",
+        "name",
+        "--skip-check",
+        "all",
+    )
+    assert tpuctl(*create, **there) == "demo\n"
+
+    tpuctl("sandbox", "reset", "--yes")
+
+    assert f"OVERRIDES_TPU={url}/" in tpuctl("sandbox", "env")
+    assert tpuctl("list", "-o", "name", **there) == ""
+    assert tpuctl(*create, **there) == tpuctl("list", "-o", "name", TPUCTL_SANDBOX="1") == "demo\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_serve_prints_its_url_answers_and_ends_quietly(
     served: tuple[subprocess.Popen[str], str], number: signal.Signals

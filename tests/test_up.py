@@ -64,7 +64,7 @@ def test_a_node_that_differs_is_left_alone(tpuctl: Console, sandbox: Sandbox) ->
             "demo: READY HEALTHY",
             "error: `demo` exists and differs from what is asked for:",
             "  accelerator_type: wanted `v4-8`, found `v4-16`",
-            "  hint: use it as it is: `tpuctl up demo` without these flags; or delete it and make it anew: add `--replace`",
+            "  hint: to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
         ),
         8,
     )
@@ -153,7 +153,8 @@ def test_without_a_type_and_a_past_it_asks_for_one(tpuctl: Console, sandbox: San
         "",
         said(
             "error: there is no node `demo` in us-central2-b yet: which accelerator type should it have?",
-            "  hint: name one: `tpuctl up demo --type v4-8`; see `tpuctl types --zone us-central2-b`",
+            "  hint: name one, such as `tpuctl up demo --type v4-8 --zone us-central2-b`; "
+            "see `tpuctl types --zone us-central2-b`",
         ),
         2,
     )
@@ -165,7 +166,10 @@ def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbo
 
     assert tpuctl(*look) == (
         "",
-        said("error: `demo` is not there and was not made", "  hint: nothing bills; `tpuctl up demo` makes it"),
+        said(
+            "error: `demo` is not there and was not made",
+            "  hint: nothing bills; `tpuctl up demo --type v4-8 --zone us-central2-b` makes it",
+        ),
         5,
     )
     assert sandbox.changes() == []
@@ -175,8 +179,8 @@ def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbo
         said(
             "demo: CREATING",
             "error: `demo` is not usable by ssh: it is CREATING",
-            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh`, "
-            "or end it with `tpuctl down demo`",
+            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or end it with `tpuctl down demo --zone us-central2-b`",
         ),
         5,
     )

@@ -23,7 +23,7 @@ REBOOT = [
 RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
 CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
 SILENT = "its worker does not answer ssh"
-REMEDY = "  hint: `tpuctl reset demo --mode recreate` deletes it and makes it anew (its boot disk is lost)"
+REMEDY = "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes it and makes it anew (its boot disk is lost)"
 
 
 @pytest.fixture
@@ -185,7 +185,10 @@ def test_a_node_that_hangs_in_creating_is_not_deleted(tpuctl: Console, sandbox: 
     assert told(err) == [
         *CREATE,
         "error: `demo` is not usable by ssh after 30m: it is CREATING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh`, or end it with `tpuctl down demo`",
+        (
+            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or end it with `tpuctl down demo --zone us-central2-b`"
+        ),
     ]
 
 
@@ -238,7 +241,7 @@ def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuct
         "CREATING",
         "gone",
         f"error: {fault}",
-        "  hint: see whether anything was left behind with `tpuctl status demo`",
+        "  hint: see whether anything was left behind with `tpuctl status demo --zone us-central2-b`",
         "  hint: try again two or three times with pauses, then in another `--zone`",
         (
             "  hint: tried 3 times; the service often says this when it has no capacity for that size right now: "
@@ -281,7 +284,10 @@ def test_a_node_that_somebody_deletes_is_not_made_again(
     assert told(err)[2:] == [
         "DELETING",
         "error: `demo` in us-central2-b is being deleted (by someone else)",
-        "  hint: nothing was created in its place; run `tpuctl up demo` again if you still want it",
+        (
+            "  hint: nothing was created in its place; run `tpuctl up demo --type v4-8 --zone us-central2-b` "
+            "again if you still want it"
+        ),
     ]
 
 

@@ -78,7 +78,7 @@ def test_an_api_that_never_answers_is_waited_for_until_the_deadline(
             "error: the API has not answered for … (UNAVAILABLE: The service is currently unavailable.), so whether `demo` is "
             "usable by ssh is not known; when it last did, it was CREATING"
         ),
-        "  hint: nothing was undone; look again with `tpuctl status demo`",
+        "  hint: nothing was undone; look again with `tpuctl status demo --zone us-central2-b`",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
                 "error: the API has not answered for … (UNAVAILABLE: The location us-central2-b is unreachable.), so whether "
                 "`demo` is usable by ssh is not known; what is there is not known"
             ),
-            "  hint: nothing was undone; look again with `tpuctl status demo`",
+            "  hint: nothing was undone; look again with `tpuctl status demo --zone us-central2-b`",
         ],
         5,
     )

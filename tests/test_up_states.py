@@ -63,7 +63,7 @@ def test_what_the_service_gave_up_is_said_to_be_broken(
 
     assert tpuctl(*UP) == (
         "",
-        f"demo: {found}\n{error}\n  hint: delete it with `tpuctl delete demo`, then create it again\n",
+        f"demo: {found}\n{error}\n  hint: delete it with `tpuctl delete demo --zone us-central2-b`, then create it again\n",
         10,
     )
     assert sandbox.changes() == []
@@ -82,7 +82,10 @@ def test_an_unknown_state_is_not_ready_and_is_waited_for(tpuctl: Console, sandbo
             found,
             *new,
             f"error: `demo` is not usable by ssh after 30m: it is {found}",
-            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh`, or end it with `tpuctl down demo`",
+            (
+                "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+                "or end it with `tpuctl down demo --zone us-central2-b`"
+            ),
         ],
         5,
         [],

@@ -209,6 +209,16 @@ def zones_of(accelerator: AcceleratorType, *, single_tenant: bool = False) -> tu
     return zones + (offered.get("single_tenant", ()) if single_tenant else ())
 
 
+def smallest_in(zone: str) -> str | None:
+    """Return the smallest type of the first generation that the documentation lists for a zone, None for other zones."""
+    for name, offered in load().zones.items():
+        generation = load().generations[name]
+        for size in sorted(generation.sizes):
+            if zone in (*offered.get(str(size), ()), *offered.get("all", ())):
+                return generation.type_of(size)
+    return None
+
+
 def _generation(name: str, entry: dict[str, Any]) -> Generation:
     return Generation(
         name=name,

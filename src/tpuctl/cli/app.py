@@ -234,9 +234,15 @@ class App:
             return
         text = what if isinstance(what := self._in_flight.what, str) else what()
         undone = "; nothing was undone" if self._in_flight.undo else ""
-        lines = [f"{how}: {text}{undone}", f"  go on: {self._in_flight.resume}"]
-        lines += [f"  undo:  {self._in_flight.undo}"] if self._in_flight.undo else []
+        lines = [f"{how}: {text}{undone}", f"  go on: {self._as_typed(self._in_flight.resume)}"]
+        lines += [f"  undo:  {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
         self.terminal.warn("\n".join(lines))
+
+    def _as_typed(self, command: str) -> str:
+        """Return a command to be typed next, with the options of this run that it needs."""
+        from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for interrupts
+
+        return with_typed_options(f"`{command}`", self.invocation.arguments).strip("`")
 
     def show_error(self, error: TpuctlError) -> None:
         """Print an error in the format that was asked for."""
@@ -250,6 +256,10 @@ class App:
         if error.hint and node:
             # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
             error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", node, error.hint)
+        if error.hint:
+            from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for failures
+
+            error.hint = with_typed_options(error.hint, self.invocation.arguments)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def again(self, options: dict[str, Any]) -> App:

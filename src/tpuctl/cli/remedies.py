@@ -3,18 +3,107 @@
 from __future__ import annotations
 
 import re
+import shlex
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import click
 
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tpuctl.cli.app import App
 
 # Also `us-central1-ai1a`. What it finds beyond zones (names of nodes, say) is near to no zone.
 _ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b")
+
+
+# Options that say which cloud a command works with, as whom, and how it reaches workers: a command in a hint needs them too.
+_CARRIED = frozenset(
+    {
+        "project", "sandbox", "endpoint", "impersonate_service_account", "quota_project", "journal", "lease", "user", "ssh_key",
+        "iap", "internal_ip",
+    }
+)  # fmt: skip
+# Never repeated without having been considered again: consent, and a deadline that may be what has passed.
+_CONSENT = frozenset({"yes", "replace", "steal", "anyway", "all_nodes", "remove", "timeout"})
+# Commands that make no calls.
+_LOCAL = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
+_COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
+
+
+@dataclass(slots=True)
+class _CommandLine:
+    """A command line in its parts: the command's path, its arguments, and its options as they were typed, by parameter name."""
+
+    path: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    options: list[tuple[str, list[str]]] = field(default_factory=list)
+    accepted: set[str | None] = field(default_factory=set)
+
+
+def with_typed_options(text: str, typed: Sequence[str]) -> str:
+    """Return a text in which each command in backticks carries the options of the typed command line that it needs.
+
+    Those that say which cloud is meant always, the zone where the command names a node that was typed, and all where it is
+    the typed command itself.
+    """
+    if not any(word.startswith("-") for word in typed) or not _COMMAND.search(text):
+        return text
+    given = _read(typed)
+    return _COMMAND.sub(lambda match: f"`tpuctl {_completed(match[1], given)}`", text)
+
+
+def _completed(command: str, given: _CommandLine) -> str:
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    found = _read(words)
+    if not found.path or found.path[0] in _LOCAL or "--help" in words:
+        return command
+    is_same = found.path == given.path and bool(found.arguments) and set(found.arguments) <= set(given.arguments)
+    present = {name for name, _ in found.options} | _CONSENT
+    extra: list[str] = []
+    for name, option in given.options:
+        is_needed = name in _CARRIED or (name == "zone" and bool(set(found.arguments) & set(given.arguments)))
+        if name in found.accepted and name not in present and (is_needed or is_same):
+            extra += option
+    before, separator, after = command.partition(" -- ")
+    return " ".join([before, *map(shlex.quote, extra)]) + separator + after
+
+
+def _read(words: Sequence[str]) -> _CommandLine:
+    from tpuctl.cli.tree import root  # noqa: PLC0415  # only for failures
+
+    found = _CommandLine()
+    command: click.Command = root()
+    known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    rest = list(words[: list(words).index("--")] if "--" in words else words)
+    while rest:
+        word = rest.pop(0)
+        option = known.get(word.partition("=")[0])
+        if isinstance(option, click.Option) and option.name:
+            taken = [word]
+            if rest and "=" not in word and not option.is_flag and not option.count:
+                taken.append(rest.pop(0))
+            if not option.multiple:
+                found.options = [one for one in found.options if one[0] != option.name]
+            found.options.append((option.name, taken))
+        elif isinstance(command, click.Group):
+            inner = command.get_command(click.Context(command), word)
+            if inner is None:
+                break
+            command = inner
+            found.path.append(inner.name or word)
+            known |= {name: param for param in command.params for name in (*param.opts, *param.secondary_opts)}
+        else:
+            found.arguments.append(word)
+    found.accepted = {param.name for param in (*root().params, *command.params)}
+    return found
 
 
 def remedies(app: App, error: TpuctlError) -> Iterator[str]:

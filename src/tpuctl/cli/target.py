@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import find, zones_of
+from tpuctl.accelerators import find, smallest_in, zones_of
 from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.locate import search
 from tpuctl.cli.remedies import nothing_listens
@@ -72,9 +72,11 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
     """
     remembered = app.journal.last_spec(name)
     if remembered is None:
+        offered = smallest_in(name.zone)
+        example = f"name one, such as `tpuctl up {name.node_id} --type {offered}`; " if offered else ""
         raise InvalidInputError(
             f"there is no node `{name.node_id}` in {name.zone} yet: which accelerator type should it have?",
-            hint=f"name one: `tpuctl up {name.node_id} --type v4-8`; see `tpuctl types --zone {name.zone}`",
+            hint=f"{example}see `tpuctl types --zone {name.zone}`",
         )
     spec = remembered.spec
     if is_being_made_anew(app.journal, name):

@@ -39,13 +39,13 @@ def mend(policy: Policy, seen: Seen, node: Node, defect: Defect) -> Reboot | Res
     """Return the rung that mends the defect, or why there is none."""
     name, reason = seen.name.node_id, defect.reason
     if policy.repair is Repair.NONE:
-        return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=f"`tpuctl reset {name}` restarts it"))
+        return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=_reset_hint(node)))
     if (user := in_use(seen)) and not policy.forced:
         hint = f"end that process, or repair it all the same: `tpuctl up {name} --yes`"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}, and it was left alone: {user}", hint=hint))
     is_entrusted = seen.is_ours or policy.forced or (policy.is_keeper and is_idle(seen))
     if is_alive(seen) and not is_entrusted:
-        hint = f"it may be in use and was left alone; `tpuctl reset {name}` restarts it, `tpuctl up {name} --yes` repairs it"
+        hint = f"it may be in use and was left alone; {_reset_hint(node)}, `tpuctl up {name} --yes` repairs it"
         return GiveUp(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
     skipped: list[str] = []
     rung: Reboot | Restart | Delete | None = _reboot(policy, seen, node, defect, skipped) or _restart(
@@ -58,6 +58,12 @@ def mend(policy: Policy, seen: Seen, node: Node, defect: Defect) -> Reboot | Res
     if node.queued_resource:
         hint = f"`tpuctl down {name}` deletes it with its queued resource `{short(node.queued_resource)}`"
     return GiveUp(BrokenNodeError(f"`{name}`: {reason}, {_tried(seen, skipped)}", hint=hint))
+
+
+def _reset_hint(node: Node) -> str:
+    """Return what `tpuctl reset` does with this node: a slice cannot be restarted, nor a spot node."""
+    does = "reboots its workers" if node.why_not_restartable() else "restarts it"
+    return f"`tpuctl reset {node.name.node_id}` {does}"
 
 
 def mend_slow(policy: Policy, seen: Seen, node: Node, threshold: timedelta, now: datetime) -> Wait | Restart | Delete:

@@ -189,8 +189,7 @@ def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
     return GiveUp(
         ConflictError(
             f"`{seen.name.node_id}` exists and differs from what is asked for:{lines}",
-            hint=f"use it as it is: `tpuctl up {seen.name.node_id}` without these flags; "
-            "or delete it and make it anew: add `--replace`",
+            hint="to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
         )
     )
 

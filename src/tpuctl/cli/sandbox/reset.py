@@ -21,11 +21,18 @@ def command(app: App, *, yes: bool) -> None:
     Examples:
       tpuctl sandbox reset --yes
     """
-    from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox import admin, shims  # noqa: PLC0415  # only for the sandbox
 
     path = app.sandbox_path
     if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):
         raise NotConfirmedError("nothing was done")
     # What was said of the old world is not true of the next.
     checked_file(app.invocation.environ, sandbox=True).unlink(missing_ok=True)
+    try:
+        served_at = shims.served_at(path)
+    except shims.NotServedError:
+        served_at = None
     app.terminal.note("the sandbox is empty" if admin.reset(path) else "there was no sandbox")
+    if served_at:
+        # The server goes on with the new world.
+        shims.note_served(path, served_at)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import Clock, SystemClock
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox.world.clock import MovedClock, Rate, WorldClock
-from tpuctl.sandbox.world.database import connect, transaction, translated
+from tpuctl.sandbox.world.database import connect, identity, transaction, translated
 from tpuctl.sandbox.world.errors import (
     NotAWorldError,
     WorldCorruptError,
@@ -66,6 +66,7 @@ class World:
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._injected = clock
+        self._speed = DEFAULT_SPEED
         self.clock: Clock = SystemClock()
 
     @classmethod
@@ -81,7 +82,8 @@ class World:
                 f"`{speed:g}` cannot be the speed of the sandbox", hint="give a number above 0, such as 60"
             )
         world = cls(path.absolute(), clock)
-        world._settle(speed or DEFAULT_SPEED)
+        world._speed = speed or DEFAULT_SPEED
+        world._connect()
         world.clock = MovedClock(world._rate, clock) if clock else WorldClock(world._rate)
         return world
 
@@ -157,13 +159,23 @@ class World:
 
     @property
     def _connection(self) -> sqlite3.Connection:
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Return this thread's connection; a new one where there is none, or another file has taken the place of the old."""
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = connect(self.path)
-            with self._lock:
-                for thread in [thread for thread in self._connections if not thread.is_alive()]:
-                    self._connections.pop(thread).close()  # a server has a thread for every client
-                self._connections[threading.current_thread()] = connection
+        if connection is not None and (connection.in_transaction or identity(self.path) == self._local.identity):
+            return connection
+        if connection is not None:
+            # `tpuctl sandbox reset` removed the file that a server has open; what comes next belongs to a new world.
+            connection.close()
+        connection = self._local.connection = connect(self.path)
+        self._local.identity = identity(self.path)
+        with self._lock:
+            for thread in [thread for thread in self._connections if not thread.is_alive()]:
+                self._connections.pop(thread).close()  # a server has a thread for every client
+            self._connections[threading.current_thread()] = connection
+        self._settle()
         return connection
 
     @property
@@ -200,10 +212,10 @@ class World:
                     self._connection.execute("ROLLBACK TO event")
             self._connection.execute("RELEASE event")
 
-    def _settle(self, speed: float) -> None:
+    def _settle(self) -> None:
         """Write down what is decided once, when the world is made."""
         anchor = SystemClock().now().timestamp()
-        values = {"anchor": anchor, "offset": 0.0, "speed": speed, "seed": 0}
+        values = {"anchor": anchor, "offset": 0.0, "speed": self._speed, "seed": 0}
         with translated(self.path):
             if not self._connection.execute("SELECT 1 FROM meta WHERE key = 'seed'").fetchone():
                 rows = [(key, json.dumps(value)) for key, value in values.items()]

@@ -154,6 +154,15 @@ def translated(path: Path) -> Iterator[None]:
         raise WorldUnusableError(path, error.strerror) from error
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another that was made later at the same path, None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def marker(path: Path) -> Path:
     """Return the file beside a world that says that the sandbox made it: a damaged world has no readable header."""
     return path.with_name(path.name + "-world")

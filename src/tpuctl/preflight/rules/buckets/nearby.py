@@ -70,15 +70,15 @@ def _generations(there: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _example(there: Mapping[str, tuple[str, ...]], wanted: str) -> tuple[str, str] | None:
-    """Return the type of the newest generation that is most like the wanted one, and its first zone."""
+    """Return the type of the newest generation that is most like the wanted one, and a zone, of an AI region last."""
     like = _find(wanted)
     order = list(accelerators.load().generations)
-    best: tuple[tuple[int, bool, int, str], str, str] | None = None
+    best: tuple[tuple[int, bool, int, bool, str], str, str] | None = None
     for zone, types in there.items():
         for name in types:
             if found := _find(name):
                 is_other_size = like is None or found.size != like.size
-                key = (-order.index(found.generation.name), is_other_size, found.size, zone)
+                key = (-order.index(found.generation.name), is_other_size, found.size, "-ai" in zone, zone)
                 best = min(best, (key, name, zone)) if best else (key, name, zone)
     return best[1:] if best else None
 
