@@ -1,0 +1,124 @@
+"""Every command line that help and docs print is one that tpuctl takes; those of help run as they are printed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.test_examples import ROOT, of_shell, parse
+from tpuctl.cli.tree import root
+
+# They end only when they are stopped, or write binary data, or act only on what is sure; tests of their own run them.
+_ELSEWHERE = (
+    "sandbox serve",
+    "sandbox log --follow",
+    "sandbox log -f",
+    "sync -l team=vision --watch",
+    "bundle trainer --file -",
+)
+# What a printed command may end with on a project that has what it names. Never 1 or 2.
+_FINE = frozenset({0, 3, 5, 8, 9, 11, 130})
+_FILES = ("train.log", "train.py", "config.yaml", "job.sh", "team.yaml", "data/part-0", "src/train.py")
+_NODES = ("trainer", "trainer-0", "trainer-1", "private-trainer")
+
+
+def _help_lines(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
+    """Yield the examples in a command's help, and in those below it."""
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            if found := command.get_command(context, name):
+                yield from _help_lines(found, (*path, name))
+    for line in (command.help or "").splitlines():
+        if line.strip().startswith("tpuctl "):
+            for words in of_shell(line.split("  (")[0]):
+                yield " ".join(path), words
+
+
+HELP = list(_help_lines(root()))
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "commands.md")]
+_BLOCK = re.compile(r"^(?: {4}.*\n)+", re.MULTILINE)
+
+
+def _printed(page: Path) -> Iterator[list[str]]:
+    """Yield the command lines in the indented blocks of a page; a quotation may span lines."""
+    for block in _BLOCK.findall(page.read_text("utf-8")):
+        waiting = ""
+        for line in block.replace("\\\n", " ").splitlines():
+            waiting += line.strip() + "\n"
+            try:
+                found = list(of_shell(waiting))
+            except ValueError:  # a quotation that goes on
+                continue
+            waiting = ""
+            yield from found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_line_of_a_page_is_one(page: Path) -> None:
+    for words in _printed(page):
+        # The stories make the files that they name.
+        parse(
+            [
+                "pyproject.toml"
+                if words[:2] in (["sandbox", "seed"], ["sandbox", "scenario"]) and word.endswith(".yaml")
+                else word
+                for word in words
+            ]
+        )
+
+
+def test_every_example_of_help_is_a_command_line() -> None:
+    assert len(HELP) > 100
+    for _, words in HELP:
+        parse([word if word != "team.yaml" else "pyproject.toml" for word in words])
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@one_face
+@pytest.mark.parametrize("command", sorted({command for command, _ in HELP if command}))
+def test_every_example_of_help_runs_as_it_is_printed(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], clock: EventfulClock, command: str
+) -> None:
+    for name in _NODES:
+        put(sandbox, name, acceleratorType="v4-32", labels={"team": "vision"})
+    for name in _FILES:
+        (tpuctl.folder / name).parent.mkdir(exist_ok=True)
+        (tpuctl.folder / name).write_text("Socket closed\n" if name.endswith(".log") else "nodes: []\n")
+    (tpuctl.folder / "examples").symlink_to(ROOT / "examples")
+    tpuctl("ssh-key", "renew", "--yes")
+    refused = {}
+    # What a hook runs is another example's command, with the hook's variables.
+    lines = [words for name, words in HELP if name == command and words[: len(name.split())] == name.split()]
+    for words in lines:
+        if shlex.join(words).startswith(_ELSEWHERE):
+            continue
+        if command == "watch":
+            clock.after(timedelta(minutes=10), _interrupt)
+        is_read = command == "explain"
+        with chdir(tpuctl.folder):
+            _, err, code = tpuctl(
+                *words, stdin=None if is_read else "y\n", piped="Socket closed\n" if is_read else "", TPUCTL_ZONE=ZONE
+            )
+        if code not in _FINE:
+            refused[shlex.join(words)] = (code, err)
+
+    assert lines
+    assert refused == {}
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
