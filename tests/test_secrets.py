@@ -71,9 +71,9 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "watch": None,
     "history": ("history", "old", "-o", "json"),
     "reset": ("reset", "demo", "--mode", "recreate", "--dry-run"),
-    "start": ("start", "off", "-o", "json", "--events", "events.json"),
+    "start": ("start", "off", "-o", "json", "--events", "{folder}/events.json"),
     "stop": ("stop", "demo", "-o", "json"),
-    "create": ("create", "made", *NEW, "-o", "yaml", "--events", "events.json"),
+    "create": ("create", "made", *NEW, "-o", "yaml", "--events", "{folder}/events.json"),
     "delete": ("delete", "demo", "--dry-run"),
     "update": ("update", "demo", "--metadata", f"more={SECRET}", "-o", "json"),
     "ssh": ("ssh", "demo", "--dry-run"),
@@ -138,11 +138,12 @@ def test_every_command_has_its_line() -> None:
 
 @pytest.mark.parametrize("name", [name for name, line in LINES.items() if line])
 def test_no_command_shows_a_secret(planted: Console, name: str) -> None:
-    out, err, _ = planted(*(LINES[name] or ()))
+    out, err, _ = planted(*(word.replace("{folder}", str(planted.folder)) for word in LINES[name] or ()))
     events = planted.folder / "events.json"
 
     assert SECRET not in out + err + (events.read_text() if events.exists() else "")
     assert out + err != ""
+    assert events.exists() == ("{folder}/events.json" in (LINES[name] or ()))
 
 
 @pytest.mark.parametrize("name", SHOWN)
