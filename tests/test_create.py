@@ -80,7 +80,7 @@ def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
 
     tpuctl("create", "demo", "--zone", ZONE, *flags, "--no-wait")
 
-    node = json.loads(tpuctl("status", "demo", "-o", "json")[0])
+    node = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])
     assert node["schedulingConfig"] == {"preemptible": True}
     assert node["networkConfig"]["enableExternalIps"] is False
     assert node["serviceAccount"]["scope"] == ["a", "b"]

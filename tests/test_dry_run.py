@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 
 DONE = "dry run: nothing was changed\n"
+HIDDEN = "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand\n"
 NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--spot", "--metadata", "token=geheim", "--labels", "team=vision")
 
 
@@ -31,7 +32,7 @@ def fleet(sandbox: Sandbox) -> Sandbox:
 def plan(tpuctl: Console, *arguments: str) -> tuple[list[str], list[str]]:
     """Return the steps, with their requests, and the gcloud commands, as a dry run prints them."""
     out, err, code = tpuctl(*arguments, "--dry-run")
-    assert (err, code) == (DONE, 0)
+    assert (err, code) == (DONE + (HIDDEN if "<hidden" in out else ""), 0)
     lines = [re.sub(r"https?://[^/]+/v2/projects/sandbox/locations/", "…/", line) for line in out.splitlines()]
     steps = [line.strip() for line in lines if not line.startswith(("   $", "   {"))]
     return steps, [line.removeprefix("   $ ") for line in lines if line.startswith("   $")]
@@ -48,13 +49,13 @@ B = "--zone us-central2-b --project sandbox"
             ("up", "new", *NEW),
             ["1. create new in us-central2-b: there is none yet", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
-             "'--metadata=token=(not shown)'")],
+             "'--metadata=token=<hidden: 6 bytes>'")],
         ),
         (
             ("create", "new", *NEW),
             ["1. create new in us-central2-b: asked for", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
-             "'--metadata=token=(not shown)'")],
+             "'--metadata=token=<hidden: 6 bytes>'")],
         ),
         (
             ("up", "stopped"),
@@ -101,7 +102,8 @@ B = "--zone us-central2-b --project sandbox"
             ["1. update demo in us-central2-b: labels, tags, metadata, description",
              "PATCH …/us-central2-b/nodes/demo?updateMask=labels%2Ctags%2Cmetadata%2Cdescription&alt=json"],
             [(f"tpu-vm update demo {B} --update-labels=b=2 --remove-labels=a "
-             "'--update-metadata=token=(not shown),other=(not shown)' --add-tags=new --remove-tags=old '--description=d e'")],
+             "'--update-metadata=token=<hidden: 3 bytes>,other=<hidden: 3 bytes>' "
+             "--add-tags=new --remove-tags=old '--description=d e'")],
         ),
         (("update", "demo", "--labels", "a=1"), ["nothing to do"], []),
     ],
@@ -151,7 +153,7 @@ def test_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[s
         "runtimeVersion": "tpu-ubuntu2204-base",
         "networkConfig": {"enableExternalIps": True},
         "schedulingConfig": {"spot": True},
-        "metadata": {"token": "(not shown)"},
+        "metadata": {"token": "<hidden: 6 bytes>"},
     }
     assert step == {
         "step": "create",
@@ -166,7 +168,7 @@ def test_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[s
         "gcloud": [
             (
                 f"{GCLOUD} tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot "
-                "--labels=team=vision '--metadata=token=(not shown)'"
+                "--labels=team=vision '--metadata=token=<hidden: 6 bytes>'"
             )
         ],
         **mark,

@@ -108,7 +108,7 @@ def test_a_file_is_read_as_docker_reads_it() -> None:
         ("export A=secret", "job.env, line 1: `export A` cannot be the name of a variable"),
         ("1A=secret", "job.env, line 1: `1A` cannot be the name of a variable"),
         ("=secret", "job.env, line 1: this is no variable"),
-        ("TOKEN", "job.env, line 1: `TOKEN` is not set here"),
+        ("TOKEN", "job.env, line 1: no variable of that name is set here"),
         ("A=secret\0", "job.env, line 1: the value of `A` has a NUL in it"),
         ("TPUCTL_WORKER_ID=3", "job.env, line 1: `TPUCTL_WORKER_ID` is told by tpuctl itself"),
         ("Ä=1", "job.env, line 1: `Ä` cannot be the name of a variable"),
@@ -125,7 +125,7 @@ def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str
 def test_a_name_alone_passes_the_local_value() -> None:
     assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
     assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
-    with pytest.raises(InvalidInputError, match=r"^`TOKEN` is not set here$"):
+    with pytest.raises(InvalidInputError, match=r"^no variable of that name is set here$"):
         parse_variable("TOKEN", {})
 
 

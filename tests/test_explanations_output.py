@@ -40,7 +40,7 @@ disk-full  worker 3, line 812
   a disk is full
   ~120, 10:04 to 12:04
   first on worker 3, then on 7
-  812 │ no space left [2J on device
+  812 │ no space left\\x1b[2J on device
   → remove what is old
   → attach a disk
   more: `tpuctl explain --topic disk`
@@ -129,4 +129,4 @@ def test_how_often_and_when(first: Place, last: Place, expected: str) -> None:
 def test_the_lines_that_look_most_like_an_error_are_numbered() -> None:
     odd = (place(7), replace(place(1234), text="boom\a"))
     explanation = conclude(seen(suspicious=odd))
-    assert list(explanations.suspects(explanation, colored=False)) == ["   7  line 7", "1234  boom "]
+    assert list(explanations.suspects(explanation, colored=False)) == ["   7  line 7", "1234  boom\\x07"]

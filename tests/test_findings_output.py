@@ -276,11 +276,11 @@ def test_what_the_cloud_says_cannot_steer_the_terminal() -> None:
     )
 
     assert list(block(Finding("TPU101", "", evil), width=80, colored=False)) == [
-        "error    TPU101  a [2J",
-        "  b ]0; c",
-        "  why: d",
-        "  → e:",
-        "      f g",
+        "error    TPU101  a\\x1b[2J",
+        "  b\\x1b]0;\\x07\\nc",
+        "  why: \\x9bd",
+        "  → \\re:",
+        "      f\\x00g",
     ]
 
 

@@ -57,4 +57,4 @@ def test_on_a_screen_that_is_drawn_anew_what_hooks_write_is_told(tmp_path: Path)
 
     run(event())
 
-    assert (run.wait(), screen.getvalue()) == ((), "trainer: hel [2Jlo\n")
+    assert (run.wait(), screen.getvalue()) == ((), "trainer: hel\\x1b[2Jlo\n")

@@ -135,7 +135,7 @@ def test_what_the_terminal_would_obey_is_not_shown_as_it_is(tmp_path: Path) -> N
 
     show_first_use(app, spec_of(app).setup)
 
-    assert err.getvalue().splitlines()[1] == "    echo  [8m; rm -rf / "
+    assert err.getvalue().splitlines()[1] == "    echo \\x1b[8m; rm -rf /\\u202e"
 
 
 def test_on_a_terminal_it_is_asked_about_and_a_no_is_not_remembered(tmp_path: Path) -> None:

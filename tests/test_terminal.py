@@ -136,8 +136,8 @@ def test_the_words_of_the_service_do_not_steer_the_terminal() -> None:
     written.note("n\u202egnp.exe")
 
     assert err(written) == (
-        "error: bad [2J name\nsecond line\n  hint: a b\n  hint: c\n  more: tpuctl explain failure\n"
-        "warning: w ]0;title \nn gnp.exe\n"
+        "error: bad\\x1b[2J\\rname\\nsecond line\n  hint: a\\x07b\n  hint: c\n  more: tpuctl explain failure\n"
+        "warning: w\\x1b]0;title\\x07\nn\\u202egnp.exe\n"
     )
 
 
@@ -232,4 +232,4 @@ def test_on_a_terminal_what_stays_is_each_change_with_its_time() -> None:
         clock.sleep(timedelta(minutes=3))
         progress(event(EventKind.STATE, "READY \x1b[2J"))
 
-    assert err(written) == "     0s → trainer creating v4-8\n     3m • trainer READY  [2J\n"
+    assert err(written) == "     0s → trainer creating v4-8\n     3m • trainer READY \\x1b[2J\n"

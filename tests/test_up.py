@@ -246,7 +246,7 @@ def test_a_node_that_refuses_our_key_gets_it_once(
         "its worker refuses the key",
         "usable, ssh answers, after 4s",
     ]
-    metadata = put(sandbox, "other", metadata={}) and tpuctl("status", "demo", "-o", "json")[0]
+    metadata = put(sandbox, "other", metadata={}) and tpuctl("status", "demo", "-o", "json", "--show-metadata")[0]
     assert '"note": "kept"' in metadata
     assert "eve:ssh-ed25519 AAAA eve\\n" in metadata
 

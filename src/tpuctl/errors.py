@@ -46,14 +46,18 @@ class TpuctlError(Exception):
     """Anything the user can understand and act on.
 
     `kind` is the word for it in JSON, `hint` what to do next, `error_id` the id of the message that was recognised, if one was.
+    `lines` are the message and the lines of `details` below it; a line end within one of them is shown as such.
     """
 
     exit_code = ExitCode.FAILURE
     kind = "failure"
 
-    def __init__(self, message: str, *, hint: str | None = None, error_id: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(
+        self, message: str, *, details: Iterable[str] = (), hint: str | None = None, error_id: str | None = None
+    ) -> None:
+        self.lines = (message, *details)
+        self.message = "\n".join(self.lines)
+        super().__init__(self.message)
         self.hint = hint
         self.error_id = error_id
         # The node that it is about, where several were asked for.

@@ -1,10 +1,14 @@
-"""Folders for the owner only: what tpuctl remembers may hold secrets."""
+"""Folders and lock files for the owner only, whatever the umask: what tpuctl remembers may hold secrets."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -15,3 +19,27 @@ def make_private(folder: Path) -> None:
     # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path) -> int:
+    """Return a descriptor of a file that is made, in a folder of the same kind, where there is none.
+
+    A file that an older version left open to others is closed to them, as far as it is ours.
+    """
+    make_private(path.parent)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    seen = os.fstat(descriptor)
+    if seen.st_mode & 0o077 and seen.st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is there for nothing else."""
+    descriptor = open_private(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

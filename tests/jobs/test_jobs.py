@@ -80,7 +80,7 @@ def test_a_person_sees_how_long_ago_and_as_much_of_the_command_as_there_is_room(
 
     header, row = out.splitlines()
     assert (header.split(), code) == (["JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND"], 0), err
-    assert re.fullmatch(r"a    \d+s ago +exited 0  \d\.\ds +detached  true x+…", row)
+    assert re.fullmatch(r"a    \d+s ago +exited 0  \d\.\ds +detached  true\\nx+…", row)
     assert len(row) == 70
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tpuctl.errors import InvalidInputError
 from tpuctl.model import Node
 from tpuctl.remote.ssh import Connection
 from tpuctl.remote.ssh_config import Entry, TakenNames, change, entry_of, read
@@ -27,6 +29,19 @@ def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
 
     assert {one.name.node_id for one in read(path).entries} == {f"n{number}" for number in range(40)}
     assert TakenNames.read(path, folder=path.parent).get("n7") is None
+
+
+@pytest.mark.parametrize("name", ["a *", "*", "a\n  ProxyCommand touch /tmp/x", "!a", "a\u2028b"])
+def test_a_node_whose_name_would_say_more_than_a_host_gets_no_entry(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="cannot be the name of a host"):
+        entry(name)
+
+
+def test_an_entry_is_read_again_whatever_its_cloud_calls_the_node(tmp_path: Path) -> None:
+    written = replace(entry("trainer"), id="1\u2028# tpuctl end\x85\n")
+    change(tmp_path / "hosts", lambda text: text.changed(new=[written]))
+
+    assert read(tmp_path / "hosts").entries == [written]
 
 
 @pytest.mark.sshd

@@ -145,6 +145,9 @@ def given_up(pursuit: Pursuit, error: TpuctlError) -> TpuctlError:
         left = f"`{pursuit.name.node_id}` was left as it is, {node.state}: it goes on, and bills as soon as it runs"
         error.hint = f"{error.hint}\n{left}" if error.hint else left
     # The event names the node itself.
-    text = error.message.removeprefix(f"`{pursuit.name.node_id}`: ")
+    text, *details = error.lines
+    text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(
+        f"`{pursuit.name.node_id}`: "
+    )
     pursuit.note_down(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
     return error

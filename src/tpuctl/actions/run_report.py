@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.escaping import visible
 from tpuctl.remote.failures import explain_failures, look_around
 from tpuctl.remote.running.stopping import Reason
 from tpuctl.remote.running.values import Outcome
@@ -170,4 +171,4 @@ def _reasons(endings: Iterable[Ending]) -> str | None:
         if ending.why and ending.ssh_said is None and ending.outcome is not Outcome.NOT_STARTED:
             whys[ending.why].append(ending)
     lines = [f"worker {labels(group)}: {why}" for why, group in list(whys.items())[:_SHOWN]]
-    return "\n".join(lines) or None
+    return "\n".join(map(visible, lines)) or None

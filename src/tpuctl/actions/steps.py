@@ -119,9 +119,9 @@ class Steps:
             return
         named = ", ".join(f"{result.worker} (exit {result.code})" for result in failed[:8])
         more = f" and {len(failed) - 8} more" if len(failed) > 8 else ""
-        tail = "".join(f"\n  {line}" for line in failed[0].tail.splitlines()[-5:])
         raise RemoteCommandError(
-            f"the set-up of `{self._name.node_id}` failed on worker {named}{more}{tail}",
+            f"the set-up of `{self._name.node_id}` failed on worker {named}{more}",
+            details=[f"  {line}" for line in failed[0].tail.splitlines()[-5:]],
             hint=f"the node is usable; mend the set-up and run `tpuctl up {self._name.node_id}` again: it runs once more",
         )
 

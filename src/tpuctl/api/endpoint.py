@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.masking import public_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -88,13 +89,13 @@ def _split(text: str) -> tuple[SplitResult, int | None]:
         # What is no name for a name server would fail in the middle of a request.
         (parts.hostname or "").encode("idna")
     except ValueError as error:
-        raise _wrong(text, str(error)) from error
+        # Python's own words repeat a part, which may be one of a password.
+        raise _wrong(text, "host or port cannot be read") from error
     return parts, port
 
 
 def _wrong(text: str, why: str) -> InvalidInputError:
-    # What is wrong may be that it holds a password: then it is not repeated.
-    shown = "the endpoint" if "@" in text else f"the endpoint `{text}`"
     return InvalidInputError(
-        f"{shown} cannot be used: {why}", hint="write it like `https://HOST` or `http://localhost:PORT`"
+        f"the endpoint `{public_url(text)}` cannot be used: {why}",
+        hint="write it like `https://HOST` or `http://localhost:PORT`",
     )

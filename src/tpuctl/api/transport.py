@@ -44,7 +44,10 @@ class Proxy:
             parts = urlsplit(text if "://" in text else f"http://{text}")
             port = parts.port
         except ValueError as error:
-            raise SettingError(f"the proxy's URL cannot be read: {error}") from error
+            # Python's own words repeat a part, which may be one of the password.
+            raise SettingError(
+                "the proxy's URL cannot be read", hint="percent-encode what is no letter in user name and password"
+            ) from error
         if parts.scheme != "http" or not parts.hostname:
             raise SettingError(
                 f"a proxy of kind `{parts.scheme}` cannot be used", hint="set it like `http://HOST:PORT` (HTTP CONNECT)"

@@ -63,14 +63,14 @@ def _show(app: App, translation: Translation, *, is_written: bool) -> None:
         terminal.names(dict.fromkeys(finding.id for finding in report.findings if finding.level is not Level.OK))
         return
     width = terminal.streams.width
-    terminal.note("\n".join(page(report, width=width, colored=False, verbose=app.is_verbose)))
+    terminal.note(*page(report, width=width, colored=False, verbose=app.is_verbose))
     terminal.note(summary(report))
     if translation.file is None:
         terminal.warn("no tpuctl.yaml is made: the errors say why")
     elif is_written and translation.command:
         terminal.write(translation.command)
     else:
-        terminal.write(translation.file.removesuffix("\n"))
+        terminal.document(translation.file)
 
 
 def _read(app: App, name: str) -> str:

@@ -13,11 +13,12 @@ from tpuctl.cli.places import sandbox_world, state_folder
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.masking import is_hidden, without_secret_values
 from tpuctl.names import check_project, check_zone, parse_reference
 from tpuctl.output.terminal import Format, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from tpuctl.actions.cloud import Context, Preflight
@@ -57,7 +58,12 @@ class App:
     @cached_property
     def terminal(self) -> Terminal:
         """Where everything is written."""
-        return Terminal(self.invocation.streams, self.invocation.environ, quiet=bool(self._flags.get("quiet")))
+        return Terminal(
+            self.invocation.streams,
+            self.invocation.environ,
+            quiet=bool(self._flags.get("quiet")),
+            shows_metadata=bool(self._flags.get("show_metadata")),
+        )
 
     @cached_property
     def settings(self) -> Settings:
@@ -236,13 +242,19 @@ class App:
         undone = "; nothing was undone" if self._in_flight.undo else ""
         lines = [f"{how}: {text}{undone}", f"  go on: {self._as_typed(self._in_flight.resume)}"]
         lines += [f"  undo:  {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
-        self.terminal.warn("\n".join(lines))
+        if is_hidden(self._in_flight.resume):
+            lines.append("  give the hidden values again: they are not repeated here")
+        self.terminal.warn(*lines)
 
     def _as_typed(self, command: str) -> str:
         """Return a command to be typed next, with the options of this run that it needs."""
         from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for interrupts
 
-        return with_typed_options(f"`{command}`", self.invocation.arguments).strip("`")
+        return with_typed_options(f"`{command}`", self._shown_arguments).strip("`")
+
+    @property
+    def _shown_arguments(self) -> Sequence[str]:
+        return without_secret_values(self.invocation.arguments, self.invocation.environ)
 
     def show_error(self, error: TpuctlError) -> None:
         """Print an error in the format that was asked for."""
@@ -255,11 +267,11 @@ class App:
         node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
         if error.hint and node:
             # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
-            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", node, error.hint)
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
         if error.hint:
             from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for failures
 
-            error.hint = with_typed_options(error.hint, self.invocation.arguments)
+            error.hint = with_typed_options(error.hint, self._shown_arguments)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def again(self, options: dict[str, Any]) -> App:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import NotConfirmedError
+from tpuctl.private import make_private
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def show_first_use(app: App, setup: str | None, source: Source | None = None, *,
     path, mark = app.state_folder / _FILE_NAME, hashlib.sha256(setup.encode("utf-8", "surrogatepass")).hexdigest()
     if mark in _seen(path):
         return
-    lines = "\n".join(f"    {line}" for line in setup.expandtabs(4).splitlines())
+    lines = (f"    {line}" for line in setup.expandtabs(4).splitlines())
     place = f"{source.path.parent}/{source.place}" if source.path else source.place
     # Not a note: `--quiet` must not hide it.
-    app.terminal.warn(f"{place} has a `setup` that was not used here before; every worker of a new node runs:\n{lines}")
+    app.terminal.warn(f"{place} has a `setup` that was not used here before; every worker of a new node runs:", *lines)
     if not yes and _somebody_can_be_asked(app) and not app.terminal.confirm("may the workers run that?", yes=False):
         raise NotConfirmedError("nothing was done", hint="leave it out with `--setup true`, or change the file")
     _remember(path, mark)
@@ -63,7 +64,7 @@ def _seen(path: Path) -> frozenset[str]:
 def _remember(path: Path, mark: str) -> None:
     """Add a mark. Where that cannot be written the text is shown again the next time, which does no harm."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, f"{mark}\n".encode())

@@ -252,7 +252,7 @@ class Bundling:
         from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
 
         for error in explain_failures(self._shut_out, look_around(self._shut_out[0][0])):
-            self._app.terminal.note("\n  ".join([error.message, *(error.hint or "").splitlines()[:1]]))
+            self._app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
 
     def _to_json(self, contents: Contents, path: Path, read: Read) -> dict[str, Any]:
         return {

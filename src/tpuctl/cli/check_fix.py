@@ -48,7 +48,7 @@ def mend(app: App, report: Report, *, yes: bool) -> Mending | None:
     if not planned:
         app.terminal.note("there is nothing that `--fix` could do")
         return None
-    app.terminal.note("\n".join(["what `--fix` would do:", *(f"  {change.command}" for change in planned)]))
+    app.terminal.note("what `--fix` would do:", *(f"  {change.command}" for change in planned))
     if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
         app.terminal.note("nothing was changed")
         return None
@@ -80,7 +80,7 @@ def say_what_failed(app: App, mending: Mending) -> None:
     for change, error in mending.failed:
         lines += [f"  failed: {change.command}", f"    {error.message}"]
         lines += [f"    hint: {line}" for line in (error.hint or "").splitlines()]
-    app.terminal.warn("\n".join(lines))
+    app.terminal.warn(*lines)
 
 
 def ending(mending: Mending) -> ExitCode:
@@ -97,4 +97,4 @@ def _say_where_it_ended(app: App, mending: Mending) -> None:
         lines += [f"  failed: {change.command}: {error.message}" for change, error in mending.failed]
         lines += [f"  begun, perhaps done: {change.command}" for change in mending.waiting[:1]]
         lines += [f"  not done: {change.command}" for change in mending.waiting[1:]]
-        app.terminal.warn("\n".join(lines))
+        app.terminal.warn(*lines)

@@ -31,4 +31,4 @@ def command(app: App, *, shell: str) -> None:
     tree = click.get_current_context().find_root().command
     if made is None:
         raise AssertionError(f"click knows no completion for {shell}")
-    app.terminal.write(made(tree, {}, "tpuctl", COMPLETION_VARIABLE).source().rstrip())
+    app.terminal.document(made(tree, {}, "tpuctl", COMPLETION_VARIABLE).source().rstrip())

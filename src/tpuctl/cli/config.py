@@ -16,12 +16,12 @@ from tpuctl.names import nearest
 from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
 from tpuctl.settings import SETTINGS, ValueKind
+from tpuctl.settings.words import shown_value
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.settings import SettingSpec
 
-_HIDDEN = "(set, not shown)"
 # Changing a file shows nothing.
 _WITHOUT = (*OF_THE_CLOUD, "output")
 
@@ -63,7 +63,11 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data([{"key": name, "value": value, "source": source} for name, value, source in rows], app.format)
     elif app.format is Format.NAME:
-        app.terminal.names(_text(value) for _, value, _ in rows)
+        for _, value, _ in rows:
+            if key is None:
+                app.terminal.write(_text(value))
+            else:
+                app.terminal.document(_text(value) + "\n")  # of several lines as it is: for a script
     else:
         table = [(Cell(name), _cell(_text(value)), Cell(source)) for name, value, source in rows]
         app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
@@ -147,8 +151,8 @@ def _value(app: App, spec: SettingSpec) -> Any:  # JSON
     setting, settings = app.settings[spec.key], app.settings
     if setting is None:
         return None
-    if spec.secret:
-        return _HIDDEN
+    if spec.secret and not (spec.key == "metadata" and app.terminal.shows_metadata):
+        return shown_value(spec, setting.value)
     try:
         match spec.kind:
             case ValueKind.BOOLEAN:
@@ -162,10 +166,10 @@ def _value(app: App, spec: SettingSpec) -> Any:  # JSON
             case ValueKind.RECORDS:
                 return list(settings.records(spec.key))
             case _:
-                return str(setting.value)
+                return shown_value(spec, setting.value)
     except SettingError:
         # A variable that cannot be read fails the command that needs it; here it is shown as it is.
-        return str(setting.value)
+        return shown_value(spec, setting.value)
 
 
 def _text(value: Any) -> str:  # JSON

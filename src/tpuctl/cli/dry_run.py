@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.escaping import json_text
+from tpuctl.masking import hidden, is_hidden
 from tpuctl.model import NodeSpec
 from tpuctl.output.terminal import Format
 from tpuctl.plan import Step, gcloud_commands
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.model import Node
 
-# Metadata may hold secrets, and a dry run is what people paste into tickets.
-_HIDDEN = "(not shown)"
-
 
 def show_plan(
     app: App,
@@ -32,8 +30,6 @@ def show_plan(
 ) -> None:
     """Show what a command would do. Nothing is sent."""
     spec = spec or (NodeSpec.from_node(node) if node else None)
-    if spec:
-        spec = replace(spec, metadata=dict.fromkeys(spec.metadata, _HIDDEN))
     present = node.raw if node else {}
     planned = [_described(app, step, spec, changes or {}, present) for step in steps]
     if app.format in {Format.JSON, Format.YAML}:
@@ -46,10 +42,14 @@ def show_plan(
         if request := entry.get("request"):
             app.terminal.write(f"   {request['method']} {request['url']}")
             if request.get("body"):
-                app.terminal.write("   " + json.dumps(request["body"], ensure_ascii=False))
+                app.terminal.write("   " + json_text(app.terminal.masked(request["body"])))
         for line in entry.get("gcloud", ()):
             app.terminal.write(f"   $ {line}")
     app.terminal.note("dry run: nothing was changed")
+    if any(is_hidden(line) for entry in planned for line in entry.get("gcloud", ())):
+        app.terminal.note(
+            "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand"
+        )
 
 
 def _described(
@@ -62,12 +62,16 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
-    preview = _preview(app, step, spec, _without_metadata_values(changes))
+    preview = _preview(app, step, spec, changes)
     if preview:
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
             entry["request"]["body"] = preview.body
-    if commands := gcloud_commands(step, spec, _without_metadata_values(changes, present), present):
+    if not app.terminal.shows_metadata:
+        # Metadata may hold secrets, and a dry run is what people paste into tickets.
+        spec = replace(spec, metadata=_hidden_values(spec.metadata)) if spec else None
+        changes = _without_metadata_values(changes, present)
+    if commands := gcloud_commands(step, spec, changes, present):
         entry["gcloud"] = list(commands)
     if app.is_sandbox:
         entry["sandbox"] = True
@@ -93,10 +97,14 @@ def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, 
             return None
 
 
-def _without_metadata_values(changes: Mapping[str, Any], present: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _without_metadata_values(changes: Mapping[str, Any], present: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the changes with hidden values; those that stay as they are `present` are left, to be seen as unchanged."""
     if "metadata" not in changes:
-        return dict(changes)
-    kept = ((present or {}).get("metadata") or {}).items()
-    shown = {key: value if (key, value) in kept else _HIDDEN for key, value in changes["metadata"].items()}
-    return {**changes, "metadata": shown}
+        return changes
+    wanted, kept = changes["metadata"], present.get("metadata") or {}
+    same = {key: value for key, value in wanted.items() if kept.get(key) == value}
+    return {**changes, "metadata": {**_hidden_values(wanted), **same}}
+
+
+def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:
+    return {key: hidden(value) for key, value in metadata.items()}

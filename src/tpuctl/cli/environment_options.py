@@ -68,7 +68,12 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentWish:
     )
     for path in options.pop("env_file"):
         given |= _read(app, path)
-    given |= dict(parse_variable(text, local) for text in options.pop("env"))
+    for number, text in enumerate(options.pop("env"), start=1):
+        try:
+            name, value = parse_variable(text, local)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"`--env` number {number}: {error.message}", hint=error.hint) from None
+        given[name] = value
     return EnvironmentWish(given, tpu=options.pop("tpu_env"))
 
 

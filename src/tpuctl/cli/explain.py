@@ -98,7 +98,7 @@ def _show(app: App, explanation: Explanation) -> None:
     elif form is Format.NAME:
         terminal.names(one.id for one in explanation.conclusions)
     elif terminal.is_interactive:
-        terminal.names(explanations.page(explanation, width=terminal.streams.width, colored=terminal.colors_out))
+        terminal.page(explanations.page(explanation, width=terminal.streams.width, colored=terminal.colors_out))
     else:
         terminal.table((), list(explanations.rows(explanation)))
 
@@ -120,7 +120,7 @@ def _nothing(app: App, explanation: Explanation, asked: Asked) -> ExitCode:
         terminal.note(f"`{asked.text}` is no file, so it was taken as a message")
     if explanation.suspicious and app.format is Format.TABLE:
         terminal.note("the lines that look most like an error:")
-        terminal.names(explanations.suspects(explanation, colored=terminal.colors_out))
+        terminal.page(explanations.suspects(explanation, colored=terminal.colors_out))
     return ExitCode.FAILURE
 
 

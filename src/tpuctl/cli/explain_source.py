@@ -122,8 +122,8 @@ def _follow_stdin(app: App) -> tuple[Seen, bool]:
     seen, was_interrupted = follow(
         getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode()), tell
     )
-    if was_interrupted and streams.stderr_is_terminal:
-        streams.stderr.write("\n")  # the terminal has shown ^C
+    if was_interrupted:
+        app.terminal.end_line()
     return seen, was_interrupted
 
 

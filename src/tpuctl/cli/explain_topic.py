@@ -64,5 +64,5 @@ def _show(app: App, name: str, data: Any, page: Callable[..., Iterator[str]]) ->
     elif form is Format.NAME:
         terminal.names([name])
     else:
-        terminal.names(page(width=terminal.streams.width, colored=terminal.colors_out))
+        terminal.page(page(width=terminal.streams.width, colored=terminal.colors_out))
     return ExitCode.OK

@@ -26,10 +26,12 @@ class Invocation:
     random: Random | None = None
 
     def command_line(self) -> str:
-        """Return the command as it was typed, to be typed again."""
+        """Return the command as it was typed, to be typed again; with hidden values where they may be secrets."""
         import shlex  # noqa: PLC0415  # only for messages
 
-        return shlex.join(("tpuctl", *self.arguments))
+        from tpuctl.masking import without_secret_values  # noqa: PLC0415  # as above
+
+        return shlex.join(("tpuctl", *without_secret_values(self.arguments, self.environ)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from tpuctl.cli.keeping import keeping
 from tpuctl.cli.syncing import Wish
 from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
+from tpuctl.escaping import visible
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
 from tpuctl.remote.copying.values import Tally
@@ -63,7 +64,7 @@ def bring(app: App, members: Sequence[Member], folder: Path) -> str:
         synced = sync(members, tree, wish.order, clock=clock, tell=meter, ssh_options=keeping(app))
     if synced.failed:
         names = ", ".join(member.label for member, _ in synced.failed)
-        reasons = "\n".join(sorted({error.message for _, error in synced.failed}))
+        reasons = "\n".join(sorted({visible(error.message) for _, error in synced.failed}))
         raise RemoteCommandError(f"`{tree.folder}` did not get to worker {names}", hint=reasons)
     if said := syncs.summary(synced, dry_run=False):
         app.terminal.note(said)

@@ -9,6 +9,7 @@ import click
 from tpuctl.cli.job_choice import chosen, job_options, tell_errors
 from tpuctl.cli.options import cli_command
 from tpuctl.errors import ExitCode, RemoteCommandError
+from tpuctl.escaping import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,4 +99,4 @@ def _follow(app: App, choice: Choice, job: Job, others: Sequence[Member]) -> int
         return ExitCode.OK
     whys = dict.fromkeys(f"worker {ending.member.label}: {ending.why or ending.outcome}" for ending in cut)
     text = f"job `{job.name}` could not be followed to its end on worker {labels(cut)}"
-    return tell_errors(app, [RemoteCommandError(text, hint="\n".join(whys))])
+    return tell_errors(app, [RemoteCommandError(text, hint="\n".join(map(visible, whys)))])

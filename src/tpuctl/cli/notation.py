@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
-
 from tpuctl.errors import InvalidInputError
-
-# gcloud takes `key=value,…`, or another delimiter announced as `^:^key=value:…` [gcloud topic escaping].
-_OTHER_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
+from tpuctl.masking import OTHER_DELIMITER, check_not_hidden
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the pairs of `KEY=VALUE,…` options, in gcloud's notation."""
+    """Return the pairs of `KEY=VALUE,…` options, in gcloud's notation.
+
+    Raises `InvalidInputError`, which names what is no pair by its position where values may be secret.
+    """
     found: dict[str, str] = {}
-    for text in texts:
-        match = _OTHER_DELIMITER.match(text)
+    for place, text in enumerate(texts, start=1):
+        match = OTHER_DELIMITER.match(text)
         parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
-        for part in filter(None, parts):
+        for number, part in enumerate(filter(None, parts), start=1):
             key, sign, value = part.partition("=")
             if not sign or not key:
+                # It may be a secret gone astray.
+                given = f"item {number} of `{flag}` number {place}" if flag == "--metadata" else f"`{flag} {part}`"
                 raise InvalidInputError(
-                    f"`{flag} {part}` is not KEY=VALUE",
+                    f"{given} is not KEY=VALUE",
                     hint="a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
                 )
+            check_not_hidden(f"`{key.strip()}`", value)
             found[key.strip()] = value
     return found
 

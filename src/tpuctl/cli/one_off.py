@@ -182,7 +182,7 @@ def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
     except TpuctlError as error:
         app.show_error(error)
         app.terminal.warn(
-            f"`{name.node_id}` in {name.zone} may still bill\n  end it: tpuctl down {name.zone}/{name.node_id}"
+            f"`{name.node_id}` in {name.zone} may still bill", f"  end it: tpuctl down {name.zone}/{name.node_id}"
         )
         return error.exit_code
     return ExitCode.OK

@@ -80,8 +80,7 @@ def attach(app: App, session: Session) -> int:
     def enter() -> Ran:
         ran = run(lambda options: session.argv((*_WATCHFUL, *options)), has_terminal=True)
         if ran.was_lost and terminal.streams.stdout_is_terminal:
-            terminal.streams.stdout.write(tmux.RESTORE)
-            terminal.streams.stdout.flush()
+            terminal.send(tmux.RESTORE)
         return ran
 
     with app.going_on(f"the session `{session.tmux}` on worker {member.worker} of `{name}` goes on", resume=back):
@@ -138,4 +137,4 @@ def warn_without_terminals(app: App, member: Member) -> None:
 
     if obstacle := terminal_obstacle():
         name = member.node.name.node_id
-        app.terminal.warn(f"{obstacle}\n  run commands without one: tpuctl ssh {name} -- COMMAND")
+        app.terminal.warn(obstacle, f"  run commands without one: tpuctl ssh {name} -- COMMAND")

@@ -97,6 +97,13 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
     ),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
+    partial(
+        click.Option,
+        ["--show-metadata"],
+        is_flag=True,
+        default=None,
+        help="Show values of metadata: scripts, keys, perhaps secrets.",
+    ),
     partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Show each request on stderr."),
 )
 _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
@@ -147,7 +154,8 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from tpuctl.journal import Journal  # noqa: PLC0415  # as above
 
     found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
-    return sorted(name for name in found if name.startswith(incomplete))
+    # A name with a line end would be two suggestions.
+    return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
 
 
 node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)

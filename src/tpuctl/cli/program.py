@@ -67,8 +67,7 @@ def run(invocation: Invocation) -> int:
         return ExitCode.USAGE
     except KeyboardInterrupt:
         with undisturbed():
-            if invocation.streams.stderr_is_terminal:
-                invocation.streams.stderr.write("\n")  # the terminal has shown ^C
+            app.terminal.end_line()
             app.interrupted("interrupted")
         return ExitCode.INTERRUPTED
     except TerminatedError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.masking import public_url
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ def _endpoint(app: App, error: TpuctlError) -> Iterator[str]:
         return
     source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
     if nothing_listens(error):
-        yield f"nothing listens at `{setting.value}`, the endpoint that {source} names"
+        yield f"nothing listens at `{public_url(str(setting.value))}`, the endpoint that {source} names"
     else:
-        yield f"calls go to the endpoint `{setting.value}`, which {source} names; one looks like `https://HOST`"
+        yield f"calls go to the endpoint `{public_url(str(setting.value))}`, which {source} names; one looks like `https://HOST`"
 
 
 def _is_about_the_endpoint(error: TpuctlError) -> bool:

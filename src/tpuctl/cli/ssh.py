@@ -78,7 +78,7 @@ def command(
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
     tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
-    app.terminal.streams.stdout.flush()
+    app.terminal.flush()
     return _open(app, sessions[0])
 
 

@@ -88,7 +88,8 @@ def _act(
     old = () if prints else read(path).entries
     entries = new_entries(app, nodes, prefix=None if prefix is None else check_prefix(prefix), old=old)
     if prints:
-        app.terminal.names(entry.text().rstrip("\n") for entry in entries)
+        for entry in entries:
+            app.terminal.document(entry.text())
         return
     write(app, path, entries)
     if file is None:

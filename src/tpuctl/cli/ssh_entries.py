@@ -123,4 +123,5 @@ def _warned(app: App, what: str) -> Iterator[None]:
     try:
         yield
     except TpuctlError as error:
-        app.terminal.warn(f"{what}: {error.message}" + (f"\n  {error.hint}" if error.hint else ""))
+        lines = (f"  {line}" for line in (error.hint or "").splitlines())
+        app.terminal.warn(f"{what}: {error.message}", *lines)

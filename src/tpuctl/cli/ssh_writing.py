@@ -97,7 +97,7 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
             add_include(config, line)
         else:
             app.terminal.warn(
-                f"{config} does not include the entries: make this its first line, or repeat with `--yes`\n  {line}"
+                f"{config} does not include the entries: make this its first line, or repeat with `--yes`", f"  {line}"
             )
     if not is_plain:
         app.terminal.warn(

@@ -170,7 +170,7 @@ def _place(member: Member) -> str:
 
 def _note(app: App, texts: Iterable[str]) -> None:
     for text in texts:
-        app.terminal.note(syncs.readable(text))
+        app.terminal.note(*syncs.readable(text).split("\n"))
 
 
 def _clock(app: App) -> Clock:

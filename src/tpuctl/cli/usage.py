@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
 
 
+# click's sentence, which repeats them.
+_EXTRA = re.compile(r"Got unexpected extra argument")
+
+
 class CommandLineError(InvalidInputError):
     """The command line cannot be understood; nothing was done."""
 
@@ -36,7 +40,7 @@ def show_usage(error: click.ClickException, terminal: Terminal, *, form: Format)
     """Print what is wrong with the command line. Called without a command, a group prints its help."""
     # click's newer versions raise this, its older ones print the help and end with 0.
     if type(error).__name__ == "NoArgsIsHelpError":
-        terminal.streams.stderr.write(error.format_message() + "\n")
+        terminal.help(error.format_message())
         return
     terminal.error(_explained(error), form=form)
 
@@ -63,8 +67,15 @@ def _explained(error: click.ClickException) -> CommandLineError:
             return CommandLineError(f"`{path}` needs {name}", hint=f"see `{path} --help`")
         case click.BadParameter():
             return CommandLineError(_restyled(error.format_message()), hint=_nearest_choice(error, path))
+        case click.UsageError() if _EXTRA.match(error.message) and _may_hold_secrets(error.ctx):
+            text = "there are more arguments than expected; they are not shown, since they may belong to a secret value"
+            return CommandLineError(text, hint="quote a value of `--metadata` or `--env` that holds spaces")
         case _:
             return CommandLineError(_restyled(error.format_message()), hint=f"see `{path} --help`")
+
+
+def _may_hold_secrets(context: click.Context | None) -> bool:
+    return context is not None and any(context.params.get(name) for name in ("metadata", "env"))
 
 
 def _nearest_choice(error: click.BadParameter, path: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import parse_timestamp
 from tpuctl.errors import PreconditionFailedError
 from tpuctl.lease import LeaseError, Record, Stored
-from tpuctl.private import make_private
+from tpuctl.private import open_private
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -155,8 +155,7 @@ def _is_locked(file: Path) -> bool:
 
 
 def _open(file: Path) -> int:
-    make_private(file.parent)
-    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return open_private(file)
 
 
 def _replace(file: Path, text: str) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import format_timestamp
 from tpuctl.diagnosis.explanation import Confidence
+from tpuctl.escaping import visible
 from tpuctl.output.findings import wrapped
-from tpuctl.output.tables import Cell, flat, styled
+from tpuctl.output.tables import Cell, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,7 +70,7 @@ def suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
     numbers = [_numbered(place) for place in explanation.suspicious]
     room = max(map(len, numbers), default=0)
     for number, place in zip(numbers, explanation.suspicious, strict=True):
-        yield styled(f"{number:>{room}}", "dim", colored=colored) + f"  {flat(place.text)}"
+        yield styled(f"{number:>{room}}", "dim", colored=colored) + f"  {_text(place)}"
 
 
 def failed_first(conclusion: Conclusion) -> str | None:
@@ -111,7 +112,7 @@ def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str
             width=width,
         )
     if sighting.first.line:
-        evidence = f"{_numbered(sighting.first)} │ {flat(sighting.first.text)}"
+        evidence = f"{_numbered(sighting.first)} │ {_text(sighting.first)}"
         for line in wrapped(evidence, first="  ", rest="    ", width=width):
             yield styled(line, "dim", colored=colored)
     for line in conclusion.remedy:
@@ -148,6 +149,11 @@ def _where_met(conclusion: Conclusion) -> str:
         return first.text
     parts = [_worker(worker) if worker else "", f"line {_numbered(first)}"]
     return ", ".join(part for part in parts if part)
+
+
+def _text(place: Place) -> str:
+    # Logs are full of tabs: as an escape they would only be in the way.
+    return visible(place.text.replace("\t", " "))
 
 
 def _numbered(place: Place) -> str:

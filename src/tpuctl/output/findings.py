@@ -6,7 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.output.tables import Cell, flat, styled, text_width
+from tpuctl.escaping import visible
+from tpuctl.output.tables import Cell, styled, text_width
 from tpuctl.output.terminal import Format
 from tpuctl.preflight.findings import Level
 from tpuctl.preflight.lines import ACCEPTED, is_milder
@@ -60,7 +61,7 @@ def show_findings(
         return
     if terminal.is_interactive:
         width, colored = terminal.streams.width, terminal.colors_out
-        terminal.names(page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+        terminal.page(page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
     else:
         terminal.table((), [_row(finding) for finding in report.findings if verbose or finding.level is not Level.OK])
     terminal.note(summary(report, elapsed))
@@ -79,7 +80,7 @@ def page(report: Report, *, width: int, colored: bool, verbose: bool = False, ca
     fine = report.of(Level.OK)
     if verbose:
         for finding in fine:
-            yield f"{_header(finding, colored=colored)}  {flat(finding.found.text)}"
+            yield f"{_header(finding, colored=colored)}  {visible(finding.found.text)}"
     elif fine:
         yield styled(f"{len(fine)} check{'' if len(fine) == 1 else 's'} ok", _STYLES[Level.OK], colored=colored)
 
@@ -133,7 +134,7 @@ def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False)
         colon = ":" if remedy.command else ""
         yield from wrapped(_advice(remedy, can_fix=can_fix) + colon, first="  → ", rest="    ", width=width)
         if remedy.command:
-            yield "      " + styled(flat(remedy.command), "cyan", colored=colored)
+            yield "      " + styled(visible(remedy.command), "cyan", colored=colored)
 
 
 def summary(report: Report, elapsed: timedelta | None = None) -> str:
@@ -212,7 +213,7 @@ def _row(finding: Finding) -> tuple[Cell, ...]:
 
 def _header(finding: Finding, *, colored: bool) -> str:
     level = styled(f"{finding.level:{_WORD}}", _STYLES[finding.level], colored=colored)
-    about = styled(f"{finding.id}  {flat(finding.found.subject)}", "bold", colored=colored)
+    about = styled(f"{finding.id}  {visible(finding.found.subject)}", "bold", colored=colored)
     return f"{level}  {about}" + (f"  {ACCEPTED}" if is_milder(finding) else "")
 
 
@@ -223,7 +224,7 @@ def _advice(remedy: Remedy, *, can_fix: bool) -> str:
 def wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
     """Yield the text in lines of a readable width. A word, or what is quoted, is not broken even if it is longer."""
     room = min(max(width, _NARROWEST), _WIDEST)
-    line, words = first, _WORDS.findall(flat(text))
+    line, words = first, _WORDS.findall(visible(text))
     for index, word in enumerate(words):
         if index and text_width(line) + text_width(word) > room:
             yield line.rstrip()

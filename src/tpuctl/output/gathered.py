@@ -38,7 +38,7 @@ class GatheredLine:
         with self._lock:
             self._is_shown = False
             if self._has_drawn:
-                self._write("\r\x1b[K")
+                self._terminal.redraw()
 
     def __call__(self, done: int, workers: int, size: int) -> None:
         """Show how many of the workers have told all, and how many bytes have come."""
@@ -48,8 +48,4 @@ class GatheredLine:
                 return
             self._due, self._has_drawn = now + _REDRAWN_EVERY, True
             told = f"{done} of {workers} workers have told all" if workers > 1 else "the worker is telling"
-            self._write(f"\r\x1b[Kgathered {format_size(size)}; {told}")
-
-    def _write(self, text: str) -> None:
-        self._terminal.streams.stderr.write(text)
-        self._terminal.streams.stderr.flush()
+            self._terminal.redraw(f"gathered {format_size(size)}; {told}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.escaping import visible
 from tpuctl.output.findings import wrapped
-from tpuctl.output.tables import Cell, flat, styled
+from tpuctl.output.tables import Cell, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +59,7 @@ def topic_page(topic: Topic, about: Sequence[Message], *, width: int, colored: b
     for line in topic.advice:
         yield from wrapped(line, first="  → ", rest="    ", width=width)
     for command in topic.commands:
-        yield "      " + styled(flat(command), "cyan", colored=colored)
+        yield "      " + styled(visible(command), "cyan", colored=colored)
     if topic.see:
         yield from wrapped(f"see also: {_listed(topic.see)}", first="  ", rest="    ", width=width)
     if others := [message.id for message in about if message.id not in topic.see]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tpuctl.output.tables import flat
+from tpuctl.escaping import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def missing(workers: Sequence[Mapping[str, Any]]) -> Text:
     groups: dict[str, list[str]] = {}
     for worker, level in lacking[:_NAMED]:
         why = worker.get("why")
-        groups.setdefault(f"{level}: {flat(str(why))}" if why else level, []).append(str(worker["worker"]))
+        groups.setdefault(f"{level}: {visible(str(why))}" if why else level, []).append(str(worker["worker"]))
     named = ", ".join(f"{', '.join(indices)} ({why})" for why, indices in groups.items())
     more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
     return Text.assemble((f"{len(lacking)} of {len(workers)} workers missing: ", "red"), named + more)

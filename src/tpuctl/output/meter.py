@@ -38,7 +38,7 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._has_drawn:
-            self._write("\r\x1b[K")
+            self._terminal.redraw()
 
     def __call__(self, worker: str, done: int, total: int) -> None:
         """Note how many bytes a worker was sent, of how many."""
@@ -50,8 +50,4 @@ class Meter:
             self._due, self._has_drawn = now + _REDRAWN_EVERY, True
             done, total = (sum(column) for column in zip(*self._workers.values(), strict=True))
             rate = format_size(done / (now - self._began).total_seconds())
-            self._write(f"\r\x1b[Ksent {format_size(done)} of {format_size(total)}, {rate}/s")
-
-    def _write(self, text: str) -> None:
-        self._terminal.streams.stderr.write(text)
-        self._terminal.streams.stderr.flush()
+            self._terminal.redraw(f"sent {format_size(done)} of {format_size(total)}, {rate}/s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import format_duration, format_timestamp
@@ -118,7 +119,7 @@ def held_by_dead(requests: Sequence[QueuedResource]) -> str | None:
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
     count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
     verb = "hold" if len(dead) > 1 else "holds"
-    nodes = [f"{request.zone}/{request.node_ids[0]}" for request in shown if request.node_ids]
+    nodes = [shlex.quote(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"

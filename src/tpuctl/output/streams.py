@@ -97,8 +97,7 @@ class Streams:
     def gathering(self, there: int, total: int) -> None:
         """Show on a terminal how many workers answer so far; the next thing that is written takes its place."""
         if total > 1 and self._terminal.is_redrawn and not self._terminal.quiet:
-            self._terminal.streams.stderr.write(f"\r\x1b[Kreaching the workers: {there} of {total}")
-            self._terminal.streams.stderr.flush()
+            self._terminal.redraw(f"reaching the workers: {there} of {total}")
             self._has_line = True
 
     def note(self, member: Member | None, text: str) -> None:
@@ -109,8 +108,7 @@ class Streams:
     def _clear(self) -> None:
         if self._has_line:
             self._has_line = False
-            self._terminal.streams.stderr.write("\r\x1b[K")
-            self._terminal.streams.stderr.flush()
+            self._terminal.redraw()
 
 
 def log_name(member: Member) -> str:

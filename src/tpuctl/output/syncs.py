@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.escaping import visible
 from tpuctl.output.sizes import format_size
 from tpuctl.output.tables import Cell
 from tpuctl.remote.syncing.values import Brought, NotSyncedError
@@ -80,7 +81,7 @@ def remarks(synced: Synced) -> Iterator[str]:
             "  copies of what was there are kept on the worker, below ~/.tpuctl/sync"
         )
     for notes, workers in _shared(brought, lambda one: one.notes):
-        yield f"{workers}: {'; '.join(notes)}"
+        yield f"{workers}: {'; '.join(map(visible, notes))}"
 
 
 def counted(number: int, what: str) -> str:
@@ -137,6 +138,6 @@ def _shared(
 
 
 def _listed(names: Iterable[str]) -> str:
-    listed = [f"`{readable(name)}`" for name in names]
+    listed = [f"`{visible(readable(name))}`" for name in names]
     more = len(listed) - _NAMES_SHOWN
     return ", ".join(listed[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

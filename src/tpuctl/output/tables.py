@@ -6,6 +6,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.escaping import visible
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -24,7 +26,7 @@ class Cell:
 def tabs(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
     """Yield a line for each row, its cells separated by tabs. No cell can break out of its place."""
     for row in rows:
-        yield "\t".join(flat(cell.text if cell.plain is None else cell.plain) for cell in row)
+        yield "\t".join(visible(cell.text if cell.plain is None else cell.plain) for cell in row)
 
 
 def columns(
@@ -37,7 +39,7 @@ def columns(
     used = (
         [index for index in range(len(header)) if any(row[index].text for row in rows)] if rows else range(len(header))
     )
-    texts = [[flat(row[index].text) for index in used] for row in rows]
+    texts = [[visible(row[index].text) for index in used] for row in rows]
     titles = [header[index] for index in used]
     widths = [max(map(text_width, column)) for column in zip(titles, *texts, strict=True)]
     yield styled(_line(titles, widths, width), "bold", colored=colored)
@@ -85,15 +87,8 @@ _CODES = {
 
 
 def styled(text: str, style: str, *, colored: bool) -> str:
-    """Return the text in a style (`bold`, `red`, …), or as it is."""
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if colored and style and text else text
-
-
-def flat(text: str) -> str:
-    """Return the text on one line, without control characters: names and messages come from elsewhere."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else " " for char in text)
+    """Return the text in a style (`bold`, `red`, …), or as it is; on one line, whoever wrote it."""
+    return f"\x1b[{_CODES[style]}m{visible(text)}\x1b[0m" if colored and style and text else visible(text)
 
 
 def text_width(text: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.escaping import json_text, painted, visible, yaml_text
+from tpuctl.masking import without_metadata_values
 from tpuctl.output import tables
 
 if TYPE_CHECKING:
@@ -87,11 +88,18 @@ class _Closed(io.FileIO):
 
 
 class Terminal:
-    """Where results, notes, questions and errors go."""
+    """Where results, notes, questions and errors go.
 
-    def __init__(self, streams: Streams, environ: Mapping[str, str], *, quiet: bool = False) -> None:
+    All text passes `escaping` here, whoever wrote it, and all JSON passes `masking`; a line end in it makes no line. With
+    `shows_metadata` values of metadata are shown.
+    """
+
+    def __init__(
+        self, streams: Streams, environ: Mapping[str, str], *, quiet: bool = False, shows_metadata: bool = False
+    ) -> None:
         self.streams = streams
         self.quiet = quiet
+        self.shows_metadata = shows_metadata
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
         no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         # Whether what stderr shows can be drawn anew.
@@ -108,7 +116,24 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Write a line of data."""
-        self.streams.stdout.write(text + "\n")
+        self.names((text,))
+
+    def names(self, names: Iterable[str]) -> None:
+        """Write one name on each line."""
+        self.streams.stdout.writelines(visible(name) + "\n" for name in names)
+
+    def page(self, lines: Iterable[str]) -> None:
+        """Write lines that were laid out here, in our own colours."""
+        self.streams.stdout.writelines(painted(line) + "\n" for line in lines)
+
+    def document(self, text: str) -> None:
+        """Write a text of several lines that we have put together, such as a script or a file; tabs in it are ours."""
+        for line in text.removesuffix("\n").split("\n"):
+            self.streams.stdout.write("\t".join(map(visible, line.split("\t"))) + "\n")
+
+    def flush(self) -> None:
+        """Write out what is buffered of stdout."""
+        self.streams.stdout.flush()
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
@@ -116,7 +141,7 @@ class Terminal:
             lines = tables.columns(header, rows, width=self.streams.width, colored=self.colors_out)
         else:
             lines = tables.tabs(rows)
-        self.names(lines)
+        self._lay_out(lines)
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write label, text and style of what there is to say about one thing."""
@@ -125,31 +150,37 @@ class Terminal:
             lines = list(tables.columns(("", ""), cells, width=None, colored=self.colors_out))[1:]
         else:
             lines = list(tables.tabs(cells))
-        self.names(lines)
+        self._lay_out(lines)
+
+    def rows(self, rows: Iterable[Sequence[Cell]]) -> None:
+        """Write rows as a pipe gets them, also to a terminal: a part of a table that comes with time."""
+        self._lay_out(tables.tabs(rows))
 
     def data(self, value: Any, form: Format) -> None:  # JSON
         """Write a value as JSON or YAML."""
+        shown = self.masked(value)
         if form is Format.YAML:
-            import yaml  # noqa: PLC0415  # 12 ms
+            self.streams.stdout.write(yaml_text(shown))
+        else:
+            self.streams.stdout.write(json_text(shown, indent=2 if self.is_interactive else None) + "\n")
 
-            dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-            yaml.dump(value, self.streams.stdout, Dumper=dumper, sort_keys=False, allow_unicode=True)
-            return
-        json.dump(value, self.streams.stdout, indent=2 if self.is_interactive else None, ensure_ascii=False)
-        self.streams.stdout.write("\n")
+    def record(self, value: Any) -> None:  # JSON
+        """Write a value as one line of JSON, at once: one of many that come with time."""
+        self.streams.stdout.write(json_text(self.masked(value)) + "\n")
+        self.flush()
 
-    def names(self, names: Iterable[str]) -> None:
-        """Write one name on each line."""
-        self.streams.stdout.writelines(name + "\n" for name in names)
+    def masked(self, value: Any) -> Any:  # JSON
+        """Return JSON as it may be shown: with hidden values of metadata, unless they were asked for."""
+        return value if self.shows_metadata else without_metadata_values(value)
 
-    def note(self, text: str) -> None:
+    def note(self, *lines: str) -> None:
         """Tell the user something that is not data."""
         if not self.quiet:
-            self._tell(text)
+            self._tell(lines)
 
-    def warn(self, text: str) -> None:
+    def warn(self, *lines: str) -> None:
         """Tell the user something that matters, also when quiet."""
-        self._tell(text, label="warning: ", code="33")
+        self._tell(lines, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: Format = Format.TABLE, sandbox: bool = False) -> None:
         """Print an error: message, hints and where to read more, or one JSON object on stderr where JSON was asked for."""
@@ -158,14 +189,34 @@ class Terminal:
             body |= {"node": error.node} if error.node else {}
             body |= {"hint": error.hint} if error.hint else {}
             body |= {"id": error.id}
-            self._tell(json.dumps({"error": body} | ({"sandbox": True} if sandbox else {}), ensure_ascii=False))
+            self._tell((json_text({"error": body} | ({"sandbox": True} if sandbox else {})),))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
-        self._tell(about + error.message, label="error: ", code="1;31")
-        for line in (error.hint or "").splitlines():
-            self._tell(line, label="  hint: ", code="36")
+        self._tell((about + error.lines[0], *error.lines[1:]), label="error: ", code="1;31")
+        for line in (error.hint or "").split("\n"):
+            if line:
+                self._tell((line,), label="  hint: ", code="36")
         if not self.quiet:
-            self._tell(f"tpuctl explain {error.id}", label="  more: ", code="2")
+            self._tell((f"tpuctl explain {error.id}",), label="  more: ", code="2")
+
+    def redraw(self, text: str = "") -> None:
+        """Put a line in place of the one that is drawn on stderr, or take that away. Only where `is_redrawn`."""
+        self.streams.stderr.write(f"\r\x1b[K{visible(text)}")
+        self.streams.stderr.flush()
+
+    def help(self, text: str) -> None:
+        """Print the help of a command that is not whole: it is what went wrong, and not asked for."""
+        self._tell(text.split("\n"))
+
+    def send(self, sequence: str) -> None:
+        """Send our own control sequence to the terminal on stdout."""
+        self.streams.stdout.write(sequence)
+        self.flush()
+
+    def end_line(self) -> None:
+        """Go to the next line of a terminal that shows `^C`."""
+        if self.streams.stderr_is_terminal:
+            self.streams.stderr.write("\n")
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, and return whether the answer was yes.
@@ -180,14 +231,16 @@ class Terminal:
                 hint="add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
             )
         with self.aside:
-            self.streams.stderr.write(f"{question} [y/N] ")
+            self.streams.stderr.write(f"{visible(question)} [y/N] ")
             self.streams.stderr.flush()
             return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
 
-    def _tell(self, text: str, *, label: str = "", code: str = "") -> None:
-        # The service's words are among it: they must not steer the terminal.
-        lines = "\n".join(map(tables.flat, text.split("\n")))
-        painted = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
+    def _lay_out(self, lines: Iterable[str]) -> None:
+        # Made by `tables`, cell by cell: tabs and colours are ours, the rest is visible.
+        self.streams.stdout.writelines(line + "\n" for line in lines)
+
+    def _tell(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
+        painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
         with self.aside:
-            self.streams.stderr.write(painted + lines + "\n")
+            self.streams.stderr.write(painted_label + "\n".join(map(visible, lines)) + "\n")
             self.streams.stderr.flush()

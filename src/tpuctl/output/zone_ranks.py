@@ -6,8 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.colocation import Relation
+from tpuctl.escaping import visible
 from tpuctl.output.findings import wrapped
-from tpuctl.output.tables import Cell, columns, flat, styled, text_width
+from tpuctl.output.tables import Cell, columns, styled, text_width
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def show_zones(terminal: Terminal, ranking: Ranking, form: Format, *, sandbox: b
     if not terminal.is_interactive:
         terminal.table(HEADER, rows)
     elif rows:
-        terminal.names(page(rows, width=terminal.streams.width, colored=terminal.colors_out))
+        terminal.page(page(rows, width=terminal.streams.width, colored=terminal.colors_out))
     for note in notes(ranking):
         lines = wrapped(note, first="", rest="  ", width=terminal.streams.width) if terminal.is_interactive else (note,)
-        terminal.note("\n".join(lines))
+        terminal.note(*lines)
 
 
 def row(zone: ZoneRank) -> tuple[Cell, ...]:
@@ -85,7 +86,7 @@ def page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterat
             yield from _below(each[-1:], width)
         return
     for zone, where, price, further in rows:
-        yield styled(flat(zone.text), "bold", colored=colored)
+        yield styled(visible(zone.text), "bold", colored=colored)
         to_read = Cell(f"to read 1 TB: {price.text}" if price.text else "")
         yield from _below((where, to_read, further), width)
 

@@ -185,10 +185,10 @@ def _different(policy: Policy, seen: Seen, node: Node) -> Decision:
             return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
         # Counted, so that what differs again is not replaced for ever.
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
-    lines = "".join(f"\n  {difference}" for difference in seen.differences)
     return GiveUp(
         ConflictError(
-            f"`{seen.name.node_id}` exists and differs from what is asked for:{lines}",
+            f"`{seen.name.node_id}` exists and differs from what is asked for:",
+            details=[f"  {difference}" for difference in seen.differences],
             hint="to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
         )
     )

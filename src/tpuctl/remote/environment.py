@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.masking import check_not_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,12 +97,13 @@ def caution(found: Mapping[str, str], workers: int) -> str | None:
 def parse_variable(text: str, local: Mapping[str, str]) -> tuple[str, str]:
     """Return name and value of `NAME=VALUE`, or of `NAME`, whose value is the local one.
 
-    Raises `InvalidInputError`, which never shows a value.
+    Raises `InvalidInputError`, which never shows what may be a value; the caller says where it stands.
     """
     name, equals, value = text.partition("=")
     if not equals and _NAME.fullmatch(name):
         if name not in local:
-            raise InvalidInputError(f"`{name}` is not set here", hint=f"give its value: `{name}=VALUE`")
+            # What has no `=` may be a value whose name was forgotten: where it stands is said, not what it is.
+            raise InvalidInputError("no variable of that name is set here", hint="give its value: `NAME=VALUE`")
         value = local[name]
     _check(name if equals else None, name, value)
     return name, value
@@ -188,5 +190,6 @@ def _check(shown: str | None, name: str, value: str) -> None:
         )
     if name in OWN_NAMES:
         raise InvalidInputError(f"`{name}` is told by tpuctl itself", hint="choose another name for the variable")
+    check_not_hidden(f"`{name}`", value)
     if "\0" in value:
         raise InvalidInputError(f"the value of `{name}` has a NUL in it", hint="no variable can hold one")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.diagnosis import Verdict, Where, classify
 from tpuctl.errors import RemoteCommandError
+from tpuctl.escaping import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -161,7 +162,9 @@ def _error(members: list[Member], stderr: str, verdict: Verdict | None, seen: Ci
         return SshFailedError(f"{who} cannot be reached: {why}", hint=hint, error_id=None, retriable=False)
     hints = [*_particulars(members[0], verdict, seen), *verdict.remedy, *([f"ssh said: {said}"] if said else [])]
     message = f"{who}: {verdict.meaning}"
-    return SshFailedError(message, hint="\n".join(hints), error_id=verdict.id, retriable=verdict.retriable)
+    return SshFailedError(
+        message, hint="\n".join(map(visible, hints)), error_id=verdict.id, retriable=verdict.retriable
+    )
 
 
 def _particulars(member: Member, verdict: Verdict, seen: Circumstances) -> Iterator[str]:

@@ -7,7 +7,6 @@ content when one key of either file fits, and speaks of a changed key when there
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.private import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,9 +41,7 @@ def remember_host_keys(connections: Iterable[Connection]) -> None:
     lines = [f"{alias} {key}" for alias, one in known.items() for key in map(_checked, one.host_keys)]
     path = next(iter(known.values())).known_hosts[0]
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with path.with_name(path.name + ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path.with_name(path.name + ".lock")):
             old = path.read_text("utf-8").splitlines() if path.exists() else []
             new = [*_others(old, set(known)), *lines]
             if set(new) != set(old):

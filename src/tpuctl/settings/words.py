@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import SettingError
+from tpuctl.masking import public_url
 from tpuctl.settings.table import FileKind
 
 if TYPE_CHECKING:
@@ -12,10 +13,22 @@ if TYPE_CHECKING:
     from tpuctl.settings.values import Value
 
 
+_NOT_SHOWN = "(set, not shown)"
+_URLS = frozenset({"endpoint", "proxy_address"})
+
+
 def bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
     """Return the error of a value that cannot be read; one that may be a secret is not repeated."""
-    shown = f"`{spec.key}`" if spec.secret or not isinstance(value, str) else f"`{spec.key}` is `{value}`"
+    hides = spec.secret or not isinstance(value, str)
+    shown = f"`{spec.key}`" if hides else f"`{spec.key}` is `{shown_value(spec, value)}`"
     return SettingError(f"{place}: {shown}: {reason}")
+
+
+def shown_value(spec: SettingSpec, value: Value) -> str:
+    """Return a value as text, without what may be secret in it."""
+    if spec.secret:
+        return _NOT_SHOWN
+    return public_url(str(value)) if spec.key in _URLS else str(value)
 
 
 def how_to_set(spec: SettingSpec) -> str:

@@ -179,7 +179,8 @@ def _weighed(spec: NodeSpec) -> dict[str, Any]:
 
 def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
     """Return the error that says what the check has found, and what mends it."""
-    lines = [f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"]
+    count = f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"
+    lines = []
     for finding in errors:
         lines.append(f"  {head(finding)}")
         lines += [f"    {finding.found.why}"] if finding.found.why else []
@@ -188,7 +189,7 @@ def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
             for remedy in finding.found.remedies
         ]
     skip = " ".join(f"--skip-check {id_}" for id_ in dict.fromkeys(finding.id for finding in errors))
-    return CheckFailedError("\n".join(lines), hint=f"mend it, or go on all the same with `{skip}`")
+    return CheckFailedError(count, details=lines, hint=f"mend it, or go on all the same with `{skip}`")
 
 
 def said(findings: tuple[Finding, ...]) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.checkup.log_variables import LEVEL_NAMES, LOG_DIR, NO_LOG, misread
+from tpuctl.masking import public_url
 from tpuctl.names import nearest
 from tpuctl.preflight.fact import Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.settings import SETTINGS, SourceKind
+from tpuctl.settings.words import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +26,6 @@ _TOLD = (
 )  # fmt: skip
 # Variables that lead gcloud somewhere, where tpuctl does not follow [gcloud 528 source].
 _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
-_HIDDEN = "(set, not shown)"
 
 
 @rule("TPU912", "variables of TPU libraries")
@@ -118,8 +119,9 @@ def variables(seen: Surroundings) -> Iterator[Found]:
             )
             yield Found(level=Level.WARNING, subject=name, text=f"nothing reads `{name}`", remedies=(remedy,))
         elif name.startswith(_OVERRIDES) and value:
-            text = f"`{name}` leads gcloud to {value}, where tpuctl does not go"
-            remedy = Remedy(f"lead tpuctl there too: `--endpoint {value}`, or unset it")
+            place = public_url(value)
+            text = f"`{name}` leads gcloud to {place}, where tpuctl does not go"
+            remedy = Remedy(f"lead tpuctl there too: `--endpoint {place}`, or unset it")
             yield Found(level=Level.NOTE, subject=name, text=text, remedies=(remedy,))
         else:
             fine.append(name)
@@ -165,11 +167,11 @@ def _hidden(seen: Surroundings, key: str, setting: Setting) -> Iterator[Found]:
 
 
 def _plain(key: str, setting: Setting) -> str:
-    return _HIDDEN if SETTINGS[key].secret else str(setting.value)
+    return shown_value(SETTINGS[key], setting.value)
 
 
 def _shown(key: str, setting: Setting) -> str:
-    return _plain(key, setting) if SETTINGS[key].secret else f"`{setting.value}`"
+    return _plain(key, setting) if SETTINGS[key].secret else f"`{_plain(key, setting)}`"
 
 
 def _source(setting: Setting | None) -> str:

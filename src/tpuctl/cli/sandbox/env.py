@@ -45,7 +45,7 @@ def command(app: App, *, port: int | None) -> None:
         zone=_ours(app, "zone") or ZONE,
         environ=app.invocation.environ,
     )
-    app.terminal.write(shims.exports(variables))
+    app.terminal.document(shims.exports(variables))
 
 
 def _ours(app: App, key: str) -> str | None:

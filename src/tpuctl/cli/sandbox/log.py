@@ -47,7 +47,7 @@ def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:
     _show(app, request_log.entries(world.path, since=begin), is_part=follow)
     try:
         while follow:
-            app.terminal.streams.stdout.flush()
+            app.terminal.flush()
             SystemClock().sleep(_INTERVAL)
             _show(app, next(coming), is_part=True)
     except (KeyboardInterrupt, TerminatedError):
@@ -62,20 +62,14 @@ def _show(app: App, entries: Iterable[Entry], *, is_part: bool) -> None:
         if not is_part:
             app.terminal.data(shown, app.format)
         for entry in shown if is_part else ():
-            app.terminal.write(_line(entry))
+            app.terminal.record(entry)
         return
     rows = [_row(entry) for entry in entries]
     if is_part:
         for row in rows:
-            app.terminal.write("\t".join(row))
+            app.terminal.rows([[Cell(text) for text in row]])
     else:
         app.terminal.table(_HEADER, [[Cell(text) for text in row] for row in rows])
-
-
-def _line(entry: dict[str, Any]) -> str:
-    import json  # noqa: PLC0415  # only for this format
-
-    return json.dumps(entry)
 
 
 def _as_json(entry: Entry) -> dict[str, Any]:

@@ -40,10 +40,10 @@ def command(app: App, *, port: int) -> None:
             f"port {port} cannot be used: {error.strerror}", hint="leave `--port` out to take a free one"
         ) from error
     app.terminal.write(opened.url)
-    app.terminal.streams.stdout.flush()
+    app.terminal.flush()
     shims.note_served(world.path, opened.url)
     try:
-        app.terminal.note(_how_to_use(app, opened.url))
+        app.terminal.note(*_how_to_use(app, opened.url))
         opened.serve_forever()
     except (KeyboardInterrupt, TerminatedError):
         # This is how a server is meant to end: no message, exit code 0.
@@ -53,7 +53,7 @@ def command(app: App, *, port: int) -> None:
         opened.close()
 
 
-def _how_to_use(app: App, url: str) -> str:
+def _how_to_use(app: App, url: str) -> list[str]:
     from tpuctl.sandbox import shims  # noqa: PLC0415  # only for the sandbox
     from tpuctl.sandbox.admin import PROJECT, ZONE  # noqa: PLC0415  # as above
     from tpuctl.sandbox.sshd import SshdUnavailableError  # noqa: PLC0415  # as above
@@ -62,9 +62,9 @@ def _how_to_use(app: App, url: str) -> str:
     try:
         variables = shims.environment(app.world.path, url, project=PROJECT, zone=ZONE, environ=app.invocation.environ)
     except SshdUnavailableError as error:
-        return "\n".join([*lines, f"no environment for gcloud: {error.message}"])
+        return [*lines, f"no environment for gcloud: {error.message}"]
     lines += ['point gcloud at it (this is what `eval "$(tpuctl sandbox env)"` does):']
     # What PATH is to be extended by is enough for a reader.
     folder = variables.pop("PATH").partition(":")[0]
     shown = [f"export PATH={folder}:$PATH", *shims.exports(variables).splitlines()]
-    return "\n".join([*lines, *(f"  {line}" for line in shown), "Ctrl-C ends it"])
+    return [*lines, *(f"  {line}" for line in shown), "Ctrl-C ends it"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Self, TextIO
 
 from tpuctl.clock import format_duration
 from tpuctl.errors import NotFoundError
+from tpuctl.escaping import visible
 from tpuctl.events import Event, EventKind
 from tpuctl.output.progress.changes import Changes, hints
 from tpuctl.output.progress.export import Export, Shrugging
-from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -108,7 +108,7 @@ class Progress:
         elif event.kind is EventKind.GAVE_UP:
             live.leave(event.node)
         elapsed = format_duration(self._clock.monotonic() - self._started)
-        style, words = _STYLES.get(event.kind, ""), flat(event.text)
+        style, words = _STYLES.get(event.kind, ""), visible(event.text)
         live.say(
             (f"{elapsed:>7} ", "dim"),
             (f"{_mark(event.kind, live.marks)} ", style),

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.text import Text
 
 from tpuctl.clock import format_duration
+from tpuctl.escaping import visible
 from tpuctl.events import Event, EventKind
 from tpuctl.output.matrix import matrix, missing
 from tpuctl.output.progress.changes import untold
-from tpuctl.output.tables import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -113,14 +113,14 @@ def _cells(node: Waiting, now: timedelta, screen: Screen) -> list[Text]:
     """Return the columns: spinner and name, state and health, time in it, progress against the usual time."""
     data, spinner = node.event.data, screen.marks.spinner
     state, health = data.get("state"), data.get("health")
-    what = Text(flat(str(state)) if state else "", "bold")
+    what = Text(visible(str(state)) if state else "", "bold")
     if state and health and health != "HEALTH_UNSPECIFIED":
-        what = Text.assemble(what, (f" {flat(str(health))}", "green" if health == "HEALTHY" else "red"))
+        what = Text.assemble(what, (f" {visible(str(health))}", "green" if health == "HEALTHY" else "red"))
     sign, style = (screen.marks.bad, "red") if node.is_given_up else (spinner[screen.frame % len(spinner)], "cyan")
     lasted = data.get("in_state")
     so_far = None if lasted is None or not state else timedelta(seconds=lasted) + now - node.at
     return [
-        Text.assemble((sign, style), (f" {flat(node.event.node.node_id)}", "bold")),
+        Text.assemble((sign, style), (f" {visible(node.event.node.node_id)}", "bold")),
         what,
         Text(format_duration(so_far) if so_far is not None else ""),
         _expected(so_far, data.get("usual"), screen),
@@ -147,14 +147,14 @@ def _rest(node: Waiting, now: timedelta) -> Iterable[Text]:
     data, passed = node.event.data, (now - node.at).total_seconds()
     reason = node.doing or untold(node.event)
     if node.is_given_up:
-        yield Text(f"given up: {flat(node.event.text)}", "red")
+        yield Text(f"given up: {visible(node.event.text)}", "red")
         return
     if node.event.kind is EventKind.SILENT:
-        yield Text(flat(node.event.text), "red")
+        yield Text(visible(node.event.text), "red")
     elif reason and (node.doing or not missing(data.get("workers") or ()) or len(data["workers"]) == 1):
-        yield Text(flat(reason))
+        yield Text(visible(reason))
     if data.get("next") and not node.doing:
-        yield Text(flat(str(data["next"])) + _when(data.get("next_in"), passed), "cyan")
+        yield Text(visible(str(data["next"])) + _when(data.get("next_in"), passed), "cyan")
     left = data.get("deadline_in")
     if left is not None and node.given and left - passed < node.given / 4:
         yield Text(f"deadline{_when(left, passed)}", "yellow")
@@ -183,5 +183,5 @@ def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
 
 def _others(nodes: Sequence[Waiting], *, is_all: bool) -> Text:
     counted = Counter(str(node.event.data.get("state") or "not there yet") for node in nodes)
-    states = ", ".join(f"{count} {flat(state)}" for state, count in counted.most_common())
+    states = ", ".join(f"{count} {visible(state)}" for state, count in counted.most_common())
     return Text(f"{len(nodes)} nodes: {states}" if is_all else f"and {len(nodes)} more: {states}", "dim")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import TYPE_CHECKING, TextIO
+
+from tpuctl.escaping import json_text
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +43,7 @@ class Export:
     def write(self, event: Event) -> None:
         """Write an event. Raises `OSError`, which names the file; with `lasting` only `BrokenPipeError`."""
         try:
-            self._stream.write(json.dumps(event.to_json(), ensure_ascii=False) + "\n")
+            self._stream.write(json_text(self._terminal.masked(event.to_json())) + "\n")
             self._stream.flush()
         except BrokenPipeError:
             raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.text import Text
 
+from tpuctl.escaping import visible
 from tpuctl.events import Event, EventKind
 from tpuctl.output.marks import ASCII, Marks
 from tpuctl.output.progress.area import Screen, Waiting, area
@@ -78,7 +79,7 @@ class Live:
         """Show a line that stays, of texts with their styles."""
         with self._steering:
             with self._holding:
-                self._lines.append(Text.assemble(*parts))
+                self._lines.append(Text.assemble(*((visible(text), style) for text, style in parts)))
             self._show()
 
     def wait(self, event: Event) -> None:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 _BEGIN = "# tpuctl "
 _END = "# tpuctl end"
 _PREFIX = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 _HOST = re.compile(r"\s*Host\s+(.*)", re.IGNORECASE)
+# What ends a line for ssh or for us: an address or a path with one would add settings of its own.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -69,7 +72,7 @@ class Entry:
     def text(self) -> str:
         """Return its lines with the marks round them."""
         mark = {"node": str(self.name), "id": self.id, "cloud": self.cloud, "prefix": self.prefix}
-        marked = json.dumps({**mark, "options": dict(self.options)}, ensure_ascii=False)
+        marked = json.dumps({**mark, "options": dict(self.options)})
         return "\n".join([f"{_BEGIN}{marked}", *self.lines, _END, ""])
 
 
@@ -131,6 +134,9 @@ def entry_of(
     `NODE` and `NODE-0` are worker 0, `NODE-3` is worker 3, each with the prefix before it.
     """
     first = f"{prefix}{node.name.node_id}"
+    if not _HOST_NAME.fullmatch(first):
+        # With a space or a wildcard it would stand for other hosts too.
+        raise InvalidInputError(f"`{first}` cannot be the name of a host")
     lines: list[str] = []
     for worker, way in enumerate(ways):
         lines.append(f"Host {first} {first}-0" if worker == 0 else f"Host {first}-{worker}")
@@ -138,7 +144,7 @@ def entry_of(
         settings = [word.replace("=", " ", 1) for word in trust_options(way) if word != "-o"]
         alive = f"ServerAliveInterval {ALIVE_INTERVAL.total_seconds():.0f}"
         lines += [f"  {line}" for line in (f"HostName {way.address}", f"User {way.login}", *settings, alive)]
-    if any("\n" in line or "\r" in line for line in lines):
+    if any(map(_CONTROL.search, lines)):
         raise InvalidInputError("ssh cannot use a path with a line break", hint="choose another folder or key")
     return Entry(node.name, node.id, cloud, prefix, dict(options), tuple(lines))
 

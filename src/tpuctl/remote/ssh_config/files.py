@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.private import make_private
+from tpuctl.private import locked, make_private
 from tpuctl.remote.ssh_config.entries import SshConfigError, Text, parse
 from tpuctl.remote.ssh_config.taken import included, lines_of
 
@@ -35,9 +34,7 @@ def change(path: Path, decide: Callable[[Text], Text]) -> Text:
     """
     with _told(path, "written"):
         path = path.resolve()
-        make_private(path.parent)
-        with path.with_name(f".{path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(path.with_name(f".{path.name}.lock")):
             old = read(path)
             new = decide(old)
             if new == old:
