@@ -24,6 +24,7 @@ _ELSEWHERE = (
     "sandbox log -f",
     "sync -l team=vision --watch",
     "bundle trainer --file -",
+    "explain train.log --node trainer --act",
 )
 # What a printed command may end with on a project that has what it names. Never 1 or 2.
 _FINE = frozenset({0, 3, 5, 8, 9, 11, 130})
