@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, one_face
 
 DONE = "dry run: nothing was changed\n"
 HIDDEN = "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand\n"
@@ -227,3 +228,27 @@ def test_gclouds_own_parser_takes_the_command(tpuctl: Console, fleet: Sandbox, a
 
     assert done.returncode == 2
     assert re.findall(r"unrecognized arguments:\s+(.*\S)", done.stderr) == ["--bogus"], done.stderr
+
+
+@one_face
+def test_the_gcloud_line_of_a_script_with_several_lines_is_read_by_bash_as_it_was_meant(
+    tpuctl: Console, sandbox: Sandbox
+) -> None:
+    script = '#!/bin/bash\necho "it\'s \\ me"\t$HOME \x1b[1m\n'
+    (tpuctl.folder / "start.sh").write_text(script)
+    account = ("--impersonate-service-account", "ci@p.iam.gserviceaccount.com")
+
+    out, err, code = tpuctl(
+        *UP, "--startup-script", "start.sh", "--setup", "make", *account, "--dry-run", "--show-metadata"
+    )
+
+    line = next(line.removeprefix("   $ gcloud ") for line in out.splitlines() if line.startswith("   $ gcloud "))
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    assert (code, [word for word in words if word.startswith("--metadata=")]) == (
+        0,
+        [f"--metadata=startup-script={script}"],
+    )
+    assert "--impersonate-service-account=ci@p.iam.gserviceaccount.com" in words
+    assert err.splitlines()[-1] == "the setup runs over ssh once the node is usable; no gcloud command does that"

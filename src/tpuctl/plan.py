@@ -37,7 +37,7 @@ from tpuctl.readiness import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.names import NodeName
@@ -162,33 +162,51 @@ def gcloud_commands(
     spec: NodeSpec | None,
     changes: Mapping[str, Any] | None = None,
     present: Mapping[str, Any] | None = None,
+    *,
+    account: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the gcloud commands that do the same as a step, ready for a shell; none for a wait.
+    """Return the gcloud commands that do the same as a step, ready for bash or zsh; none for a wait.
+
+    `account` are gcloud's flags that say as whom, and on whose quota, the calls are made.
 
     `changes` are the API fields that an update writes, whole. gcloud merges: it is told what differs from what is
     `present`, or, where that is not known, to clear first.
     """
-    where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project)
+    where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project, *account)
     group = ("compute", "tpus", "tpu-vm")
     base = ("gcloud", *group)
     match step.verb:
         case Verb.CREATE:
-            return (shlex.join((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
+            return (_quoted((*_create_track(spec), *group, "create", *where, *_create_flags(spec))),) if spec else ()
         case Verb.DELETE if step.queued_resource:
             owner = (short(step.queued_resource), *where[1:])
-            return (
-                shlex.join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),
-            )
+            return (_quoted(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, "--force", "--quiet")),)
         case Verb.DELETE:
-            return (shlex.join((*base, "delete", *where, "--quiet")),)
+            return (_quoted((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:
-            return (shlex.join((*base, step.verb, *where)),)
+            return (_quoted((*base, step.verb, *where)),)
         case Verb.REBOOT:
-            return (shlex.join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
+            return (_quoted((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
         case Verb.UPDATE:
-            return (shlex.join((*base, "update", *where, *_update_flags(changes or {}, present))),)
+            return (_quoted((*base, "update", *where, *_update_flags(changes or {}, present))),)
         case Verb.WAIT:
             return ()
+
+
+def _quoted(words: Sequence[str]) -> str:
+    """Return words for a shell. One with line ends or other control characters is quoted as bash and zsh read it, `$'…'`."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    escaped = word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n").replace("\t", r"\t")
+    return (
+        "$'"
+        + "".join(
+            mark if mark.isprintable() else "".join(f"\\x{byte:02x}" for byte in mark.encode()) for mark in escaped
+        )
+        + "'"
+    )
 
 
 def _create_flags(spec: NodeSpec) -> list[str]:

@@ -46,6 +46,10 @@ def show_plan(
         for line in entry.get("gcloud", ()):
             app.terminal.write(f"   $ {line}")
     app.terminal.note("dry run: nothing was changed")
+    if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
+        app.terminal.note("the setup runs over ssh once the node is usable; no gcloud command does that")
+    if app.settings["endpoint"] and not app.is_sandbox:
+        app.terminal.note("gcloud goes to Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
     if any(is_hidden(line) for entry in planned for line in entry.get("gcloud", ())):
         app.terminal.note(
             "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand"
@@ -71,11 +75,17 @@ def _described(
         # Metadata may hold secrets, and a dry run is what people paste into tickets.
         spec = replace(spec, metadata=_hidden_values(spec.metadata)) if spec else None
         changes = _without_metadata_values(changes, present)
-    if commands := gcloud_commands(step, spec, changes, present):
+    if commands := gcloud_commands(step, spec, changes, present, account=_account_flags(app)):
         entry["gcloud"] = list(commands)
     if app.is_sandbox:
         entry["sandbox"] = True
     return entry
+
+
+def _account_flags(app: App) -> list[str]:
+    """Return gcloud's flags for the account and the quota project that tpuctl's calls are made with."""
+    flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
+    return [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
 
 
 def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
