@@ -63,6 +63,8 @@ def leases(app: App) -> Leases:
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     """Return what makes http objects, and the endpoint that they are for where it is not Google's own."""
+    # Most commands have asked when they began. Those that need it only for a call have not.
+    app.require_trust()
     if app.is_sandbox:
         endpoint = app.settings["endpoint"]
         if endpoint and endpoint.source.kind is SourceKind.FLAG:

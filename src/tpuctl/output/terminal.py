@@ -167,6 +167,11 @@ class Terminal:
         if not self.quiet:
             self._tell(f"tpuctl explain {error.id}", label="  more: ", code="2")
 
+    @property
+    def may_ask(self) -> bool:
+        """Tell whether a question can be answered: stdin is a terminal, and this is no CI job."""
+        return self._may_ask
+
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, and return whether the answer was yes.
 

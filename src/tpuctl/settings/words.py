@@ -8,8 +8,26 @@ from tpuctl.errors import SettingError
 from tpuctl.settings.table import FileKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from tpuctl.settings.table import SettingSpec
     from tpuctl.settings.values import Value
+
+
+class UntrustedFileError(SettingError):
+    """A project file that is not trusted sets what takes trust. Nothing was done, and nothing of it was used."""
+
+    kind = "untrusted_file"
+
+    def __init__(self, path: Path | None, places: Mapping[str, object], *, has_changed: bool = False) -> None:
+        keys = ", ".join(f"`{key}` ({place})" for key, place in places.items())
+        state = "has changed since it was trusted" if has_changed else "is not trusted"
+        super().__init__(
+            f"{path} {state}, and it sets {keys}",
+            hint="`tpuctl trust` shows what that does, and asks\nwhere nobody can be asked, for files of your own: pass "
+            "`--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
+        )
 
 
 def bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
