@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from tpuctl.settings import ConfigFile, Settings
 
 # Options of commands whose setting has another name, and those that add to what a file says.
-_OPTIONS_OF_SETTINGS = {"data_disk": "data_disks", "setup_script": "setup"}
+_OPTIONS_OF_SETTINGS = {"data_disk": "data_disks", "setup_script": "setup"} | dict.fromkeys(
+    ("spot", "preemptible", "reserved", "on_demand"), "tier"
+)
 _ADDING_OPTIONS = frozenset({"metadata", "metadata_from_file"})
 
 
@@ -288,7 +290,21 @@ class App:
             server_now=self.now,
             random=self.invocation.random or Random(),  # noqa: S311  # spreads requests, keeps no secret
             preflight=preflight,
+            project_file=self.project_file.path.name if self.project_file else "",
+            chosen_by_file=self._chosen_by_file(),
         )
+
+    def _chosen_by_file(self) -> dict[str, str]:
+        """Return what the project file says, and no flag or variable, of where a node is made and what it is."""
+        from tpuctl.settings import SourceKind  # noqa: PLC0415  # not needed by --help
+
+        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._replaced}
+        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        return {
+            key: str(found[key].value)
+            for key in keys
+            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
+        }
 
     @contextmanager
     def going_on(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
