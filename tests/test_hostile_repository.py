@@ -1,4 +1,4 @@
-"""Files of a cloned repository that attack whoever works in it: nothing is sent, nothing hangs, one error says why."""
+"""Files of a cloned repository that attack its users: nothing is sent, nothing hangs, one error says why."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def read_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_result]:
 
     Raises `OSError` for what cannot be read, is not a regular file (a pipe, a device, a folder) or is longer.
     """
-    # A pipe that nobody writes would keep `open` waiting.
+    # `open` would wait for a writer of a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

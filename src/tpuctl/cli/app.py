@@ -118,8 +118,8 @@ class App:
     def require_trust(self) -> None:
         """Ask whether the project file is trusted, where it is not and what it says would count.
 
-        What a flag of the command or a variable says in its place needs no trust. Raises `UntrustedFileError` where nobody can
-        be asked, `NotConfirmedError` for a no.
+        What a flag of the command or a variable says in its place needs no trust. Raises `UntrustedFileError` without a
+        terminal, `NotConfirmedError` for a no.
         """
         keys = self.settings.untrusted - self._replaced
         if not keys:
@@ -365,7 +365,7 @@ class App:
         self.require_trust()
 
     def read_project_file(self, path: Path) -> None:
-        """Read settings from a file instead of the `tpuctl.yaml` that is found. Nobody is asked whether it is trusted."""
+        """Read settings from a file instead of the `tpuctl.yaml` that is found. Does not ask whether it is trusted."""
         self._flags["spec_file"] = path
         for name in ("settings", "project_file", "trusts_project_file"):
             self.__dict__.pop(name, None)

@@ -130,9 +130,7 @@ def _no_sshd() -> str | None:
 
 def transport_options(app: App) -> TransportOptions:
     """Return how requests travel, as the settings have it."""
-    return TransportOptions(
-        proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app)
-    )
+    return TransportOptions(proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
 
 
 def _quota_project(app: App) -> str | None:

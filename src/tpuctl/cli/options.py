@@ -100,7 +100,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         ["--trust-project-file"],
         is_flag=True,
         default=None,
-        help="Use every key of tpuctl.yaml, whoever wrote it.",
+        help="Use tpuctl.yaml in full, trusted or not.",
     ),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
@@ -110,7 +110,7 @@ _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
 OF_THE_CLOUD = (
     "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
-    "sandbox", "journal", "lease",
+    "sandbox", "journal", "lease", "trust_project_file",
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tpuctl.settings import ConfigEntry, ConfigFile, Value
 
 _SHOWN_LINES, _SHOWN_WIDTH = 20, 200
-# Keys of metadata that run something, or let someone in [documentation of Compute Engine's predefined keys, cloud-init].
+# Keys of metadata that run something or open the node [documentation of Compute Engine's predefined keys, cloud-init].
 _ACTING_METADATA = frozenset(
     {
         "startup-script",
@@ -74,7 +74,7 @@ def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool
 def ask_trust(app: App, keys: Collection[str]) -> None:
     """Show what these keys of the project file do, ask, and remember the answer.
 
-    Raises `UntrustedFileError` where nobody can be asked, `NotConfirmedError` for a no.
+    Raises `UntrustedFileError` without a terminal, `NotConfirmedError` for a no.
     """
     file = app.project_file
     if file is None:
@@ -168,7 +168,7 @@ def _effect(file: ConfigFile, key: str, entry: ConfigEntry) -> Iterator[str]:
                     yield f"      {_short(name)}: {_short(text)}"
     yield f"    -> {SETTINGS[key].effect}"
     if key == "ssh_key" and configfile.is_within(file.path.parent / str(entry.value), file.path.parent):
-        yield "    -> THE KEY IS PART OF THE PROJECT: whoever has a copy of the project can log in on your nodes"
+        yield "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in on your nodes"
 
 
 def _first_lines(text: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ class FileKind(StrEnum):
 
 
 class FilePolicy(StrEnum):
-    """In which files a setting counts. Whoever wrote a project file may be a stranger.
+    """In which files a setting counts. A stranger may have written a project file.
 
     A setting is in `ANY_FILE` only if it describes a node or how long to wait. What sends or runs something, opens something,
     decides who pays or switches off a check is in `TRUSTED_FILE`: in a project file it counts once `tpuctl trust` has been
@@ -218,7 +218,7 @@ _SPECS: Final = (
     SettingSpec(
         "trust_project_file",
         ValueKind.BOOLEAN,
-        "use every key of the tpuctl.yaml that is found, whoever wrote it",
+        "use the tpuctl.yaml in full, trusted or not, of any owner",
         policy=_NONE,
         default="false",
     ),
@@ -235,7 +235,7 @@ _SPECS: Final = (
         ValueKind.PATH,
         "private key for ssh, or the public half of one that an agent holds",
         policy=_TRUSTED,
-        effect="whoever has this key can log in on the workers",
+        effect="holders of this key can log in on the workers",
     ),
     SettingSpec(
         "ssh_key_expire_after",
@@ -316,7 +316,7 @@ _SPECS: Final = (
         "metadata of a new node",
         secret=True,
         policy=_TRUSTED,
-        effect="sent to every new node; some keys run as root there, or let others log in",
+        effect="sent to every new node; some keys run as root there or let others log in",
     ),
     SettingSpec(
         "startup_script",

@@ -25,7 +25,7 @@ class UntrustedFileError(SettingError):
         state = "has changed since it was trusted" if has_changed else "is not trusted"
         super().__init__(
             f"{path} {state}, and it sets {keys}",
-            hint="`tpuctl trust` shows what that does, and asks\nwhere nobody can be asked, for files of your own: pass "
+            hint="`tpuctl trust` shows what that does, and asks\nwithout a terminal, for a file of your own: pass "
             "`--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
         )
 
