@@ -102,7 +102,8 @@ def test_a_command_with_an_untrusted_file_ends_before_its_first_request(
 
     assert (out, code, requests(sandbox)) == ("", 2, [])
     assert err.splitlines()[0] == f"error: {project} {NOT_TRUSTED}"
-    assert all(word in err for word in ("`tpuctl trust`", "`--trust-project-file`", "`TPUCTL_TRUST_PROJECT_FILE=1`"))
+    trust = f"`tpuctl trust {project}`" if "tpuctl.yaml" in command else "`tpuctl trust`"
+    assert all(word in err for word in (trust, "`--trust-project-file`", "`TPUCTL_TRUST_PROJECT_FILE=1`"))
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,11 @@ class App:
         found = self._flags.get("spec_file")
         return found or configfile.find_project_file(self.invocation.folder, home=Path(home) if home else None)
 
+    @property
+    def names_project_file(self) -> bool:
+        """Tell whether the command names its project file, so that no `tpuctl.yaml` was looked for."""
+        return "spec_file" in self._flags
+
     @cached_property
     def trusts_project_file(self) -> bool:
         """Tell whether all keys of the project file count: it has none that take trust, or was trusted as it is."""

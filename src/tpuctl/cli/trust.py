@@ -6,6 +6,7 @@ seen it.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,8 @@ def ask_trust(app: App, keys: Collection[str]) -> None:
     was_trusted = any(one.path == file.path.resolve() for one in TrustedFiles(trusted_folder(app.invocation.environ)))
     if not app.terminal.may_ask:
         places = {key: f"line {file.entries[key].line}" for key in file.trusted_keys if key in keys}
-        raise UntrustedFileError(file.path, places, has_changed=was_trusted)
+        words = ["tpuctl", "trust", *([str(file.path)] if app.names_project_file else [])]
+        raise UntrustedFileError(file.path, places, has_changed=was_trusted, command=shlex.join(words))
     state = "has changed since it was trusted" if was_trusted else "is not trusted yet"
     _show(app, file, f"{file.path} {state}; it sets")
     _confirm_and_remember(app, file, yes=False)

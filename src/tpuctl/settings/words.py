@@ -20,12 +20,19 @@ class UntrustedFileError(SettingError):
 
     kind = "untrusted_file"
 
-    def __init__(self, path: Path | None, places: Mapping[str, object], *, has_changed: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        places: Mapping[str, object],
+        *,
+        has_changed: bool = False,
+        command: str = "tpuctl trust",
+    ) -> None:
         keys = ", ".join(f"`{key}` ({place})" for key, place in places.items())
         state = "has changed since it was trusted" if has_changed else "is not trusted"
         super().__init__(
             f"{path} {state}, and it sets {keys}",
-            hint="`tpuctl trust` shows what that does, and asks\nwithout a terminal, for a file of your own: pass "
+            hint=f"`{command}` shows what that does, and asks\nwithout a terminal, for a file of your own: pass "
             "`--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
         )
 
