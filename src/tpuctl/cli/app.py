@@ -59,6 +59,7 @@ class App:
     def take(self, options: dict[str, Any]) -> App:
         """Take the shared options that were given; those of the command win over those before it."""
         self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
+        self.__dict__.pop("settings", None)
         return self
 
     @cached_property
