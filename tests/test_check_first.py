@@ -158,7 +158,7 @@ def test_what_is_created_takes_from_what_others_were_told(tpuctl: Console, sandb
 def test_a_project_file_cannot_let_pass_what_guards_money(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"skip_checks: [TPU101, {skipped}]\n")
 
-    _, err, code = tpuctl(*UP, "--no-billing-outside-grants")
+    _, err, code = tpuctl(*UP, "--no-billing-outside-grants", TPUCTL_TRUST_PROJECT_FILE="1")
 
     assert (code, sandbox.changes()) == (2, [])
     assert f"tpuctl.yaml line 1: `skip_checks` of a project file cannot name `{skipped}`" in err

@@ -69,6 +69,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "explain": ("explain", "train.log", "--node", "demo", "-o", "json"),
     "wait": ("wait", "demo", "--for", "ready", "--events", "-"),
     "watch": None,
+    "trust": ("trust", "--list", "-o", "json"),
     "history": ("history", "old", "-o", "json"),
     "reset": ("reset", "demo", "--mode", "recreate", "--dry-run"),
     "start": ("start", "off", "-o", "json", "--events", "{folder}/events.json"),

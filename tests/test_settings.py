@@ -71,6 +71,7 @@ def test_the_highest_place_that_has_a_value_wins_and_is_remembered(step: int) ->
 def test_without_any_source_only_defaults_are_there() -> None:
     assert {spec.key: str(setting.value) for spec, setting in of() if setting} == {
         "sandbox": "false",
+        "trust_project_file": "false",
         "ssh_keep": "5m",
         "timeout": "30m",
         "repair": "restart",

@@ -1,10 +1,9 @@
-"""`setup`: from where it comes, where it goes, and that what a stranger's project file says is shown before it is used."""
+"""`setup`: from where it comes, where it goes. What `tpuctl trust` has to do with it is in `test_trust.py`."""
 
 from __future__ import annotations
 
 import io
 import json
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face
 from tpuctl.cli.app import App
-from tpuctl.cli.approval import show_first_use
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.spec import build_spec
-from tpuctl.errors import InvalidInputError, NotConfirmedError
+from tpuctl.errors import InvalidInputError
 from tpuctl.model import NodeSpec
 from tpuctl.output.terminal import Streams
 
@@ -27,16 +25,11 @@ IN_YAML = "type: v4-8\nsetup: |\n  pip install -U jax[tpu]\n  git clone https://
 AS_IF_DONE = "cat > /dev/null; echo; echo tpuctl-set-up-begins"
 
 
-def app_in(
-    folder: Path, environ: Mapping[str, str] | None = None, *, stdin: str | None = None, quiet: bool = False
-) -> tuple[App, io.StringIO]:
-    """Return an app in a folder, and its stderr; somebody can be asked where there is a stdin."""
-    stderr = io.StringIO()
-    streams = Streams(io.StringIO(stdin), io.StringIO(), stderr, stdin_is_terminal=stdin is not None)
-    environ = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), **(environ or {})}
-    app = App(Invocation((), environ, streams, folder))
-    app.take({"quiet": quiet})
-    return app, stderr
+def app_in(folder: Path, environ: Mapping[str, str] | None = None) -> App:
+    """Return an app in a folder whose project file is trusted."""
+    trusting = {"HOME": str(folder), "TPUCTL_STATE_DIR": str(folder / "state"), "TPUCTL_TRUST_PROJECT_FILE": "1"}
+    streams = Streams(io.StringIO(), io.StringIO(), io.StringIO())
+    return App(Invocation((), {**trusting, **(environ or {})}, streams, folder))
 
 
 def spec_of(app: App, **given: object) -> NodeSpec:
@@ -60,11 +53,11 @@ def test_setup_is_a_setting_like_others(
     (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
     (tmp_path / "setup.sh").write_text("#!/bin/sh\necho file\n")
 
-    assert spec_of(app_in(tmp_path, environ)[0], **given).setup == expected
+    assert spec_of(app_in(tmp_path, environ), **given).setup == expected
 
 
 def test_two_ways_at_once_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
-    app, _ = app_in(tmp_path)
+    app = app_in(tmp_path)
 
     with pytest.raises(InvalidInputError, match="`--setup` and `--setup-script` exclude each other"):
         spec_of(app, setup="true", setup_script="setup.sh")
@@ -73,7 +66,7 @@ def test_two_ways_at_once_and_a_file_that_is_not_there_are_refused(tmp_path: Pat
 
 
 def test_setup_is_never_sent_nor_compared_but_remembered(tmp_path: Path) -> None:
-    app, _ = app_in(tmp_path)
+    app = app_in(tmp_path)
     bare, spec = spec_of(app), spec_of(app, setup=LINES)
 
     assert spec.to_api() == bare.to_api()
@@ -103,110 +96,18 @@ def test_up_keeps_the_setup_in_the_journal_and_out_of_requests(
     assert sandbox.changes().count("create") == 1
 
 
-def test_the_first_use_of_a_project_files_setup_is_shown_once(tmp_path: Path) -> None:
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
-    app, err = app_in(tmp_path, quiet=True)
-
-    show_first_use(app, spec_of(app).setup)
-    shown = err.getvalue()
-    show_first_use(app, spec_of(app).setup)
-
-    assert (
-        shown
-        == err.getvalue()
-        == (
-            f"warning: {tmp_path}/tpuctl.yaml line 2 has a `setup` that was not used here before; every worker of a new node "
-            "runs:\n    pip install -U jax[tpu]\n    git clone https://example.com/train\n"
-        )
-    )
-    seen = tmp_path / "state" / "seen-setups"
-    assert stat.S_IMODE(seen.stat().st_mode) == 0o600
-    assert stat.S_IMODE(seen.parent.stat().st_mode) == 0o700
-    # One word is another text.
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML.replace("train", "mine"))
-    again, err = app_in(tmp_path)
-    show_first_use(again, spec_of(again).setup)
-    assert "clone https://example.com/mine" in err.getvalue()
-
-
-def test_what_the_terminal_would_obey_is_not_shown_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "tpuctl.yaml").write_text('setup: "echo \\e[8m; rm -rf /\\u202e"\n')
-    app, err = app_in(tmp_path)
-
-    show_first_use(app, spec_of(app).setup)
-
-    assert err.getvalue().splitlines()[1] == "    echo \\x1b[8m; rm -rf /\\u202e"
-
-
-def test_on_a_terminal_it_is_asked_about_and_a_no_is_not_remembered(tmp_path: Path) -> None:
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
-
-    for answer in ("n\n", ""):
-        app, err = app_in(tmp_path, stdin=answer)
-        with pytest.raises(NotConfirmedError):
-            show_first_use(app, spec_of(app).setup)
-        assert err.getvalue().endswith("may the workers run that? [y/N] ")
-    app, _ = app_in(tmp_path, stdin="y\n")
-    show_first_use(app, spec_of(app).setup)
-    app, err = app_in(tmp_path, stdin="")
-    show_first_use(app, spec_of(app).setup)
-    assert err.getvalue() == ""
-
-
-@pytest.mark.parametrize(("yes", "environ"), [(True, {}), (False, {"CI": "true"})])
-def test_with_yes_or_where_nobody_can_be_asked_it_is_shown_and_used(
-    tmp_path: Path, environ: dict[str, str], *, yes: bool
-) -> None:
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
-    app, err = app_in(tmp_path, environ, stdin="n\n")
-
-    show_first_use(app, spec_of(app).setup, yes=yes)
-
-    assert err.getvalue().startswith("warning: ")
-    assert err.getvalue().endswith("train\n")
-
-
-def test_what_the_user_wrote_is_not_shown(tmp_path: Path) -> None:
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
-    user_file = tmp_path / "config" / "tpuctl" / "config.yaml"
-    user_file.parent.mkdir(parents=True)
-
-    flag, flag_err = app_in(tmp_path, stdin="")
-    show_first_use(flag, spec_of(flag, setup="true").setup)
-    variable, variable_err = app_in(tmp_path, {"TPUCTL_SETUP": LINES}, stdin="")
-    show_first_use(variable, spec_of(variable).setup)
-    (tmp_path / "tpuctl.yaml").unlink()
-    user_file.write_text(IN_YAML)
-    mine, mine_err = app_in(tmp_path, {"XDG_CONFIG_HOME": str(tmp_path / "config")}, stdin="")
-    show_first_use(mine, spec_of(mine).setup)
-    none, none_err = app_in(tmp_path, stdin="")
-    show_first_use(none, None)
-
-    assert [err.getvalue() for err in (flag_err, variable_err, mine_err, none_err)] == [""] * 4
-
-
-def test_a_state_folder_that_cannot_be_written_only_shows_it_again(tmp_path: Path) -> None:
-    (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
-    (tmp_path / "state").write_text("a file")
-
-    for _ in range(2):
-        app, err = app_in(tmp_path)
-        show_first_use(app, spec_of(app).setup)
-        assert err.getvalue().startswith("warning: ")
-
-
 def test_config_shows_and_changes_a_setup_of_several_lines(offline: Console) -> None:
     ours = offline.folder / "tpuctl.yaml"
     ours.write_text("# ours\n" + IN_YAML + "# the end\nzone: us-central2-b\n")
 
     assert offline("config", "show", "setup") == (
-        "setup\tpip install -U jax[tpu]\\ngit clone https://example.com/train\ttpuctl.yaml line 3\n",
+        "setup\tpip install -U jax[tpu]\\ngit clone https://example.com/train\ttpuctl.yaml line 3 (not trusted)\n",
         "",
         0,
     )
     assert offline("config", "show", "setup", terminal=True, NO_COLOR="1")[0].splitlines() == [
         "KEY    VALUE                                SOURCE",
-        "setup  pip install -U jax[tpu] … (2 lines)  tpuctl.yaml line 3",
+        "setup  pip install -U jax[tpu] … (2 lines)  tpuctl.yaml line 3 (not trusted)",
     ]
     assert offline("config", "show", "setup", "-o", "name")[0] == LINES + "\n"
     assert offline("config", "set", "setup", "echo a\necho b", "--here")[2] == 0

@@ -18,7 +18,7 @@ from tpuctl.output.zone_ranks import SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.preflight import ai_platform
 from tpuctl.preflight.findings import Level, Rule
 from tpuctl.preflight.rules import CATEGORIES, RULES
-from tpuctl.settings import SETTINGS, FileKind
+from tpuctl.settings import SETTINGS
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
@@ -77,7 +77,15 @@ A zone from gcloud's configuration is only where new nodes are made: it never na
 | key | what | flag | variables | in files | gcloud | default |
 |---|---|---|---|---|---|---|
 {"".join(_setting_rows())}
-A `tpuctl.yaml` may come from a repository that somebody else wrote: what could redirect or impersonate your calls is not read from it.
+## Keys that take trust
+
+A `tpuctl.yaml` may come from a repository that a stranger wrote. What could redirect or impersonate your calls is not read from it. These keys
+count there once you have [trusted the file](../how-to/trust.md) with `tpuctl trust`:
+
+| key | what a project file does with it |
+|---|---|
+{"".join(f"| `{spec.key}` | {spec.effect} |{chr(10)}" for spec in SETTINGS.values() if spec.effect)}
+## Examples
 
     # tpuctl.yaml
     project: vision-research
@@ -99,13 +107,12 @@ In your own file only: who may be billed, and for what ([grants](../check.md#gra
 def _setting_rows() -> Iterator[str]:
     for spec in SETTINGS.values():
         variables = " ".join(f"`{name}`" for name in (spec.environment, *spec.foreign) if name)
-        where = {frozenset(FileKind): "both", frozenset({FileKind.USER}): "your own", frozenset(): "—"}[spec.files]
         cells = (
             f"`{spec.key}`",
             spec.description,
             " ".join(map(_code, (spec.flag or "").split("|"))),
             variables,
-            where,
+            spec.policy or "—",
             _code(spec.gcloud),
             _code(spec.default),
         )

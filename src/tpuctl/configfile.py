@@ -5,11 +5,14 @@ What a key means and where it may stand is `settings`' business; this module kno
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.bounded_input import compose_yaml, read_file
 from tpuctl.errors import SettingError
 from tpuctl.names import nearest
 from tpuctl.settings import (
@@ -27,12 +30,15 @@ from tpuctl.settings.values import Record, as_grants, as_record, check_field
 from tpuctl.settings.written import render, structured
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PROJECT_FILE_NAME = "tpuctl.yaml"
 _NULL = "tag:yaml.org,2002:null"
 # PyYAML's node; with the C loader its types do not say what marks hold.
 _Node = Any
+_LONGEST, _MOST = 256 << 10, 20_000
+# Compute Engine takes 256 KiB as one value of metadata [documentation of metadata].
+_LONGEST_SCRIPT = 256 << 10
 _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp")}
 
 
@@ -68,8 +74,57 @@ def load(path: Path) -> ConfigFile:
     Raises `SettingError` with file and line: broken YAML, no mapping, an unknown or repeated key, a value of the wrong
     form.
     """
+    return ConfigFile(path, _entries(path, _read(path)))
+
+
+def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool = False) -> ConfigFile:
+    """Return what a project file says, with the content of the script that it names and the digest of both.
+
+    All is read once: what the digest stands for is what is used. Raises `SettingError` as `load` does, for a file of another
+    user unless `any_owner` may have written it, and for a script that is not in the folder of the project.
+    """
+    content, owners = _content(path)
+    stranger = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
+    if stranger is not None:
+        raise SettingError(
+            f"{path} belongs to {_user_name(stranger)}, not to you: it is not read",
+            hint="copy it to a folder of your own, or work where there is none\n"
+            "where you know who wrote it: pass `--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
+        )
+    entries = _entries(path, _decoded(path, content))
+    parts = [os.fsencode(path.resolve()), content]
+    if entry := entries.get("startup_script"):
+        script = _script(path, entry)
+        entries["startup_script"] = replace(entry, content=_decoded(path, script, entry))
+        parts.append(script)
+    if entry := entries.get("ssh_key"):
+        parts += _key_content(path, entry)
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(b"%d:%b" % (len(part), part))
+    return ConfigFile(path, entries, digest.hexdigest())
+
+
+def foreign_owner(owners: Iterable[int], uid: int, environ: Mapping[str, str]) -> int | None:
+    """Return the first owner that is neither the user nor root; None if there is none.
+
+    Root who came by sudo is also the user that sudo was called by, as git has it for `safe.directory`. As there, it is
+    the owner that counts, not who may write to the folder: a file that another user puts there belongs to that user.
+    """
+    known = {0, uid}
+    if uid == 0 and (caller := environ.get("SUDO_UID", "")).isascii() and caller.isdigit() and len(caller) < 10:
+        known.add(int(caller))
+    return next((owner for owner in owners if owner not in known), None)
+
+
+def is_within(path: Path, folder: Path) -> bool:
+    """Tell whether a path is in a folder, all links resolved."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
     entries: dict[str, ConfigEntry] = {}
-    for key_node, value_node in _pairs(_compose(path, _read(path)), path):
+    for key_node, value_node in _pairs(_compose(path, text), path):
         key, place = str(key_node.value), _place(path, key_node)
         if key in NEVER_IN_FILES:
             raise SettingError(f"{place}: `{key}` is not read from a file", hint=NEVER_IN_FILES[key])
@@ -83,7 +138,45 @@ def load(path: Path) -> ConfigFile:
         except ValueError as error:
             raise SettingError(f"{place}: `{key}`: {error}") from None
         entries[key] = ConfigEntry(value, key_node.start_mark.line + 1)
-    return ConfigFile(path, entries)
+    return entries
+
+
+def _script(path: Path, entry: ConfigEntry) -> bytes:
+    """Return the content of a project file's startup script. Raises `SettingError` if it is not in the project's folder."""
+    named, folder = str(entry.value), path.parent
+    place = f"{path} line {entry.line}: `startup_script` is `{named}`"
+    try:
+        # Should another file be put there in between, its content is another one, and not what was trusted.
+        script = (folder / named).resolve()
+        if named.startswith("~") or Path(named).is_absolute() or not is_within(script, folder):
+            raise SettingError(
+                f"{place}: a project file names no script outside of its folder, {folder}",
+                hint="copy the script into that folder, or pass `--startup-script`",
+            )
+        return read_file(script, longest=_LONGEST_SCRIPT)[0]
+    except (OSError, ValueError, RuntimeError) as error:  # before 3.13 a ring of links is a RuntimeError
+        raise SettingError(f"{place}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _key_content(path: Path, entry: ConfigEntry) -> list[bytes]:
+    """Return both halves of a key that lies in the project's folder, as far as they can be read: a pull may replace it."""
+    halves = []
+    for suffix in ("", ".pub"):
+        half = path.parent / f"{entry.value}{suffix}"
+        try:
+            halves.append(read_file(half, longest=_LONGEST_SCRIPT)[0] if is_within(half, path.parent) else b"")
+        except (OSError, ValueError, RuntimeError):  # as above
+            halves.append(b"")
+    return halves
+
+
+def _user_name(uid: int) -> str:
+    import pwd  # noqa: PLC0415  # only for this error
+
+    try:
+        return f"the user `{pwd.getpwuid(uid).pw_name}`"
+    except KeyError:
+        return f"another user (uid {uid})"
 
 
 def set_value(path: Path, key: str, value: str) -> None:
@@ -155,31 +248,31 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> str:
+    return _decoded(path, _content(path)[0])
+
+
+def _content(path: Path) -> tuple[bytes, tuple[int, ...]]:
+    """Return what is in a file of settings, and who owns it and the link to it; an absent file is empty and has no owner."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return file.read()
+        content, status = read_file(path, longest=_LONGEST)
+        return content, (status.st_uid, path.lstat().st_uid)
     except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is not UTF-8 text") from error
+        return b"", ()
     except OSError as error:
         raise SettingError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def _decoded(path: Path, content: bytes, entry: ConfigEntry | None = None) -> str:
+    try:
+        return content.decode("utf-8-sig" if entry is None else "utf-8")
+    except UnicodeDecodeError as error:
+        what = f"{path} line {entry.line}: `{entry.value}`" if entry else str(path)
+        raise SettingError(f"{what} is not UTF-8 text") from error
+
+
 def _compose(path: Path, text: str) -> _Node:
     """Return YAML's nodes, which know their lines; nothing is constructed, so nothing in the file can act."""
-    if not text:
-        return None
-    import yaml  # noqa: PLC0415  # most commands find no file to read
-
-    try:
-        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        raise SettingError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise SettingError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    return compose_yaml(text, str(path), error=SettingError, longest=_LONGEST, most=_MOST)
 
 
 def _pairs(root: _Node, path: Path) -> list[tuple[_Node, _Node]]:

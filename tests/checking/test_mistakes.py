@@ -41,7 +41,7 @@ def test_a_mistake_in_a_file_is_named_with_file_and_line(
 ) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"type: v4-8\n{line}\n")
 
-    out, err, code = tpuctl("check", "--zone", ZONE)
+    out, err, code = tpuctl("check", "--zone", ZONE, TPUCTL_TRUST_PROJECT_FILE="1")
 
     first = err.splitlines()[0]
     assert (out, code, sandbox.changes()) == ("", 2, [])

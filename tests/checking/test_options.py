@@ -43,7 +43,7 @@ def test_what_a_file_says_of_buckets_prices_and_grants(tpuctl: Console, sandbox:
     provision.add_project(sandbox.world, "payer")
     provision.add_project(sandbox.world, "sandbox")
 
-    granted = beside(tpuctl, TPUCTL_GRANTS=GRANTS)
+    granted = beside(tpuctl, TPUCTL_GRANTS=GRANTS, TPUCTL_TRUST_PROJECT_FILE="1")
     target, said = checked(granted, *V4, "--dataset-size", "1TB", "--skip-check", "tpu101")
 
     (place,), (grant,), (pays,) = said["TPU101"], said["TPU405"], said["TPU104"]

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.accelerators import find
 from tpuctl.actions.ensure_ready import Outcome, ensure_all
 from tpuctl.actions.holding import changing
+from tpuctl.actions.steps import chosen_by_file, describe
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import REMOVAL_LABEL, Node, NodeSpec, NodeState
 from tpuctl.names import nearest
+from tpuctl.readiness import Verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,9 @@ def create(context: Context, name: NodeName, spec: NodeSpec, *, steal: bool = Fa
     context.check(name, spec)
     with changing(context, name, "create", steal=steal):
         context.journal.append(name, "create", context.clock.now(), spec=spec.to_json())
+        if chosen := chosen_by_file(context, name, spec):
+            text = f"creating {describe(spec)}{chosen}"
+            context.tell(Event(EventKind.ACTION, context.clock.now(), name, text, {"verb": str(Verb.CREATE)}))
         return context.cloud.create_node(name, with_key(context, spec))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -158,7 +158,8 @@ class Preflight(Protocol):
 class Context:
     """What an action works with. `server_now` is the service's time, to which ages are counted.
 
-    Without a `preflight` nothing is checked before a creation.
+    Without a `preflight` nothing is checked before a creation. `chosen_by_file` holds what a project file says of where a node
+    is made and what it is, by the name of the setting; `project_file` is its name.
     """
 
     cloud: Cloud
@@ -170,6 +171,8 @@ class Context:
     server_now: Callable[[], datetime]
     random: Random
     preflight: Preflight | None = None
+    project_file: str = ""
+    chosen_by_file: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
         """Raise `CheckFailedError` where a check says that the node must not be created."""

@@ -50,7 +50,8 @@ class Steps:
         """Create the node; nothing where somebody was quicker."""
         with self._changing(Verb.CREATE) as check:
             self._note_down("create", reason=reason, spec=spec.to_json())
-            self.tell(f"creating {describe(spec)}: {reason}", Verb.CREATE)
+            chosen = chosen_by_file(self._context, self._name, spec)
+            self.tell(f"creating {describe(spec)}{chosen}: {reason}", Verb.CREATE)
             check()
             try:
                 return Pending(Verb.CREATE, self._context.cloud.create_node(self._name, spec))
@@ -159,6 +160,22 @@ def check_same(context: Context, node: Node) -> None:
             f"`{node.name.node_id}` is not the node that was looked at: somebody has made it anew",
             hint=f"look at it again: `tpuctl status {node.name.node_id}`",
         )
+
+
+def chosen_by_file(context: Context, name: NodeName, spec: NodeSpec) -> str:
+    """Return which of a node's place and form a project file has chosen, in parentheses; empty if it has chosen none."""
+    made = {
+        "project": name.project,
+        "zone": name.zone,
+        "type": spec.accelerator_type,
+        "version": spec.runtime_version,
+        "tier": spec.tier,
+        "network": spec.network,
+        "subnetwork": spec.subnetwork,
+        "service_account": spec.service_account,
+    }
+    chosen = [f"{key} {value}" for key, value in context.chosen_by_file.items() if made.get(key) == value]
+    return f" ({', '.join(chosen)}: from {context.project_file})" if chosen else ""
 
 
 def describe(spec: NodeSpec) -> str:

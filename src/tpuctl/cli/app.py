@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.cli.invocation import InFlight
-from tpuctl.cli.places import sandbox_world, state_folder
+from tpuctl.cli.places import sandbox_world, state_folder, trusted_folder
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
@@ -18,7 +18,7 @@ from tpuctl.names import check_project, check_zone, parse_reference
 from tpuctl.output.terminal import Format, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.actions.cloud import Context, Preflight
@@ -35,7 +35,13 @@ if TYPE_CHECKING:
     from tpuctl.output.progress import Progress
     from tpuctl.remote.workers import SshWorkers
     from tpuctl.sandbox.world import World
-    from tpuctl.settings import Settings
+    from tpuctl.settings import ConfigFile, Settings
+
+# Options of commands whose setting has another name, and those that add to what a file says.
+_OPTIONS_OF_SETTINGS = {"data_disk": "data_disks", "setup_script": "setup"} | dict.fromkeys(
+    ("spot", "preemptible", "reserved", "on_demand"), "tier"
+)
+_ADDING_OPTIONS = frozenset({"metadata", "metadata_from_file"})
 
 
 class App:
@@ -46,6 +52,7 @@ class App:
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
         self._named: set[str] = set()
+        self._replaced: frozenset[str] = frozenset()
         # Then stdout holds events, one JSON object on each line, and nothing else.
         self.shows_events = False
         self._at_the_end: list[Callable[[], None]] = []
@@ -53,6 +60,7 @@ class App:
     def take(self, options: dict[str, Any]) -> App:
         """Take the shared options that were given; those of the command win over those before it."""
         self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
+        self.__dict__.pop("settings", None)
         return self
 
     @cached_property
@@ -75,23 +83,93 @@ class App:
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings where a command's own flags count too."""
-        from tpuctl import configfile, gcloud, settings  # noqa: PLC0415  # not needed by --help
+        from tpuctl import gcloud, settings  # noqa: PLC0415  # not needed by --help
 
         environ = self.invocation.environ
-        home = Path(environ["HOME"]) if environ.get("HOME") else None
-        project_file = self._flags.get("spec_file") or configfile.find_project_file(self.invocation.folder, home=home)
+        return settings.resolve(
+            {**self._shared, **flags},
+            environ,
+            self.project_file,
+            self._user_file,
+            gcloud.properties(environ),
+            is_trusted=self.trusts_project_file,
+        )
+
+    @cached_property
+    def project_file(self) -> ConfigFile | None:
+        """The project file, read once: what was trusted is what is used. None where there is none here or above."""
+        from tpuctl import configfile  # noqa: PLC0415  # not needed by --help
+
+        path = self.project_path
+        return configfile.load_project_file(path, self.invocation.environ, any_owner=self._trusts_all) if path else None
+
+    @property
+    def project_path(self) -> Path | None:
+        """Where the project file is: the one that was named, else the nearest `tpuctl.yaml`; None where there is none."""
+        from tpuctl import configfile  # noqa: PLC0415  # not needed by --help
+
+        home = self.invocation.environ.get("HOME")
+        found = self._flags.get("spec_file")
+        return found or configfile.find_project_file(self.invocation.folder, home=Path(home) if home else None)
+
+    @property
+    def names_project_file(self) -> bool:
+        """Tell whether the command names its project file, so that no `tpuctl.yaml` was looked for."""
+        return "spec_file" in self._flags
+
+    @cached_property
+    def trusts_project_file(self) -> bool:
+        """Tell whether all keys of the project file count: it has none that take trust, or was trusted as it is."""
+        from tpuctl.trusted_files import TrustedFiles  # noqa: PLC0415  # most files need it not
+
+        file = self.project_file
+        if file is None or not file.trusted_keys or self._trusts_all:
+            return True
+        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.digest)
+
+    def require_trust(self) -> None:
+        """Ask whether the project file is trusted, where it is not and what it says would count.
+
+        What a flag of the command or a variable says in its place needs no trust. Raises `UntrustedFileError` without a
+        terminal, `NotConfirmedError` for a no.
+        """
+        keys = self.settings.untrusted - self._replaced
+        if not keys:
+            return
+        from tpuctl.cli.trust import ask_trust  # noqa: PLC0415  # only for files that are not trusted
+
+        ask_trust(self, keys)
+        self.__dict__["trusts_project_file"] = True
+        self.__dict__.pop("settings", None)
+
+    def take_replaced(self, options: Mapping[str, Any]) -> None:
+        """Note which settings the command's own options replace."""
+        given = {name for name, value in options.items() if value not in (None, (), False)}
+        self._replaced |= {_OPTIONS_OF_SETTINGS.get(name, name) for name in given - _ADDING_OPTIONS}
+
+    @property
+    def _trusts_all(self) -> bool:
+        from tpuctl import settings  # noqa: PLC0415  # not needed by --help
+
+        own = settings.resolve(self._shared, self.invocation.environ, None, None, {})
+        return own.is_on("trust_project_file")
+
+    @cached_property
+    def _user_file(self) -> ConfigFile:
+        from tpuctl import configfile  # noqa: PLC0415  # not needed by --help
+
+        return configfile.load(configfile.user_file(self.invocation.environ))
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        """The options that every command takes, as settings."""
+        from tpuctl import settings  # noqa: PLC0415  # not needed by --help
+
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
-        if "sandbox" in shared:
-            shared["sandbox"] = "true" if shared["sandbox"] else "false"
+        shared |= {name: str(value).lower() for name, value in shared.items() if isinstance(value, bool)}
         if zones := self._zone_flags():
             shared["zone"] = zones[0]
-        return settings.resolve(
-            {**shared, **flags},
-            environ,
-            configfile.load(project_file) if project_file else None,
-            configfile.load(configfile.user_file(environ)),
-            gcloud.properties(environ),
-        )
+        return shared
 
     @cached_property
     def is_sandbox(self) -> bool:
@@ -224,7 +302,21 @@ class App:
             server_now=self.now,
             random=self.invocation.random or Random(),  # noqa: S311  # spreads requests, keeps no secret
             preflight=preflight,
+            project_file=self.project_file.path.name if self.project_file else "",
+            chosen_by_file=self._chosen_by_file(),
         )
+
+    def _chosen_by_file(self) -> dict[str, str]:
+        """Return what the project file says, and no flag or variable, of where a node is made and what it is."""
+        from tpuctl.settings import SourceKind  # noqa: PLC0415  # not needed by --help
+
+        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._replaced}
+        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        return {
+            key: str(found[key].value)
+            for key in keys
+            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
+        }
 
     @contextmanager
     def going_on(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
@@ -293,9 +385,18 @@ class App:
         self.__dict__.pop("settings", None)
 
     def use_project_file(self, path: Path) -> None:
-        """Read settings from a file instead of the `tpuctl.yaml` that is found; it may say as much, and no more."""
+        """Read settings from a file instead of the `tpuctl.yaml` that is found; it may say as much, and no more.
+
+        Asks whether it is trusted, as `require_trust` does.
+        """
+        self.read_project_file(path)
+        self.require_trust()
+
+    def read_project_file(self, path: Path) -> None:
+        """Read settings from a file instead of the `tpuctl.yaml` that is found. Does not ask whether it is trusted."""
         self._flags["spec_file"] = path
-        self.__dict__.pop("settings", None)
+        for name in ("settings", "project_file", "trusts_project_file"):
+            self.__dict__.pop(name, None)
 
     def command_line(self) -> str:
         """Return the command as it was typed, to be typed again."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.wanted import Wanted
 
 
-@cli_command("check")
+@cli_command("check", asks_trust=False)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
 @click.option("--vm", metavar="NAME", help="Virtual machine that works beside the node.")

@@ -33,9 +33,10 @@ class Somewhere:
 
 
 def use_file(app: App, options: dict[str, Any]) -> None:
-    """Read the settings from the file that was named in place of a node, if one was."""
+    """Read the settings from the file that was named in place of a node, if one was, else from `tpuctl.yaml`, once trusted."""
     text = options["target"]
     if not text or not text.endswith(_FILES):
+        app.require_trust()
         return
     path = app.invocation.folder / text
     if not path.is_file():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("completion", without=(*OF_THE_CLOUD, "output"))
+@cli_command("completion", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
     """Print the script that makes a shell complete commands, options and node names.

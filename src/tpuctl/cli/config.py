@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,8 +19,10 @@ from tpuctl.settings import SETTINGS, ValueKind
 from tpuctl.settings.words import shown_value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tpuctl.cli.app import App
-    from tpuctl.settings import SettingSpec
+    from tpuctl.settings import ConfigFile, Settings, SettingSpec
 
 # Changing a file shows nothing.
 _WITHOUT = (*OF_THE_CLOUD, "output")
@@ -39,7 +41,7 @@ def command() -> None:
     """
 
 
-@cli_command("show", short_help="Show every setting and where its value comes from.")
+@cli_command("show", asks_trust=False, short_help="Show every setting and where its value comes from.")
 @click.argument("key", required=False, shell_complete=_complete_key)
 @click.option("--all", "show_all", is_flag=True, help="Also what is set nowhere.")
 def show(app: App, *, key: str | None, show_all: bool) -> None:
@@ -54,10 +56,13 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     if key is not None:
         _check(key)
     rows: list[tuple[str, Any, str]] = []
-    for spec, setting in app.settings:
+    settings = app.settings.shown()
+    for spec, setting in settings:
         if key not in (None, spec.key) or (setting is None and not show_all and key is None):
             continue
-        rows.append((spec.key, _value(app, spec), str(setting.source) if setting else "not set"))
+        source = str(setting.source) if setting else "not set"
+        source += " (not trusted)" if spec.key in app.settings.untrusted else ""
+        rows.append((spec.key, _value(settings, spec, shows_metadata=app.terminal.shows_metadata), source))
     if key is None:
         rows.append(("identity", *_identity(app)))
     if app.format in {Format.JSON, Format.YAML}:
@@ -73,7 +78,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
         app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
 
 
-@cli_command("set", short_help="Set a value in your own file, or in the project's.", without=_WITHOUT)
+@cli_command("set", asks_trust=False, short_help="Set a value in your own file, or in the project's.", without=_WITHOUT)
 @click.argument("key", shell_complete=_complete_key)
 @click.argument("value")
 @click.option("--here", is_flag=True, help="Write tpuctl.yaml of this project instead of your own file.")
@@ -91,13 +96,17 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     _check(key)
     path = _file(app, here=here)
     note = check_setting(key, value, file=path)
+    before = _project_file_before(app, path, here=here)
     configfile.set_value(path, key, value)
+    _keep_trusted(app, path, before)
     app.terminal.note(f"`{key}` is set in {path}")
     if note:
         app.terminal.warn(note)
 
 
-@cli_command("unset", short_help="Remove a value from your own file, or from the project's.", without=_WITHOUT)
+@cli_command(
+    "unset", asks_trust=False, short_help="Remove a value from your own file, or from the project's.", without=_WITHOUT
+)
 @click.argument("key", shell_complete=_complete_key)
 @click.option("--here", is_flag=True, help="Change tpuctl.yaml of this project instead of your own file.")
 def unset(app: App, *, key: str, here: bool) -> None:
@@ -109,11 +118,13 @@ def unset(app: App, *, key: str, here: bool) -> None:
     """
     _check(key)
     path = _file(app, here=here)
+    before = _project_file_before(app, path, here=here)
     text = f"`{key}` is removed from {path}" if configfile.unset(path, key) else f"`{key}` is not set in {path}"
+    _keep_trusted(app, path, before)
     app.terminal.note(text)
 
 
-@cli_command("path", short_help="Print the files that settings are read from.", without=OF_THE_CLOUD)
+@cli_command("path", asks_trust=False, short_help="Print the files that settings are read from.", without=OF_THE_CLOUD)
 def path(app: App) -> None:
     """Print the files that settings are read from, those that win first; your own also while it does not exist.
 
@@ -123,7 +134,7 @@ def path(app: App) -> None:
       $EDITOR "$(tpuctl config path | tail -n 1)"
     """
     environ = app.invocation.environ
-    project_file = _project_file(app)
+    project_file = app.project_path
     files = {"project file": project_file, "user file": configfile.user_file(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
     form = _form(app)
@@ -146,12 +157,12 @@ def _form(app: App) -> Format:
         return Format.JSON if as_json else Format.TABLE
 
 
-def _value(app: App, spec: SettingSpec) -> Any:  # JSON
+def _value(settings: Settings, spec: SettingSpec, *, shows_metadata: bool) -> Any:  # JSON
     """Return what a setting says, as JSON has it: a list, an object, a number, a boolean, a text, or nothing."""
-    setting, settings = app.settings[spec.key], app.settings
+    setting = settings[spec.key]
     if setting is None:
         return None
-    if spec.secret and not (spec.key == "metadata" and app.terminal.shows_metadata):
+    if spec.secret and not (spec.key == "metadata" and shows_metadata):
         return shown_value(spec, setting.value)
     try:
         match spec.kind:
@@ -197,15 +208,25 @@ def _cell(text: str) -> Cell:
     return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines))
 
 
-def _project_file(app: App) -> Path | None:
-    home = app.invocation.environ.get("HOME")
-    return configfile.find_project_file(app.invocation.folder, home=Path(home) if home else None)
-
-
 def _file(app: App, *, here: bool) -> Path:
     if not here:
         return configfile.user_file(app.invocation.environ)
-    return _project_file(app) or app.invocation.folder / configfile.PROJECT_FILE_NAME
+    return app.project_path or app.invocation.folder / configfile.PROJECT_FILE_NAME
+
+
+def _project_file_before(app: App, path: Path, *, here: bool) -> ConfigFile | None:
+    """Return a project file that is about to be changed; None for the user's own, and for one that cannot be read."""
+    try:
+        return configfile.load_project_file(path, app.invocation.environ) if here else None
+    except SettingError:
+        return None
+
+
+def _keep_trusted(app: App, path: Path, before: ConfigFile | None) -> None:
+    from tpuctl.cli.trust import trust_own_change  # noqa: PLC0415  # only for changes
+
+    with suppress(SettingError):
+        trust_own_change(app, path, before=before)
 
 
 def _identity(app: App) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from tpuctl.api.tpu import TpuClient
 from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
 from tpuctl.cli.served import way_to_workers
 from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.names import BucketPath
+from tpuctl.names import BucketPath, check_project
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def leases(app: App) -> Leases:
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     """Return what makes http objects, and the endpoint that they are for where it is not Google's own."""
+    # Most commands have asked when they began. Those that need it only for a call have not.
+    app.require_trust()
     if app.is_sandbox:
         endpoint = app.settings["endpoint"]
         if endpoint and endpoint.source.kind is SourceKind.FLAG:
@@ -128,10 +130,13 @@ def _no_sshd() -> str | None:
 
 def transport_options(app: App) -> TransportOptions:
     """Return how requests travel, as the settings have it."""
-    settings = app.settings
-    return TransportOptions(
-        proxy=_proxy(app), ca_file=settings.path("ca_certs"), quota_project=settings.text("quota_project")
-    )
+    return TransportOptions(proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
+
+
+def _quota_project(app: App) -> str | None:
+    """Return the project whose quota counts. It goes into a header: raises `InvalidInputError` for what can be no project."""
+    text = app.settings.text("quota_project")
+    return None if text is None else check_project(text)
 
 
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
@@ -145,7 +150,7 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
         adc=gcloud.adc_path(environ),
         gcloud_token=gcloud_token or (lambda: gcloud.access_token(environ)),
         impersonate=app.settings.text("impersonate_service_account"),
-        quota_project=app.settings.text("quota_project"),
+        quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),
     )
 

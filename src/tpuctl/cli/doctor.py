@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.evaluation import Report
 
 
-@cli_command("doctor")
+@cli_command("doctor", asks_trust=False)
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
 @click.option(
     "--skip", "skipped", metavar="ID", multiple=True, help="Findings that are known, like TPU911,TPU923, or all."

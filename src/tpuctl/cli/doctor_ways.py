@@ -46,7 +46,7 @@ class _Cloud:
 def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
     """Return where things are and how the cloud is reached. Raises nothing for settings that are broken."""
     environ = app.invocation.environ
-    settings = _fact(lambda: app.settings)
+    settings = _fact(lambda: _trusted_settings(app))
     travel = settings if isinstance(settings, Unknown) else _fact(lambda: transport_options(app))
     how = _patient(known(travel) or TransportOptions(), timeout)
     cloud = _cloud(app, settings, how)
@@ -83,6 +83,12 @@ def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
         node=node,
         sources=lambda: sources(app),
     )
+
+
+def _trusted_settings(app: App) -> Settings:
+    """Return the settings. Raises why they cannot be used, also that their file is not trusted."""
+    app.require_trust()
+    return app.settings
 
 
 def _patient(how: TransportOptions, timeout: timedelta) -> TransportOptions:

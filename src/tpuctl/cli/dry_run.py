@@ -48,7 +48,7 @@ def show_plan(
     app.terminal.note("dry run: nothing was changed")
     if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
         app.terminal.note("the setup runs over ssh once the node is usable; no gcloud command does that")
-    if app.settings["endpoint"] and not app.is_sandbox:
+    if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
         app.terminal.note("gcloud goes to Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
     if any(is_hidden(line) for entry in planned for line in entry.get("gcloud", ())):
         app.terminal.note(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WHICH = ""
 
 
-@cli_command("explain")
+@cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1)
 @click.option(
     "--node", metavar="NODE", shell_complete=complete_node, help="Look at this node before its log is believed."
@@ -76,6 +76,8 @@ def _advise(app: App, topic: str, *, alone: bool) -> int:
 def _explain(app: App, asked: Asked, node: str | None, *, act: bool, yes: bool) -> int:
     from tpuctl.cli.explain_source import explain  # noqa: PLC0415  # completion and --help need not wait for it
 
+    if node is not None:
+        app.require_trust()
     explanation, was_interrupted = explain(app, asked, node)
     _show(app, explanation)
     ending = ExitCode.OK if explanation.conclusions else _nothing(app, explanation, asked)

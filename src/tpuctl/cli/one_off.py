@@ -49,6 +49,11 @@ class Job:
     collect: tuple[str, ...]
     workers: WorkerSet
 
+    @property
+    def names_file(self) -> bool:
+        """Whether a file says what to bring up, in place of `tpuctl.yaml`."""
+        return self.up.endswith(_FILES)
+
 
 def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
     """Do the whole job and return its exit code; what this run made is removed in any case where that was asked for."""
@@ -100,7 +105,7 @@ def _work_and_take_down(app: App, one_off: OneOff, name: NodeName, job: Job, wis
 def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
     """Return what is to be brought up, and what is there now. Raises `ConflictError` where it is there, and must not be."""
     given = job.given
-    if job.up.endswith(_FILES):
+    if job.names_file:
         path = app.invocation.folder / job.up
         if not path.is_file():
             raise InvalidInputError(f"there is no file `{job.up}`", hint="`--up` takes an accelerator type, or a file")

@@ -95,6 +95,13 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         help="How long our ssh key counts where it is put, like 8h.",
         hidden=True,
     ),
+    partial(
+        click.Option,
+        ["--trust-project-file"],
+        is_flag=True,
+        default=None,
+        help="Use tpuctl.yaml in full, trusted or not.",
+    ),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Format of what is shown."),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Say nothing but results and errors."),
     partial(
@@ -110,7 +117,7 @@ _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that mean nothing to a command that makes no calls.
 OF_THE_CLOUD = (
     "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
-    "sandbox", "journal", "lease",
+    "sandbox", "journal", "lease", "trust_project_file",
 )  # fmt: skip
 
 
@@ -129,14 +136,19 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     """Make a command of a function whose first parameter is the `App`, with the shared options last.
 
     What the function returns, if anything, is the exit code. With `takes_command` it also gets `remote_command`: the words
-    after `--`.
+    after `--`. Unless `asks_trust` is False, the command begins once the project file is trusted, where that takes trust: leave
+    it out only of what makes no call and uses no setting that a project file may give, or asks by `App.require_trust` itself.
     """
     skipped = attributes.pop("without", ())
     takes_command = attributes.pop("takes_command", False)
+    asks_trust = attributes.pop("asks_trust", True)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
             app = take_globals(click.get_current_context(), options, without=skipped)
+            app.take_replaced(options)
+            if asks_trust:
+                app.require_trust()
             return function(app, **options)
 
         update_wrapper(callback, function)

@@ -32,6 +32,11 @@ def checked_file(environ: Mapping[str, str], *, sandbox: bool) -> Path:
     return state_folder(environ) / ("sandbox/checked.json" if sandbox else "checked.json")
 
 
+def trusted_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the project files that are trusted, in the sandbox as elsewhere."""
+    return state_folder(environ) / "trusted"
+
+
 def sandbox_world(environ: Mapping[str, str]) -> Path:
     """Return the file that holds the sandbox's world."""
     return state_folder(environ) / "sandbox" / "world.sqlite3"

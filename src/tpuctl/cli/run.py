@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.running import Wish
 
 
-@cli_command("run", takes_command=True)
+@cli_command("run", takes_command=True, asks_trust=False)
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_option
 @selector_option
@@ -66,6 +66,8 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
     workers = WorkerSet.parse(worker)
     job = take_job(app, options, workers)
     wish = _wish(app, options)
+    if job is None or not job.names_file:
+        app.require_trust()
     if job is not None:
         from tpuctl.cli.one_off import run_job  # noqa: PLC0415  # as above
 

@@ -166,13 +166,15 @@ def _accelerator(wanted: str, topology: str | None, *, anyway: bool) -> tuple[st
 def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, str]:
     metadata = {**settings.pairs("metadata"), **pairs("--metadata", given.get("metadata", ()))}
     metadata |= metadata_from_files(app, given.get("metadata_from_file", ()))
-    script = settings.path("startup_script")
-    if script is not None:
+    setting, script = settings["startup_script"], settings.path("startup_script")
+    if setting is not None and script is not None:
         if "startup-script" in metadata:
             raise InvalidInputError(
                 "`startup-script` is given twice, as metadata and as `--startup-script`", hint="leave one out"
             )
-        metadata["startup-script"] = _read("--startup-script", app.invocation.folder / script)
+        # What a project file names was read with that file: what was trusted is what is sent.
+        read = _read("--startup-script", app.invocation.folder / script) if setting.content is None else setting.content
+        metadata["startup-script"] = read
     return metadata
 
 

@@ -58,6 +58,7 @@ _SECTIONS = {
         "types": ("types", "List the accelerator types that zones offer."),
         "versions": ("versions", "List the runtime versions that a zone offers."),
         "config": ("config", "Show and change settings."),
+        "trust": ("trust", "Show what the tpuctl.yaml of a project does, and trust it."),
         "sandbox": ("sandbox", "Try tpuctl without an account, a network or a bill."),
         "completion": ("completion", "Print the completion script of a shell."),
         "version": ("version", "Print the version."),

@@ -134,7 +134,6 @@ def _task(
 ) -> Task:
     """Return what is wanted of one node, once its user has agreed to what would destroy."""
     from tpuctl.actions.observation import Task  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.approval import show_first_use  # noqa: PLC0415  # as above
 
     differences = spec.differences(found) if spec and found else ()
     # What was not there to be looked at was not confirmed either.
@@ -142,7 +141,6 @@ def _task(
     policy = with_reachable_goal(app, policy, name, goal=options["goal"], node=found, spec=spec)
     if policy.replace:
         _confirm_replacement(app, name, differences, yes=options["yes"])
-    show_first_use(app, spec.setup if spec else None, yes=options["yes"])
     return Task(
         name=name,
         policy=policy,

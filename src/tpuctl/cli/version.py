@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("version", without=OF_THE_CLOUD)
+@cli_command("version", asks_trust=False, without=OF_THE_CLOUD)
 def command(app: App) -> None:
     """Print the version of tpuctl; with -o json also those of what it is built on.
 

@@ -86,7 +86,7 @@ def command(
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
     names = _names(app, nodes, options)
-    tasks = [_task(app, name, spec, policy, options) for name in names]
+    tasks = [_task(name, spec, policy, options) for name in names]
     named = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
@@ -133,11 +133,9 @@ def _names(app: App, nodes: tuple[str, ...], options: dict[str, Any]) -> Sequenc
     return chosen if chosen is not None else [where_to_watch(app, text) for text in dict.fromkeys(nodes)]
 
 
-def _task(app: App, name: NodeName, spec: NodeSpec | None, policy: Policy, options: dict[str, Any]) -> Task:
+def _task(name: NodeName, spec: NodeSpec | None, policy: Policy, options: dict[str, Any]) -> Task:
     from tpuctl.actions.observation import Task  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cli.approval import show_first_use  # noqa: PLC0415  # as above
 
-    show_first_use(app, spec.setup if spec else None, yes=options["yes"])
     return Task(
         name=name,
         policy=policy,

@@ -218,6 +218,11 @@ class Terminal:
         if self.streams.stderr_is_terminal:
             self.streams.stderr.write("\n")
 
+    @property
+    def may_ask(self) -> bool:
+        """Tell whether a question can be answered: stdin is a terminal, and this is no CI job."""
+        return self._may_ask
+
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask, and return whether the answer was yes.
 

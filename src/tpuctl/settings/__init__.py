@@ -14,8 +14,9 @@ from tpuctl.settings.resolution import (
     check_entry,
     resolve,
 )
-from tpuctl.settings.table import NEVER_IN_FILES, SETTINGS, FileKind, SettingSpec, ValueKind
+from tpuctl.settings.table import NEVER_IN_FILES, SETTINGS, FileKind, FilePolicy, SettingSpec, ValueKind
 from tpuctl.settings.values import Value, check_shape, check_value
+from tpuctl.settings.words import UntrustedFileError
 
 __all__ = [
     "NEVER_IN_FILES",
@@ -23,12 +24,14 @@ __all__ = [
     "ConfigEntry",
     "ConfigFile",
     "FileKind",
+    "FilePolicy",
     "GcloudProperty",
     "Setting",
     "SettingSpec",
     "Settings",
     "Source",
     "SourceKind",
+    "UntrustedFileError",
     "Value",
     "ValueKind",
     "check_entry",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import SettingError
-from tpuctl.settings.table import SETTINGS, FileKind, SettingSpec, ValueKind
+from tpuctl.settings.table import SETTINGS, FileKind, FilePolicy, SettingSpec, ValueKind
 from tpuctl.settings.values import (
     Value,
     as_boolean,
@@ -30,7 +30,7 @@ from tpuctl.settings.values import (
     as_text,
     check_value,
 )
-from tpuctl.settings.words import bad_value, how_to_set, where_it_belongs
+from tpuctl.settings.words import UntrustedFileError, bad_value, how_to_set, where_it_belongs
 
 if TYPE_CHECKING:
     from tpuctl.preflight.grants import Grant
@@ -64,26 +64,41 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value as it was written, with where it came from."""
+    """A value as it was written, with where it came from.
+
+    `content` is what the file that a project file names held when that was read; None for every other setting.
+    """
 
     value: Value
     source: Source
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A value in a file of settings. `line` counts from 1."""
+    """A value in a file of settings. `line` counts from 1; `content` is that of the file that a project file names."""
 
     value: Value
     line: int
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file of settings as it was read; a file that is absent has no entries."""
+    """A file of settings as it was read; a file that is absent has no entries.
+
+    `digest` stands for the place and the content of a project file and of the files that it names.
+    """
 
     path: Path
     entries: Mapping[str, ConfigEntry] = field(default_factory=dict)
+    digest: str = field(default="", compare=False)
+
+    @property
+    def trusted_keys(self) -> tuple[str, ...]:
+        """The keys that count only once the file is trusted, in the order of their lines."""
+        keys = [key for key in self.entries if SETTINGS[key].policy is FilePolicy.TRUSTED_FILE]
+        return tuple(sorted(keys, key=lambda key: self.entries[key].line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +111,31 @@ class GcloudProperty:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting that has a value. Accessors raise `SettingError` naming place and value when it cannot be read."""
+    """Every setting that has a value. Accessors raise `SettingError` naming place and value when it cannot be read.
+
+    Those whose value is `untrusted` have none that may be used: they raise `UntrustedFileError`.
+    """
 
     values: Mapping[str, Setting]
+    untrusted: frozenset[str] = frozenset()
     looked_at: Mapping[FileKind, Path] = field(default_factory=dict)
     configuration: str | None = None
     home: Path | None = None
 
     def __getitem__(self, key: str) -> Setting | None:
         """Return the setting with its source, or nothing where it is set nowhere and has no default."""
-        return self.values.get(SETTINGS[key].key)
+        setting = self.values.get(SETTINGS[key].key)
+        if setting and key in self.untrusted:
+            raise UntrustedFileError(setting.source.path, {key: setting.source})
+        return setting
 
     def __iter__(self) -> Iterator[tuple[SettingSpec, Setting | None]]:
         """Return every known setting in the order of the table, with its value where it has one."""
         return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
+
+    def shown(self) -> Settings:
+        """Return the settings with all values, to be shown and never to be used."""
+        return replace(self, untrusted=frozenset())
 
     def text(self, key: str) -> str | None:
         """Return a text, or nothing."""
@@ -203,8 +229,13 @@ def resolve(
     project_file: ConfigFile | None,
     user_file: ConfigFile | None,
     gcloud: Mapping[str, GcloudProperty],
+    *,
+    is_trusted: bool = True,
 ) -> Settings:
-    """Return every setting with the value that wins. Raises `SettingError` for what a file may not say."""
+    """Return every setting with the value that wins. Raises `SettingError` for what a file may not say.
+
+    Unless the project file `is_trusted`, what it says where that takes trust is `untrusted`.
+    """
     files = {
         kind: file for kind, file in ((FileKind.PROJECT, project_file), (FileKind.USER, user_file)) if file is not None
     }
@@ -216,8 +247,14 @@ def resolve(
         if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
             found[spec.key] = setting
     _settle_quota_project(found)
+    untrusted = frozenset(
+        key
+        for key, setting in found.items()
+        if setting.source.kind is SourceKind.PROJECT_FILE and SETTINGS[key].policy is FilePolicy.TRUSTED_FILE
+    )
     return Settings(
         found,
+        untrusted=frozenset() if is_trusted else untrusted,
         looked_at={kind: file.path for kind, file in files.items()},
         configuration=next((prop.configuration for prop in gcloud.values()), None),
         home=Path(environ["HOME"]) if environ.get("HOME") else None,
@@ -266,7 +303,8 @@ def _candidates(
     for file_kind, file in files.items():
         if entry := file.entries.get(spec.key):
             shown = file.path.name if file_kind is FileKind.PROJECT else str(file.path)
-            yield Setting(entry.value, Source(SourceKind(file_kind.value), f"{shown} line {entry.line}", file.path))
+            source = Source(SourceKind(file_kind.value), f"{shown} line {entry.line}", file.path)
+            yield Setting(entry.value, source, entry.content)
     if spec.gcloud and (prop := gcloud.get(spec.gcloud)):
         yield Setting(prop.value, Source(SourceKind.GCLOUD, f"gcloud configuration `{prop.configuration}`"))
     if spec.default is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -33,19 +33,36 @@ class FileKind(StrEnum):
     USER = "user file"
 
 
+class FilePolicy(StrEnum):
+    """In which files a setting counts. A stranger may have written a project file.
+
+    A setting is in `ANY_FILE` only if it describes a node or how long to wait. What sends or runs something, opens something,
+    decides who pays or switches off a check is in `TRUSTED_FILE`: in a project file it counts once `tpuctl trust` has been
+    given that file, and `effect` says what it does.
+    """
+
+    ANY_FILE = "both"
+    TRUSTED_FILE = "both, trusted"
+    USER_FILE = "your own"
+    NO_FILE = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SettingSpec:
     """One setting: what it is called and where its value may come from.
 
+    `policy` says in which files it counts, `effect` what a project file does with it where that takes trust.
     `environment` is tpuctl's own variable; `foreign` are variables of gcloud and Google's libraries, in order.
     `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text. `fields` are the
-    keys of each record, those of `optional_fields` may be left out. `shortest` and `longest` bound a duration.
+    keys of each record, those of `optional_fields` may be left out. `shortest` and `longest` bound a duration. Only a
+    text with `has_lines` may hold line ends.
     """
 
     key: str
     kind: ValueKind
     description: str
-    files: frozenset[FileKind] = frozenset(FileKind)
+    policy: FilePolicy = field(kw_only=True)
+    effect: str | None = field(default=None, kw_only=True)
     own_variable: bool = True
     flag_name: str | None = None
     has_flag: bool = True
@@ -56,10 +73,22 @@ class SettingSpec:
     separator: str = ","
     secret: bool = False
     may_be_empty: bool = False
+    has_lines: bool = False
     fields: tuple[str, ...] = ()
     optional_fields: tuple[str, ...] = ()
     shortest: timedelta | None = None
     longest: timedelta | None = None
+
+    @property
+    def files(self) -> frozenset[FileKind]:
+        """The kinds of file that may set it."""
+        match self.policy:
+            case FilePolicy.NO_FILE:
+                return frozenset()
+            case FilePolicy.USER_FILE:
+                return frozenset({FileKind.USER})
+            case FilePolicy.ANY_FILE | FilePolicy.TRUSTED_FILE:
+                return frozenset(FileKind)
 
     @property
     def flag(self) -> str | None:
@@ -74,21 +103,21 @@ class SettingSpec:
         return f"TPUCTL_{self.key.upper()}" if self.own_variable else None
 
 
-_USER_ONLY = frozenset({FileKind.USER})
-_NO_FILE: frozenset[FileKind] = frozenset()
+_ANY, _TRUSTED = FilePolicy.ANY_FILE, FilePolicy.TRUSTED_FILE
+_USER, _NONE = FilePolicy.USER_FILE, FilePolicy.NO_FILE
 
 
 def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secret: bool = False) -> SettingSpec:
     """Return a setting that is gcloud's own: read from its variable (`CLOUDSDK_…`) and its configuration."""
     variable = "CLOUDSDK_" + gcloud.replace("/", "_").upper()
     return SettingSpec(
-        key, kind, description, files=_NO_FILE, own_variable=False, foreign=(variable,), gcloud=gcloud, secret=secret
+        key, kind, description, policy=_NONE, own_variable=False, foreign=(variable,), gcloud=gcloud, secret=secret
     )
 
 
 def _threshold(key: str, what: str, *, default: str) -> SettingSpec:
     """Return a setting that says how long something may last before it is repaired."""
-    return SettingSpec(key, ValueKind.DURATION, f"how long until repair begins on {what}", default=default)
+    return SettingSpec(key, ValueKind.DURATION, f"how long until repair begins on {what}", policy=_ANY, default=default)
 
 
 def _buckets(key: str, what: str) -> SettingSpec:
@@ -97,6 +126,7 @@ def _buckets(key: str, what: str) -> SettingSpec:
         key,
         ValueKind.LIST,
         f"{what}, like gs://BUCKET/PREFIX",
+        policy=_ANY,
         flag_name="--" + key.removesuffix("s").replace("_", "-"),
     )
 
@@ -106,19 +136,21 @@ _CHECKS: Final = (
     _buckets("buckets", "buckets that a node reads and writes"),
     _buckets("data_buckets", "buckets that a node only reads"),
     _buckets("checkpoint_buckets", "buckets that a node writes checkpoints to"),
-    SettingSpec("dataset_size", ValueKind.SIZE, "how much one epoch reads, like 1.2TB or 500GiB"),
+    SettingSpec("dataset_size", ValueKind.SIZE, "how much one epoch reads, like 1.2TB or 500GiB", policy=_ANY),
     SettingSpec(
         "skip_checks",
         ValueKind.LIST,
         "ids of checks whose findings stop nothing, like TPU401, or all",
         flag_name="--skip-check",
+        policy=_TRUSTED,
+        effect="findings of these checks stop nothing",
     ),
-    # What may be billed is for whoever pays to say: neither of these two is ever taken from a cloned repository.
+    # Neither of these two is ever taken from a cloned repository: they say what may be billed.
     SettingSpec(
         "grants",
         ValueKind.RECORDS,
         "grants of free TPUs: zone, type, tier, count, until",
-        files=_USER_ONLY,
+        policy=_USER,
         has_flag=False,
         separator=";",
         fields=("zone", "type", "tier", "count", "until"),
@@ -128,15 +160,23 @@ _CHECKS: Final = (
         "no_billing_outside_grants",
         ValueKind.BOOLEAN,
         "create nothing that no grant covers",
-        files=_USER_ONLY,
+        policy=_USER,
     ),
     SettingSpec(
         "egress_prices",
         ValueKind.PAIRS,
         "your own prices of traffic between areas, in dollars per GiB",
         has_flag=False,
+        policy=_TRUSTED,
+        effect="checks reckon the price of traffic with these",
     ),
-    SettingSpec("billing_project", ValueKind.TEXT, "project that pays for buckets whose requester pays"),
+    SettingSpec(
+        "billing_project",
+        ValueKind.TEXT,
+        "project that pays for buckets whose requester pays",
+        policy=_TRUSTED,
+        effect="this project pays for buckets whose requester pays",
+    ),
     SettingSpec(
         "check_timeout",
         ValueKind.DURATION,
@@ -145,6 +185,8 @@ _CHECKS: Final = (
         # In less no cloud answers; what has not answered by then will not.
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
+        policy=_TRUSTED,
+        effect="what has not been checked by then stops nothing",
     ),
 )
 
@@ -155,34 +197,60 @@ _SPECS: Final = (
         "project id that owns the nodes",
         foreign=("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
         gcloud="core/project",
+        policy=_TRUSTED,
+        effect="nodes are looked for, made and billed in this project",
     ),
     SettingSpec(
-        "zone",
-        ValueKind.TEXT,
-        "zone of a node",
-        foreign=("CLOUDSDK_COMPUTE_ZONE",),
-        gcloud="compute/zone",
+        "zone", ValueKind.TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone", policy=_ANY
     ),
-    SettingSpec("sandbox", ValueKind.BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
-    SettingSpec("endpoint", ValueKind.TEXT, "origin of another Cloud TPU API", files=_USER_ONLY),
+    SettingSpec(
+        "sandbox", ValueKind.BOOLEAN, "use the local sandbox instead of the cloud", default="false", policy=_ANY
+    ),
+    SettingSpec("endpoint", ValueKind.TEXT, "origin of another Cloud TPU API", policy=_USER),
     SettingSpec(
         "impersonate_service_account",
         ValueKind.TEXT,
         "service account that calls are made as",
-        files=_USER_ONLY,
+        policy=_USER,
         foreign=("CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT",),
         gcloud="auth/impersonate_service_account",
     ),
-    SettingSpec("journal", ValueKind.TEXT, "place of the journal, like gs://bucket/prefix", files=_USER_ONLY),
-    SettingSpec("user", ValueKind.TEXT, "login name on the workers"),
-    SettingSpec("ssh_key", ValueKind.PATH, "private key for ssh, or the public half of one that an agent holds"),
-    SettingSpec("ssh_key_expire_after", ValueKind.DURATION, "how long our ssh key counts where it is put, like 8h"),
-    SettingSpec("iap", ValueKind.BOOLEAN, "reach workers through a tunnel of Identity-Aware Proxy"),
+    SettingSpec(
+        "trust_project_file",
+        ValueKind.BOOLEAN,
+        "use the tpuctl.yaml in full, trusted or not, of any owner",
+        policy=_NONE,
+        default="false",
+    ),
+    SettingSpec("journal", ValueKind.TEXT, "place of the journal, like gs://bucket/prefix", policy=_USER),
+    SettingSpec(
+        "user",
+        ValueKind.TEXT,
+        "login name on the workers",
+        policy=_TRUSTED,
+        effect="you log in on workers under this name",
+    ),
+    SettingSpec(
+        "ssh_key",
+        ValueKind.PATH,
+        "private key for ssh, or the public half of one that an agent holds",
+        policy=_TRUSTED,
+        effect="holders of this key can log in on the workers",
+    ),
+    SettingSpec(
+        "ssh_key_expire_after",
+        ValueKind.DURATION,
+        "how long our ssh key counts where it is put, like 8h",
+        policy=_TRUSTED,
+        effect="your ssh key lets in for this long",
+    ),
+    SettingSpec("iap", ValueKind.BOOLEAN, "reach workers through a tunnel of Identity-Aware Proxy", policy=_ANY),
     SettingSpec(
         "internal_ip",
         ValueKind.BOOLEAN,
         "reach workers by their internal addresses; unset: where this machine is in their network",
         flag_name="--internal-ip|--external-ip",
+        policy=_ANY,
     ),
     SettingSpec(
         "ssh_keep",
@@ -190,52 +258,108 @@ _SPECS: Final = (
         "how long a connection to a worker is kept for the next command; 0 keeps none",
         has_flag=False,
         default="5m",
+        policy=_ANY,
     ),
     SettingSpec(
         "ssh_config",
         ValueKind.BOOLEAN,
         "write entries of ssh's configuration for each node that is brought up or waited for",
-        files=_USER_ONLY,
+        policy=_USER,
         has_flag=False,
     ),
-    SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8"),
-    SettingSpec("version", ValueKind.TEXT, "runtime version of a new node"),
+    SettingSpec("type", ValueKind.TEXT, "accelerator type of a new node, like v5litepod-8", policy=_ANY),
+    SettingSpec("version", ValueKind.TEXT, "runtime version of a new node", policy=_ANY),
     SettingSpec(
         "tier",
         ValueKind.TEXT,
         "how capacity is bought for a new node",
         flag_name="--on-demand|--spot|--preemptible|--reserved",
         choices=("on-demand", "spot", "preemptible", "reserved"),
+        policy=_ANY,
     ),
-    SettingSpec("network", ValueKind.TEXT, "network of a new node"),
-    SettingSpec("subnetwork", ValueKind.TEXT, "subnetwork of a new node"),
-    SettingSpec("internal_ips", ValueKind.BOOLEAN, "give workers no external address"),
-    SettingSpec("service_account", ValueKind.TEXT, "service account that the workers run as"),
-    SettingSpec("scopes", ValueKind.LIST, "OAuth scopes of the workers' service account"),
-    SettingSpec("labels", ValueKind.PAIRS, "labels of a new node"),
-    SettingSpec("tags", ValueKind.LIST, "network tags of a new node"),
-    SettingSpec("metadata", ValueKind.PAIRS, "metadata of a new node", secret=True),
-    SettingSpec("startup_script", ValueKind.PATH, "file that every worker runs when it starts"),
+    SettingSpec(
+        "network", ValueKind.TEXT, "network of a new node", policy=_TRUSTED, effect="new nodes are in this network"
+    ),
+    SettingSpec(
+        "subnetwork",
+        ValueKind.TEXT,
+        "subnetwork of a new node",
+        policy=_TRUSTED,
+        effect="new nodes are in this subnetwork",
+    ),
+    SettingSpec(
+        "internal_ips",
+        ValueKind.BOOLEAN,
+        "give workers no external address",
+        policy=_TRUSTED,
+        effect="decides whether workers have addresses that the internet reaches",
+    ),
+    SettingSpec(
+        "service_account",
+        ValueKind.TEXT,
+        "service account that the workers run as",
+        policy=_TRUSTED,
+        effect="programs on the workers act as this account",
+    ),
+    SettingSpec(
+        "scopes",
+        ValueKind.LIST,
+        "OAuth scopes of the workers' service account",
+        policy=_TRUSTED,
+        effect="what programs on the workers may do as their service account",
+    ),
+    SettingSpec("labels", ValueKind.PAIRS, "labels of a new node", policy=_ANY),
+    SettingSpec("tags", ValueKind.LIST, "network tags of a new node", policy=_ANY),
+    SettingSpec(
+        "metadata",
+        ValueKind.PAIRS,
+        "metadata of a new node",
+        secret=True,
+        policy=_TRUSTED,
+        effect="sent to every new node; some keys run as root there or let others log in",
+    ),
+    SettingSpec(
+        "startup_script",
+        ValueKind.PATH,
+        "file that every worker runs when it starts",
+        policy=_TRUSTED,
+        effect="sent to every new node, where every worker runs it as root",
+    ),
     SettingSpec(
         "data_disks",
         ValueKind.LIST,
         "disks to attach; in a variable separated by spaces",
         flag_name="--data-disk",
         separator=" ",
+        policy=_TRUSTED,
+        effect="these disks are attached to new nodes",
     ),
-    SettingSpec("description", ValueKind.TEXT, "description of a new node", may_be_empty=True),
-    SettingSpec("setup", ValueKind.TEXT, "shell lines that every worker of a new node runs once, when it is usable"),
-    SettingSpec("timeout", ValueKind.DURATION, "how long a command waits", default="30m"),
+    SettingSpec(
+        "description", ValueKind.TEXT, "description of a new node", may_be_empty=True, has_lines=True, policy=_ANY
+    ),
+    SettingSpec(
+        "setup",
+        ValueKind.TEXT,
+        "shell lines that every worker of a new node runs once, when it is usable",
+        has_lines=True,
+        policy=_TRUSTED,
+        effect="every worker of a new node runs these lines as you",
+    ),
+    SettingSpec("timeout", ValueKind.DURATION, "how long a command waits", default="30m", policy=_ANY),
     SettingSpec(
         "repair",
         ValueKind.TEXT,
         "how far repair may go",
         default="restart",
         choices=("none", "reboot", "restart", "recreate"),
+        policy=_TRUSTED,
+        effect="how far a repair may go by itself; recreate deletes the boot disk",
     ),
-    SettingSpec("max_reboots", ValueKind.NUMBER, "reboots from inside that repair may use up", default="1"),
-    SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2"),
-    SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1"),
+    SettingSpec(
+        "max_reboots", ValueKind.NUMBER, "reboots from inside that repair may use up", default="1", policy=_ANY
+    ),
+    SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2", policy=_ANY),
+    SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1", policy=_ANY),
     _threshold("unhealthy_after", "a READY node that is unhealthy", default="5m"),
     _threshold("unanswered_after", "a READY node whose workers do not answer ssh", default="10m"),
     _threshold("devices_after", "a READY node that lacks chips, or fails the probe", default="5m"),
@@ -243,21 +367,27 @@ _SPECS: Final = (
     _threshold("restarting_after", "a node that is RESTARTING", default="15m"),
     _threshold("repairing_after", "a node that is REPAIRING", default="30m"),
     _threshold("recheck_after", "a node that the last repair did not help", default="3m"),
-    SettingSpec("per_worker", ValueKind.DURATION, "what each worker beyond the first adds to these", default="10s"),
+    SettingSpec(
+        "per_worker", ValueKind.DURATION, "what each worker beyond the first adds to these", default="10s", policy=_ANY
+    ),
     SettingSpec(
         "lease",
         ValueKind.TEXT,
         "place gs://BUCKET/PREFIX where machines note who may change a node",
-        files=_USER_ONLY,
+        policy=_USER,
     ),
     *_CHECKS,
-    SettingSpec("output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name")),
+    SettingSpec(
+        "output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name"), policy=_ANY
+    ),
     SettingSpec(
         "quota_project",
         ValueKind.TEXT,
         "project whose quota for API calls is used",
         foreign=("CLOUDSDK_BILLING_QUOTA_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"),
         gcloud="billing/quota_project",
+        policy=_TRUSTED,
+        effect="calls count for the quota of this project, and are billed to it",
     ),
     _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
     _of_gcloud("proxy_type", "proxy/type", "kind of gcloud's proxy", kind=ValueKind.TEXT),

@@ -24,6 +24,10 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
 _PREFIXES = " kmgtp"
+# Control characters, the two separators that some programs take for line ends, and halves of characters.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# A script may have tabs, line ends and colours, but not these.
+_NEVER = re.compile("[\x00\ud800-\udfff]")
 
 
 def check_value(spec: SettingSpec, value: Value) -> None:
@@ -64,6 +68,9 @@ def as_text(spec: SettingSpec, value: Value) -> str:
     text = _scalar(value)
     if not text and not spec.may_be_empty:
         raise ValueError("it is empty")
+    # It may become a header, a part of an URL, an argument or a path: none of them may hold these.
+    if (_NEVER if spec.has_lines else _UNPRINTABLE).search(text):
+        raise ValueError("it has control characters")
     if spec.choices and text not in spec.choices:
         guess = nearest(text, spec.choices)
         meant = f"; did you mean `{guess}`?" if guess else ""

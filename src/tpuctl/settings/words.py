@@ -9,12 +9,37 @@ from tpuctl.masking import public_url
 from tpuctl.settings.table import FileKind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from tpuctl.settings.table import SettingSpec
     from tpuctl.settings.values import Value
 
 
 _NOT_SHOWN = "(set, not shown)"
 _URLS = frozenset({"endpoint", "proxy_address"})
+
+
+class UntrustedFileError(SettingError):
+    """A project file that is not trusted sets what takes trust. Nothing was done, and nothing of it was used."""
+
+    kind = "untrusted_file"
+
+    def __init__(
+        self,
+        path: Path | None,
+        places: Mapping[str, object],
+        *,
+        has_changed: bool = False,
+        command: str = "tpuctl trust",
+    ) -> None:
+        keys = ", ".join(f"`{key}` ({place})" for key, place in places.items())
+        state = "has changed since it was trusted" if has_changed else "is not trusted"
+        super().__init__(
+            f"{path} {state}, and it sets {keys}",
+            hint=f"`{command}` shows what that does, and asks\nwithout a terminal, for a file of your own: pass "
+            "`--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
+        )
 
 
 def bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:

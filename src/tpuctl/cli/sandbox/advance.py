@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("advance", without=OF_THE_CLOUD)
+@cli_command("advance", asks_trust=False, without=OF_THE_CLOUD)
 @click.argument("time", type=Duration(), metavar="TIME")
 def command(app: App, *, time: timedelta | str) -> None:
     """Move the sandbox's time on, for every process that uses it.

@@ -29,7 +29,7 @@ _ONLY_FOR = {
 }
 
 
-@cli_command("fault", without=OF_THE_CLOUD)
+@cli_command("fault", asks_trust=False, without=OF_THE_CLOUD)
 @click.argument("kind", required=False)
 @click.option("--node", metavar="NAME", default="*", help="Node, or a pattern. It need not exist yet.")
 @click.option("--zone", metavar="ZONE", default="*", help="Zone, or a pattern.")

@@ -22,7 +22,7 @@ _INTERVAL = timedelta(milliseconds=200)
 _HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
 
 
-@cli_command("log", without=OF_THE_CLOUD)
+@cli_command("log", asks_trust=False, without=OF_THE_CLOUD)
 @click.option("--since", type=Duration(), metavar="TIME", help="Only of the last so much time of the sandbox.")
 @click.option("--follow", "-f", is_flag=True, help="Show requests as they come, until Ctrl-C.")
 def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:

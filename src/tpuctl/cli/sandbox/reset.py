@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("reset", without=(*OF_THE_CLOUD, "output"))
+@cli_command("reset", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @yes_option
 def command(app: App, *, yes: bool) -> None:
     """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("scenario", without=(*OF_THE_CLOUD, "output"))
+@cli_command("scenario", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def command(app: App, *, file: str) -> None:
     """Plan what a YAML file tells: what goes wrong when, counted from now in the sandbox's time. Nothing needs to keep running.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("seed", without=(*OF_THE_CLOUD, "output"))
+@cli_command("seed", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 def command(app: App, *, file: str) -> None:
     """Put into the sandbox what a YAML file holds: all of it, or nothing.

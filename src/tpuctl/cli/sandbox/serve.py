@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("serve", without=(*OF_THE_CLOUD, "output"))
+@cli_command("serve", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen at. [default: a free one]"
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.faults import Fault
 
 
-@cli_command("status", without=OF_THE_CLOUD)
+@cli_command("status", asks_trust=False, without=OF_THE_CLOUD)
 def command(app: App) -> None:
     """Show what is in the sandbox: its file, its time and speed, its nodes, the faults and events to come.
 

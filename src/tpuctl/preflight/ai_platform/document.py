@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.bounded_input import compose_yaml
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -78,20 +79,9 @@ def read(text: str, source: str) -> Document:
 
 
 def _compose(text: str, source: str) -> _YamlNode:
-    import yaml  # noqa: PLC0415  # only to read such a file
-
     if text.lstrip().startswith("{"):
         text = _as_yaml(text)
-    try:
-        return yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        raise InvalidInputError(f"{source}{where}: not valid YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise InvalidInputError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise InvalidInputError(f"{source} is nested too deeply for a job's configuration") from None
+    return compose_yaml(text, source, most=_MOST)
 
 
 def _as_yaml(text: str) -> str:

@@ -11,6 +11,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.model.labels import check_labels
 from tpuctl.preflight.ai_platform.replacement import Move
 from tpuctl.preflight.ai_platform.storage import Setting, arguments
+from tpuctl.settings import SETTINGS, check_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,14 @@ def _machine(job: TrainingInput, made: Replacement) -> Iterator[str]:
 
 def _rest(job: TrainingInput) -> Iterator[str]:
     for key, field in (("service_account", "serviceAccount"), ("network", "network")):
-        if said := job.text(field):
+        said = job.text(field)
+        if said is None:
+            continue
+        try:
+            check_value(SETTINGS[key], said.value)
+        except ValueError as error:
+            yield f"# {key} is left out: {error}  # {_from(said)}"
+        else:
             yield f"{key}: {_render(said.value)}  # {_from(said)}"
     labels = [(key, text) for key in job.document.keys("labels") if (text := job.document.text("labels", key))]
     if not labels:

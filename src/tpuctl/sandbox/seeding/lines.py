@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.bounded_input import compose_yaml
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import nearest
 
@@ -50,16 +51,7 @@ class Document:
 
 def read(text: str, source: str) -> Document:
     """Return what a YAML text says. Raises `SeedError` for broken YAML, for a key that is there twice, for a tag."""
-    import yaml  # noqa: PLC0415  # most commands read no such file
-
-    try:
-        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        raise SeedError(f"{source}{where}: not valid YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise SeedError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    root = compose_yaml(text, source, error=SeedError)
     lines: dict[Path, int] = {}
     value = None if root is None else _value(root, (), lines, source)
     return Document(source, value, lines)
@@ -90,10 +82,10 @@ def _scalar(node: _YamlNode) -> str | int | float | bool | None:
             return None
         case "bool":
             return text.lower() in {"true", "yes", "on"}
-        # YAML 1.1 would make 630 of 10:30, and 8 of 010.
-        case "int" if re.fullmatch(r"-?(?:0|[1-9]\d*)", text):
+        # YAML 1.1 would make 630 of 10:30, and 8 of 010. A number that no field can hold stays text, and is refused as such.
+        case "int" if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text):
             return int(text)
-        case "float" if re.fullmatch(r"-?\d+\.\d*", text):
+        case "float" if re.fullmatch(r"-?\d{1,17}\.\d{0,17}", text):
             return float(text)
         case _:
             return text

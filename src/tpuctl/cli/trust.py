@@ -1,0 +1,212 @@
+"""`tpuctl trust`, and the question that a command puts before it uses a project file that is not trusted.
+
+A project file may come with a cloned repository. What it sends, runs or opens, and who pays, counts once its user has
+seen it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl import configfile
+from tpuctl.cli.options import OF_THE_CLOUD, cli_command, yes_option
+from tpuctl.cli.places import trusted_folder
+from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
+from tpuctl.output.tables import Cell
+from tpuctl.output.terminal import Format
+from tpuctl.settings import SETTINGS, UntrustedFileError
+from tpuctl.trusted_files import TrustedFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from tpuctl.cli.app import App
+    from tpuctl.settings import ConfigEntry, ConfigFile, Value
+
+_SHOWN_LINES, _SHOWN_WIDTH = 20, 200
+# Keys of metadata that run something or open the node [documentation of Compute Engine's predefined keys, cloud-init].
+_ACTING_METADATA = frozenset(
+    {
+        "startup-script",
+        "startup-script-url",
+        "shutdown-script",
+        "shutdown-script-url",
+        "ssh-keys",
+        "sshKeys",
+        "user-data",
+    }
+    | {"block-project-ssh-keys", "enable-oslogin", "enable-guest-attributes", "serial-port-enable", "enable-osconfig"}
+)
+
+
+@cli_command("trust", without=OF_THE_CLOUD, asks_trust=False)
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--list", "lists", is_flag=True, help="List the files that are trusted.")
+@click.option("--revoke", is_flag=True, help="Trust FILE no longer.")
+@yes_option
+def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool) -> None:
+    """Show what a project's tpuctl.yaml sends, runs or opens and who pays, and trust it once you agree.
+
+    Keys that describe a node, such as type and zone, always count. The others count once the file is trusted as it is; a
+    change of the file, or of the startup script that it names, asks again. Without FILE it is the tpuctl.yaml here or above.
+
+    \b
+    Examples:
+      tpuctl trust
+      tpuctl trust --list
+      tpuctl trust --revoke ~/src/project/tpuctl.yaml
+    """
+    if lists and (revoke or file):
+        raise InvalidInputError("`--list` goes with nothing else", hint="leave the rest out")
+    if lists:
+        _show_list(app)
+    elif revoke:
+        path = app.invocation.folder / file.expanduser() if file else _found(app)
+        was_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).revoke(path)
+        app.terminal.note(f"{path} {'is no longer' if was_trusted else 'was not'} trusted")
+    else:
+        _trust(app, file, yes=yes)
+
+
+def ask_trust(app: App, keys: Collection[str]) -> None:
+    """Show what these keys of the project file do, ask, and remember the answer.
+
+    Raises `UntrustedFileError` without a terminal, `NotConfirmedError` for a no.
+    """
+    file = app.project_file
+    if file is None:
+        raise AssertionError("keys of a project file, and no file")
+    was_trusted = any(one.path == file.path.resolve() for one in TrustedFiles(trusted_folder(app.invocation.environ)))
+    if not app.terminal.may_ask:
+        places = {key: f"line {file.entries[key].line}" for key in file.trusted_keys if key in keys}
+        words = ["tpuctl", "trust", *([str(file.path)] if app.names_project_file else [])]
+        raise UntrustedFileError(file.path, places, has_changed=was_trusted, command=shlex.join(words))
+    state = "has changed since it was trusted" if was_trusted else "is not trusted yet"
+    _show(app, file, f"{file.path} {state}; it sets")
+    _confirm_and_remember(app, file, yes=False)
+
+
+def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None:
+    """Keep a project file trusted that its user has just changed by a command, if all that it said `before` was."""
+    store, environ = TrustedFiles(trusted_folder(app.invocation.environ)), app.invocation.environ
+    if before is not None and (not before.trusted_keys or store.has(before.digest)):
+        file = configfile.load_project_file(path, environ, any_owner=True)
+        if file.trusted_keys:
+            _remember(app, file)
+
+
+def _trust(app: App, given: Path | None, *, yes: bool) -> None:
+    if given is not None:
+        path = app.invocation.folder / given.expanduser()
+        if not path.exists():
+            raise InvalidInputError(f"there is no file `{given}`", hint="name a tpuctl.yaml")
+        app.read_project_file(path)
+    else:
+        _found(app)
+    file = app.project_file
+    if file is None or not file.trusted_keys:
+        app.terminal.note(f"{file.path if file else path} sets nothing that takes trust")
+        return
+    is_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).has(file.digest)
+    _show(app, file, f"{file.path} {'is trusted' if is_trusted else 'is not trusted yet'}; it sets")
+    if not is_trusted:
+        _confirm_and_remember(app, file, yes=yes)
+
+
+def _found(app: App) -> Path:
+    path = app.project_path
+    if path is None:
+        raise InvalidInputError("there is no tpuctl.yaml here or above", hint="name one: `tpuctl trust FILE`")
+    return path
+
+
+def _confirm_and_remember(app: App, file: ConfigFile, *, yes: bool) -> None:
+    if not app.terminal.confirm("trust this file, until it changes?", yes=yes):
+        raise NotConfirmedError("nothing was done", hint="change the file, or leave it: flags and variables come first")
+    _remember(app, file)
+
+
+def _remember(app: App, file: ConfigFile) -> None:
+    try:
+        TrustedFiles(trusted_folder(app.invocation.environ)).add(file.path, file.digest)
+    except OSError as error:
+        app.terminal.warn(f"cannot remember that: {error.filename}: {error.strerror}")
+
+
+def _show(app: App, file: ConfigFile, title: str) -> None:
+    """Show each key that takes trust. It is no note: `--quiet` does not hide it."""
+    lines = [title]
+    for key in file.trusted_keys:
+        lines += _effect(file, key, file.entries[key])
+    app.terminal.warn(*lines)
+
+
+def _effect(file: ConfigFile, key: str, entry: ConfigEntry) -> Iterator[str]:
+    """Yield what a key says and does: its value, or the first lines of what it runs."""
+    line = f"  line {entry.line}: {key}"
+    match entry.value:
+        case str() as text if entry.content is not None:
+            size = len(entry.content.encode())
+            yield f"{line}: {text} ({size} bytes)"
+            yield from _first_lines(entry.content)
+        case str() as text if "\n" in text:
+            yield f"{line} ({len(text.splitlines())} lines)"
+            yield from _first_lines(text)
+        case str() | tuple():
+            yield f"{line}: {_short(entry.value)}"
+        case pairs:
+            yield line
+            for name, text in pairs.items():
+                if key == "metadata" and name not in _ACTING_METADATA:
+                    yield f"      {_short(name)}: ({len(text.encode())} bytes, not shown)"
+                elif "\n" in text:
+                    yield f"      {_short(name)} ({len(text.splitlines())} lines)"
+                    yield from _first_lines(text)
+                else:
+                    yield f"      {_short(name)}: {_short(text)}"
+    yield f"    -> {SETTINGS[key].effect}"
+    if key == "ssh_key" and configfile.is_within(file.path.parent / str(entry.value), file.path.parent):
+        yield "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in on your nodes"
+
+
+def _first_lines(text: str) -> Iterator[str]:
+    lines = text.expandtabs(4).removesuffix("\n").split("\n")
+    yield from (f"        {_short(line)}" for line in lines[:_SHOWN_LINES])
+    if len(lines) > _SHOWN_LINES:
+        yield f"        … and {len(lines) - _SHOWN_LINES} more lines"
+
+
+def _short(value: Value) -> str:
+    text = value if isinstance(value, str) else ", ".join(map(str, value))
+    return text if len(text) <= _SHOWN_WIDTH else f"{text[:_SHOWN_WIDTH]}… ({len(text)} characters)"
+
+
+def _show_list(app: App) -> None:
+    files = list(TrustedFiles(trusted_folder(app.invocation.environ)))
+    states = [_state(app, one.path, one.digest) for one in files]
+    if app.format in {Format.JSON, Format.YAML}:
+        rows = [
+            {"path": str(one.path), "state": state, "trusted_at": one.at.isoformat()}
+            for one, state in zip(files, states, strict=True)
+        ]
+        app.terminal.data(rows, app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names(str(one.path) for one in files)
+    else:
+        table = [(Cell(str(one.path)), Cell(state)) for one, state in zip(files, states, strict=True)]
+        app.terminal.table(("FILE", "STATE"), table)
+
+
+def _state(app: App, path: Path, digest: str) -> str:
+    """Return whether a file is still what was trusted."""
+    if not path.exists():
+        return "gone"
+    try:
+        now = configfile.load_project_file(path, app.invocation.environ, any_owner=True).digest
+    except SettingError:
+        return "changed"
+    return "trusted" if now == digest else "changed"
