@@ -62,11 +62,11 @@ def test_what_is_unfinished_is_for_its_owner_only_and_behind_no_link(tmp_path: P
         keeper.expect(number, Entry(is_folder=False, path=name, size=2, mode=0o666, mtime=0, key="0" * 12, sample=""))
     (tmp_path / ".trap.tpuctl-000000000000").symlink_to("elsewhere")
 
-    keeper.begin(0, 0)
+    keeper.begin(0)
     keeper.write(memoryview(b"x"))
     mode = (tmp_path / ".open.tpuctl-000000000000").stat().st_mode
     keeper.end(0, None)
-    keeper.begin(1, 0)
+    keeper.begin(1)
 
     assert mode & 0o777 == 0o600
     assert [(number, bool(problem)) for number, problem in keeper.reports] == [(0, True), (1, True)]
@@ -108,6 +108,6 @@ def test_the_line_on_the_terminal() -> None:
 
 
 def test_links_that_bring_nothing_are_tried_a_few_times() -> None:
-    waits = [pause_after(failures) for failures in range(1, 6)]
+    waits = [pause_after(failures, 5) for failures in range(1, 6)]
 
     assert waits == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4), timedelta(seconds=8), None]

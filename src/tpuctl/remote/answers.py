@@ -26,6 +26,7 @@ _LONGEST_TIME = 1000 * 365 * 86400
 _LONGEST_ANSWER = 4 << 20
 _DEEPEST = 32
 _LONGEST_SHOWN = 80
+_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 _DECIMAL = re.compile(rb"[0-9]{1,19}")
 _LONGEST_NUMBER = 25
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -134,6 +135,18 @@ def string(value: Any, where: str, *, longest: int) -> str:
     if len(value) > longest:
         raise UnexpectedAnswerError(f"{where}: {len(value)} characters where at most {longest} are expected")
     return value
+
+
+def file_name(value: Any, where: str) -> str:
+    """Return a path of JSON, in which surrogates stand for bytes that are no UTF-8; one that a system call takes."""
+    text = string(value, where, longest=_LONGEST_PATH)
+    try:
+        size = len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= _LONGEST_PATH or "\0" in text:
+        _reject(where, "a path", value)
+    return text
 
 
 def choice(value: Any, where: str, allowed: Collection[str]) -> str:
