@@ -1,0 +1,293 @@
+"""What workers may do to `scp`, `sync` and `bundle`: they write and read only what was asked for, and each ends as one error.
+
+The workers of one slice each try another attack, so one command meets a whole table of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.hostile import HostileSlice, Steps, frame, leave, send, until
+from tests.hostile.copies import (
+    COPY,
+    DEEP,
+    END,
+    KEY,
+    STOLEN,
+    content,
+    copying,
+    entries,
+    entry,
+    flood,
+    gives,
+    listing,
+    takes,
+    told,
+)
+
+SECRET = "hunter2"
+assert len(SECRET) == len(STOLEN)
+
+
+@pytest.fixture
+def crowd(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
+    """A node `pod` with 64 workers: one for each attack."""
+    made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox, "v4-512")
+    return made
+
+
+def attack(pod: HostileSlice, attacks: dict[str, Steps], *command: str) -> tuple[dict[str, str], str, int]:
+    """Let each worker try one attack on a command. Returns what it says of each, the end of its stderr, and its exit code."""
+    pod.play({worker: [steps] for worker, steps in enumerate(attacks.values())})
+    out, err, code = pod.tpuctl(*command, "--worker", f"0-{len(attacks) - 1}", "-o", "json")
+    said = [one.get("error", {}).get("message", "") for one in json.loads(out)]
+    return dict(zip(attacks, said, strict=True)), err, code
+
+
+def unexpected(said: dict[str, str]) -> dict[str, bool]:
+    """Tell of each attack whether it ended as an unexpected answer of its own worker."""
+    return {
+        name: f"unexpected answer from worker {worker}: " in text and "\n" not in text
+        for worker, (name, text) in enumerate(said.items())
+    }
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Return what is in each file below a folder, by path; symlinks are not followed."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def good(*frames: bytes, path: str = "results.txt", **fields: object) -> Steps:
+    """Send what was asked for, up to where these frames follow."""
+    return copying(listing(), entries(entry(path, **fields)), *frames)
+
+
+NAMES = {
+    "another name": gives("authorized_keys"),
+    "above the target": gives("../results.txt"),
+    "an absolute path": gives("/tmp/results.txt"),
+    "in a folder": gives("x/results.txt"),
+    "through itself": gives("results.txt/../../x"),
+    "no name": gives(""),
+    "the folder itself": gives("."),
+    "the folder above": gives(".."),
+    "a hidden name": gives(".git"),
+    "a NUL": gives("results.txt\0"),
+    "half a surrogate": gives("\ud800"),
+    "a number for a name": gives(7),
+    "a folder without -r": gives("results.txt/"),
+    "a second name": gives("results.txt", ".bashrc", named=2),
+    "the same name twice": gives("results.txt", "results.txt"),
+    "a key that is a path": gives("results.txt", key="/../../../../../home/x"),
+    "a key that is absolute": gives("results.txt", key="/etc/x"),
+    "no key": gives("results.txt", key=""),
+    "a tree key that is a path": copying(listing(tree="x/../../../home/x"), entries(entry("results.txt", folder=True)), END),
+}  # fmt: skip
+
+FRAMES = {
+    "entries before the listing": copying(entries(entry("results.txt")), content()),
+    "two listings": copying(listing(), listing()),
+    "listings without end": flood(block=listing()),
+    "an end at once": copying(END),
+    "an end before the file": good(END),
+    "a file that was not listed": good(content(1)),
+    "a file twice": good(content(), content(), END),
+    "the end of another file": good(told(b"F", 0), told(b"E", [1, None])),
+    "an end without a file": good(told(b"E", [0, None]), END),
+    "bytes of no file": good(frame(b"D", STOLEN)),
+    "more bytes than were listed": good(content(data=b"x" * 8)),
+    "empty blocks without end": flood(listing(), entries(entry("results.txt")), told(b"F", 0), block=frame(b"D")),
+    "digests without end": flood(listing(), entries(entry("results.txt")), block=told(b"K", [])),
+    "a digest of another file": good(told(b"K", [[1, "0" * 40]])),
+    "entries without end": flood(listing(count=9), block=entries()),
+    "an unknown frame": good(told(b"?", None)),
+    "a frame of the other end": good(told(b"R", [0, None])),
+    "a length of 2**31": good(frame(b"E", length=2**31)),
+    "a block of 2**31": good(told(b"F", 0), frame(b"D", length=2**31)),
+    "noise without end": [*flood(block=b"x")[1:]],
+    "deep JSON": copying(told(b"S", DEEP)),
+    "no JSON": copying(told(b"S", b"{")),
+    "no UTF-8": copying(told(b"S", b'"\xff"')),
+    "an object for a list": copying(told(b"S", {"named": 1})),
+    "a short list": copying(told(b"S", [1])),
+    "a refusal that is a number": copying(told(b"X", 3)),
+    "a refusal of an unknown kind": copying(told(b"X", ["worse", "it is"])),
+    "a negative count": copying(listing(count=-1)),
+    "a count of 10**400": copying(told(b"S", b"[1,null,1" + b"0" * 400 + b",0,[],[]]")),
+    "a NaN for a size": copying(told(b"S", b"[1,null,1,NaN,[],[]]")),
+    "true for a count": copying(listing(count=True)),
+    "a note that is a list": copying(listing(notes=[[]])),
+    "a negative size": good(size=-1),
+    "a fraction for a size": good(size=1.5),
+    "a size of 2**64": good(size=2**64),
+    "a time of 10**400": good(mtime=10**400),
+    "a negative mode": good(mode=-1),
+    "a negative number": copying(listing(), entries(entry("results.txt", -1))),
+    "true for a number": copying(listing(), entries(entry("results.txt", True))),
+    "a number for a folder": good(folder=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
+def test_scp_of_a_file_takes_only_what_was_asked_for(crowd: HostileSlice, attacks: dict[str, Steps]) -> None:
+    (crowd.tpuctl.folder / "results.txt").write_text(SECRET)
+    before = files(Path(crowd.tpuctl.environ["HOME"])), files(crowd.tpuctl.folder)
+
+    said, err, code = attack(crowd, attacks, "scp", "pod:results.txt", "got")
+
+    assert unexpected(said) == dict.fromkeys(attacks, True), said
+    assert (code, "Traceback" in err) == (11, False)
+    # What came before the attack, and was asked for, stays.
+    got = {path: data for path, data in files(crowd.tpuctl.folder).items() if ".tpuctl-" not in path}
+    kept = {f"got/{worker}/results.txt": STOLEN for worker, name in enumerate(attacks) if name == "a file twice"}
+    assert (files(Path(crowd.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **kept})
+    # Each was asked once: a worker that breaks the protocol is not tried again.
+    assert {name: len(crowd.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
+
+
+TREES = {
+    "a hidden folder": gives(".git/", ".git/hooks/", ".git/hooks/pre-commit"),
+    "hidden keys": gives(".ssh/", ".ssh/authorized_keys"),
+    "a hidden file": gives(".envrc"),
+    "the folder itself": gives("./", "./.git/"),
+    "above a folder": gives("a/", "a/../x"),
+    "far above": gives("a/", "a/../../../x"),
+    "in no folder": gives("a/b"),
+    "in a folder that is a file": gives("a", "a/b"),
+    "in the folder of another": gives("a/", "b/", "a/x", named=2),
+    "two trees for one": gives("a/", "b/"),
+    "a file for a tree": copying(listing(tree=KEY), entries(entry("a")), content(), END),
+    "twice a slash": gives("a/", "a//etc"),
+    "a dot within": gives("a/", "a/./x"),
+    "an empty last part": gives("a/", "a//"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "attacks"),
+    [
+        ("*", TREES),
+        ("logs/*.log", {"another suffix": gives("a.txt"), "hidden": gives(".a.log"), "nested": gives("logs/", "logs/a.log")}),
+        ("logs", {"another folder": gives("src/", "src/x"), "longer": gives("logs2/"), "its content": gives("logs/a.log")}),
+        ("[!x]*", {"hidden by a class": gives(".git/")}),
+        ("?git", {"hidden by a question mark": gives(".git/")}),
+        ("~", {"another home": gives("src/"), "hidden home": gives(".git/"), "the name typed": gives("../")}),
+        (".", {"a folder of its own": gives("src/"), "hidden": gives("./", "./.git/")}),
+    ],
+    ids=["all", "suffix", "folder", "class", "question-mark", "home", "dot"],
+)  # fmt: skip
+def test_scp_of_folders_keeps_to_the_pattern(pod: HostileSlice, pattern: str, attacks: dict[str, Steps]) -> None:
+    pod.tpuctl.folder.joinpath("mine").write_text(SECRET)
+    before = files(pod.root.parent / "project")
+
+    said = {}
+    for name, steps in attacks.items():
+        pod.play({0: [steps]})
+        said[name] = pod.tpuctl("scp", "-r", f"pod:{pattern}", ".", "--worker", "0")
+
+    assert {name: (err[: err.index(": ", 7) + 2], code) for name, (_, err, code) in said.items()} == dict.fromkeys(
+        attacks, ("error: unexpected answer from worker 0: ", 11)
+    )
+    assert files(pod.tpuctl.folder) == before
+    assert not [
+        path for path in pod.tpuctl.folder.rglob("*") if path.name.startswith(".") and ".tpuctl-" not in path.name
+    ]
+
+
+def test_scp_follows_no_link_out_of_the_target(pod: HostileSlice, tmp_path: Path) -> None:
+    here, outside = pod.tpuctl.folder, tmp_path / "outside"
+    outside.mkdir()
+    (outside / "bashrc").write_text(SECRET)
+    (here / "results.txt").symlink_to(outside / "bashrc")
+    (here / "new.txt").symlink_to(outside / "new")
+    (here / "logs").symlink_to(outside)
+    (here / "named").symlink_to(outside / "asked-for")
+
+    said = []
+    for pattern, target, steps in (
+        ("results.txt", ".", gives("results.txt")),
+        ("new.txt", ".", gives("new.txt")),
+        ("logs", ".", gives("logs/", "logs/bashrc")),
+        ("x", "named", gives("x")),
+    ):
+        pod.play({0: [steps]})
+        said.append(pod.tpuctl("scp", "-r", f"pod:{pattern}", target, "--worker", "0")[1:])
+
+    leads = "is a symlink that leads out of the target"
+    assert [(leads in err, code) for err, code in said] == [(True, 11), (True, 11), (True, 2), (False, 0)]
+    # The last one was named by the user.
+    assert files(outside) == {"bashrc": SECRET.encode(), "asked-for": STOLEN}
+
+
+def test_scp_tells_a_worker_nothing_of_the_files_that_are_here(pod: HostileSlice) -> None:
+    """Whatever it claims to have, it hears neither content, nor digests, nor paths; and it lends no rights to files here."""
+    here = pod.tpuctl.folder
+    (here / "results.txt").write_text(SECRET)
+    (here / f".results.txt.tpuctl-{KEY}").write_text(SECRET * 2)
+    guesses = [entry("results.txt", number, size=number + 1) for number in range(len(SECRET))]
+    pod.play({
+        1: [[send(COPY, listing(named=7, count=7), entries(*guesses), told(b"K", [])), until(b"A\0"), leave(1)]],
+        2: [[send(COPY, listing(), entries(entry("results.txt", key="0" * 12))), until(b"H\0"), leave(1)]],
+        3: [copying(listing(), entries(entry("results.txt", mode=0o106777)), content(), END)],
+    })  # fmt: skip
+
+    said = [pod.tpuctl("scp", "-p", "pod:results.*", ".", "--worker", str(worker)) for worker in (1, 2, 3)]
+
+    # What comes after the program, which they are sent as well.
+    heard = [pod.received(worker).rpartition(b"hidden=False)\n")[2] for worker in (1, 2, 3)]
+    nothing = told(b"P", None)
+    digests = [told(b"H", []) + told(b"A", []), frame(b"H", b"[[0,7]]"), told(b"H", []) + told(b"Z", None)]
+    assert [code for _, _, code in said] == [11, 11, 0], said
+    assert heard == [nothing + one for one in digests]
+    assert (here / "results.txt").read_bytes() == STOLEN
+    assert (here / "results.txt").stat().st_mode & 0o7000 == 0
+
+
+NUMBERS = {"negative": -1, "unknown": 2, "huge": 10**400, "true": True, "a fraction": 0.0, "text": "0", "none": None}
+UPLOADS = {
+    "a place that is a number": takes(first=(7, True, None)),
+    "a place that is no place": takes(first=("/x", 1, None)),
+    "two places": takes(told(b"P", ["/home/ada", True, None])),
+    "no place": [send(COPY, told(b"H", [])), *takes()[2:]],
+    **{f"a part of a file: {name}": takes(told(b"H", [[number, 7]])) for name, number in NUMBERS.items()},
+    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in {**NUMBERS, "0": 0, "8": 8}.items()},
+    "a part twice": takes(told(b"H", [[0, 7], [0, 7]])),
+    "a part with an offset": takes(told(b"H", [[0, 7, 0]])),
+    "a part that was not asked for is kept": takes(told(b"H", [[0, 7]]), told(b"A", [1])),
+    "a report of an unknown file": takes(told(b"R", [9, None])),
+    "a report of a file that was not sent": takes(told(b"R", [0, None])),
+    "a report that is a number": takes(told(b"R", [0, 5])),
+    "an end at once": takes(END),
+    "an end without reports": takes(told(b"H", []), END),
+    "an answer to no question": takes(told(b"A", [])),
+    "answers without end": flood(block=told(b"P", ["/home/ada", True, None])),
+    "bytes of a file": takes(frame(b"D", STOLEN)),
+    "a listing": takes(listing()),
+    "a length of 2**31": takes(frame(b"H", length=2**31)),
+    "deep JSON": takes(told(b"H", DEEP)),
+    "no JSON": takes(told(b"H", b"nope")),
+    "a refusal without words": takes(told(b"X", [])),
+}  # fmt: skip
+
+
+def test_scp_to_workers_sends_only_what_was_listed(crowd: HostileSlice) -> None:
+    here = crowd.tpuctl.folder
+    for name in ("one", "two"):
+        (here / name).write_text(f"of {name}!"[:7])
+    (here / "key").write_text(SECRET)
+
+    said, err, code = attack(crowd, UPLOADS, "scp", "one", "two", "pod:")
+
+    assert unexpected(said) == dict.fromkeys(UPLOADS, True), said
+    assert (code, "Traceback" in err) == (11, False)
+    assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in crowd.received(worker)] == []
