@@ -26,8 +26,11 @@ from tests.hostile.copies import (
     flood,
     gives,
     listing,
+    plan,
+    syncing,
     takes,
     told,
+    tree_frame,
 )
 
 SECRET = "hunter2"
@@ -291,3 +294,56 @@ def test_scp_to_workers_sends_only_what_was_listed(crowd: HostileSlice) -> None:
     assert unexpected(said) == dict.fromkeys(UPLOADS, True), said
     assert (code, "Traceback" in err) == (11, False)
     assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in crowd.received(worker)] == []
+
+
+def planned(*frames: bytes, **fields: object) -> Steps:
+    """Answer a sync of two files and a symlink with this plan, and then with these frames."""
+    return syncing(tree_frame(plan(**fields)), *frames)
+
+
+ODD = {**{name: number for name, number in NUMBERS.items() if name != "unknown"}, "unknown": 3, "a link": 2}
+SYNCS = {
+    **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
+    **{f"a digest of: {name}": planned(send=[], digests={str(number): "0" * 32}) for name, number in ODD.items() if name != "text"},
+    "a link that is a file": planned(link=[0]),
+    "to send twice": planned(send=[0, 0]),
+    "to send and to touch": planned(touch=[0]),
+    "foreign and not planned": planned(send=[0], foreign=[1]),
+    "a digest that is none": planned(send=[], digests={"0": "?"}),
+    "a relative folder": planned(folder="code"),
+    "an option for a folder": planned(folder="--rsync-path=x"),
+    "a NUL in the folder": planned(folder="/x\0"),
+    "half a surrogate in the folder": planned(folder="/\ud800"),
+    "to delete unasked": planned(delete=["x"]),
+    "a name that is a number": planned(kept=[5]),
+    "a list for a plan": syncing(tree_frame([])),
+    "no plan": syncing(tree_frame({})),
+    "a report that is no number": planned(tree_frame({"put": 2, "bytes": "9", "deleted": [], "replaced": []})),
+    "a report of 10**400 bytes": planned(tree_frame({"put": 2, "bytes": 10**400, "deleted": [], "replaced": []})),
+    "a report of what was not deleted": planned(tree_frame({"put": 2, "bytes": 9, "deleted": ["x"], "replaced": []})),
+    "a report of what was not replaced": planned(tree_frame({"put": 2, "bytes": 9, "deleted": [], "replaced": ["a.py"]})),
+    "no report": planned(tree_frame({})),
+    "an error that is a list": syncing(tree_frame({"error": []})),
+    "a length of 2**62": syncing(tree_frame({}, length=2**62)),
+    "deep JSON": syncing(tree_frame(DEEP)),
+    "no JSON": syncing(tree_frame(b"nope")),
+    "no UTF-8": syncing(tree_frame(b'"\xff"')),
+    "NaN": syncing(tree_frame(b'{"send": NaN}')),
+    "noise without end": flood(block=b"\n")[1:],
+}  # fmt: skip
+
+
+def test_sync_sends_only_what_is_in_the_tree(crowd: HostileSlice) -> None:
+    tree = crowd.tpuctl.folder / "code"
+    tree.mkdir()
+    (tree / "a.py").write_text("print(1)")
+    (tree / "b.py").write_text("print(2)")
+    (tree / "link").symlink_to("../key")
+    (crowd.tpuctl.folder / "key").write_text(SECRET)
+
+    said, err, code = attack(crowd, SYNCS, "sync", "pod", "code", "--via", "ssh")
+
+    assert unexpected(said) == dict.fromkeys(SYNCS, True), said
+    assert (code, "Traceback" in err) == (11, False)
+    assert [name for worker, name in enumerate(SYNCS) if SECRET.encode() in crowd.received(worker)] == []
+    assert {name: len(crowd.connections(worker)) for worker, name in enumerate(SYNCS)} == dict.fromkeys(SYNCS, 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Files that vanished while it worked [rsync's manual].
 _VANISHED = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
-_PROGRESS = re.compile(rb"(?:^|\r) *([0-9,]+) +[0-9]+%")
+_PROGRESS = re.compile(rb"(?:^|\r) {0,20}([0-9,]{1,30}) {1,20}[0-9]{1,3}%")
 
 
 def is_here() -> bool:
@@ -51,8 +51,9 @@ def carry(
             if process.stdout is None:
                 raise AssertionError("rsync was started with a pipe")
             while said := os.read(process.stdout.fileno(), 64 * 1024):
-                if found := _PROGRESS.findall(said):
-                    tell(int(found[-1].replace(b",", b"")))
+                # What the other end prints comes here, too.
+                if (found := _PROGRESS.findall(said)) and (digits := found[-1].replace(b",", b"")):
+                    tell(int(digits))
         if process.returncode in {0, _VANISHED}:
             return None
         errors.seek(0)
