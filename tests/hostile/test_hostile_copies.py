@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.bundle.conftest import opened
 from tests.conftest import Console, Sandbox
-from tests.hostile import HostileSlice, Steps, frame, leave, send, until
+from tests.hostile import WORKERS, HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
     COPY,
     DEEP,
     END,
+    EVIDENCE,
     KEY,
     STOLEN,
     content,
@@ -32,6 +34,7 @@ from tests.hostile.copies import (
     told,
     tree_frame,
 )
+from tests.lifecycle import put
 
 SECRET = "hunter2"
 assert len(SECRET) == len(STOLEN)
@@ -301,10 +304,14 @@ def planned(*frames: bytes, **fields: object) -> Steps:
     return syncing(tree_frame(plan(**fields)), *frames)
 
 
-ODD = {**{name: number for name, number in NUMBERS.items() if name != "unknown"}, "unknown": 3, "a link": 2}
+ODD = {
+    "unknown": 3,
+    "a link": 2,
+    **{name: NUMBERS[name] for name in ("negative", "huge", "true", "a fraction", "none", "text")},
+}
 SYNCS = {
     **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
-    **{f"a digest of: {name}": planned(send=[], digests={str(number): "0" * 32}) for name, number in ODD.items() if name != "text"},
+    **{f"a digest of: {name}": planned(send=[], digests={f"{number}": "0" * 32}) for name, number in list(ODD.items())[:-1]},
     "a link that is a file": planned(link=[0]),
     "to send twice": planned(send=[0, 0]),
     "to send and to touch": planned(touch=[0]),
@@ -347,3 +354,45 @@ def test_sync_sends_only_what_is_in_the_tree(crowd: HostileSlice) -> None:
     assert (code, "Traceback" in err) == (11, False)
     assert [name for worker, name in enumerate(SYNCS) if SECRET.encode() in crowd.received(worker)] == []
     assert {name: len(crowd.connections(worker)) for worker, name in enumerate(SYNCS)} == dict.fromkeys(SYNCS, 1)
+
+
+def tells(*frames: bytes) -> Steps:
+    """Answer a bundle with these frames."""
+    return [send(EVIDENCE, *frames), hold()]
+
+
+def begins(path: object = "a.log", source: object = "x", size: object = 1, modified: object = None) -> bytes:
+    return told(b"f", {"path": path, "source": source, "size": size, "modified": modified})
+
+
+BUNDLES = {
+    "a long path": tells(begins("x" * 5000)),
+    "a path that is a number": tells(begins(7)),
+    "a long source": tells(begins(source="x" * 5000)),
+    "a negative size": tells(begins(size=-1)),
+    "a size of 10**400": tells(begins(size=10**400)),
+    "true for a size": tells(begins(size=True)),
+    "a time that is a list": tells(begins(modified=[])),
+    "an infinite time": tells(told(b"f", b'{"path": "a", "source": "x", "size": 1, "modified": 1e999}')),
+    "no path": tells(told(b"f", {})),
+    "a list for a file": tells(told(b"f", [])),
+    "deep JSON": tells(told(b"f", DEEP)),
+    "deep JSON of what is missing": tells(told(b"n", DEEP)),
+    "bytes of no file": tells(frame(b"d", STOLEN)),
+    "a gap of minus one": tells(begins(), frame(b"c", b"-1")),
+    "a gap of no number": tells(begins(), frame(b"c", b"x")),
+    "a length of 2**31": tells(frame(b"d", length=2**31)),
+}  # fmt: skip
+
+
+def test_bundle_notes_what_it_does_not_understand(pod: HostileSlice, sandbox: Sandbox) -> None:
+    put(sandbox, "large", acceleratorType="v4-128")
+    pod.play({WORKERS + worker: [steps] for worker, steps in enumerate(BUNDLES.values())})
+
+    out, err, code = pod.tpuctl("bundle", "large", "--file", "made.tar.gz")
+
+    manifest = json.loads(opened(pod.tpuctl.folder / "made.tar.gz")["manifest.json"])
+    missing = {one["path"]: one["why"] for one in manifest["missing"]}
+    said = dict(zip(BUNDLES, (missing.get(f"workers/{worker}", "") for worker in range(len(BUNDLES))), strict=True))
+    assert (code, "Traceback" in err) == (0, False), (out, err)
+    assert unexpected(said) == dict.fromkeys(BUNDLES, True), said
