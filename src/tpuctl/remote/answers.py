@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**63 - 1
 # A login may print a message of the day before the answer; no more of it is read.
 LONGEST_BANNER = 1 << 20
+_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 # Durations and points in time that workers measure: a thousand years, which every type of ours can hold.
 _LONGEST_TIME = 1000 * 365 * 86400
 _LONGEST_ANSWER = 4 << 20
 _DEEPEST = 32
 _LONGEST_SHOWN = 80
-_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
 _DECIMAL = re.compile(rb"[0-9]{1,19}")
 _LONGEST_NUMBER = 25
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -55,6 +55,16 @@ def parse_json(data: bytes | str, *, longest: int = _LONGEST_ANSWER, deepest: in
         text = data if isinstance(data, str) else data.decode()
     except UnicodeDecodeError as error:
         raise UnexpectedAnswerError(f"not UTF-8: {shown(data)}") from error
+    # Most answers are short: with so few brackets they cannot nest deeper.
+    if text.count("[") + text.count("{") > deepest:
+        _check_depth(text, deepest)
+    try:
+        return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_json_constant)
+    except ValueError as error:
+        raise UnexpectedAnswerError(f"not JSON: {shown(text)}") from error
+
+
+def _check_depth(text: str, deepest: int) -> None:
     depth = 0
     # Strings may hold brackets, too: only what stands outside of them nests.
     outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
@@ -62,10 +72,6 @@ def parse_json(data: bytes | str, *, longest: int = _LONGEST_ANSWER, deepest: in
         depth += 1 if bracket[0] in "[{" else -1
         if depth > deepest:
             raise UnexpectedAnswerError(f"JSON nested more than {deepest} deep")
-    try:
-        return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_json_constant)
-    except ValueError as error:
-        raise UnexpectedAnswerError(f"not JSON: {shown(text)}") from error
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
@@ -121,6 +127,18 @@ def seconds(value: Any, where: str, *, low: float = 0, high: float = _LONGEST_TI
     return timedelta(seconds=number(value, where, low=low, high=high))
 
 
+def file_name(value: Any, where: str) -> str:
+    """Return a path of JSON, in which surrogates stand for bytes that are no UTF-8; one that a system call takes."""
+    text = string(value, where, longest=_LONGEST_PATH)
+    try:
+        size = len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= _LONGEST_PATH or "\0" in text:
+        _reject(where, "a path", value)
+    return text
+
+
 def boolean(value: Any, where: str) -> bool:
     """Return a boolean of JSON."""
     if not isinstance(value, bool):
@@ -135,18 +153,6 @@ def string(value: Any, where: str, *, longest: int) -> str:
     if len(value) > longest:
         raise UnexpectedAnswerError(f"{where}: {len(value)} characters where at most {longest} are expected")
     return value
-
-
-def file_name(value: Any, where: str) -> str:
-    """Return a path of JSON, in which surrogates stand for bytes that are no UTF-8; one that a system call takes."""
-    text = string(value, where, longest=_LONGEST_PATH)
-    try:
-        size = len(text.encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        size = 0
-    if not 0 < size <= _LONGEST_PATH or "\0" in text:
-        _reject(where, "a path", value)
-    return text
 
 
 def choice(value: Any, where: str, allowed: Collection[str]) -> str:
