@@ -104,6 +104,10 @@ def test_the_line_on_the_terminal() -> None:
     assert describe([half, done], timedelta(seconds=7)) == (
         " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers ended"
     )
+    vast = Tally(size=2**63 - 1)
+    vast.add(0, 1)
+
+    assert describe([vast], timedelta(seconds=9)).endswith("TB  0 B/s  11574d left")
     assert describe([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 
 
@@ -111,3 +115,7 @@ def test_links_that_bring_nothing_are_tried_a_few_times() -> None:
     waits = [pause_after(failures, 5) for failures in range(1, 6)]
 
     assert waits == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4), timedelta(seconds=8), None]
+
+
+def test_links_that_bring_a_little_each_have_an_end() -> None:
+    assert [pause_after(1, links) for links in (999, 1000)] == [timedelta(seconds=1), None]

@@ -14,6 +14,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.copying.values import Tally
 from tpuctl.remote.copying.values import Wish as Copy
 
@@ -88,7 +89,8 @@ def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: P
             continue
         if any(one.files for one in copied):
             app.terminal.note(f"collected `{path}` into `{folder}`")
-        if path in paths and (why := _why_not(copied)):
+        is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
+        if (path in paths or is_unexpected) and (why := _why_not(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
     for member in members:
         # Made for what there might have been.
