@@ -261,7 +261,7 @@ def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuct
         (workers.home() / name).write_text(name)
     (tpuctl.folder / "mine").touch()
 
-    home = tpuctl("scp", "-r", "ada@pod:~", ".", "--worker", "0")
+    home = tpuctl("scp", "-r", "pod:~", "home", "--worker", "0")
     into = tpuctl("scp", "-r", "pod:.", ".", "--worker", "0")
     new = tpuctl("scp", "-r", "pod:.", "new", "--worker", "0")
 
@@ -271,7 +271,7 @@ def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuct
     everything = {".envrc": ".envrc", "a": "a", "sub/.keep": "sub/.keep"}
     assert contents(tpuctl.folder) == {
         "mine": "", "a": "a", "sub/.keep": "sub/.keep",
-        **{f"{folder}/{name}": text for folder in ("ada", "new") for name, text in everything.items()},
+        **{f"{folder}/{name}": text for folder in ("home", "new") for name, text in everything.items()},
     }  # fmt: skip
 
 

@@ -156,9 +156,9 @@ class HostileSlice:
         self._program.write_text(_SSH.format(root=str(root)))
         self._fake_ssh = fake_ssh
 
-    def put(self, sandbox: Sandbox, accelerator_type: str = "v4-32") -> None:
+    def put(self, sandbox: Sandbox) -> None:
         """Make the node, which then knows our key."""
-        put(sandbox, "pod", acceleratorType=accelerator_type)
+        put(sandbox, "pod", acceleratorType="v4-32")
         self.tpuctl("ssh", "pod", "--worker", "0", "--", "true")
         self._fake_ssh(f"exec '{sys.executable}' -ISc 'exec(open(\"{self._program}\").read())' \"$@\"")
         self.play({})

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-from tests.hostile import Steps, frame, hold, repeat, send, until
+from tests.conftest import Sandbox
+from tests.hostile import HostileSlice, Steps, frame, hold, repeat, send, until
+from tests.lifecycle import put
 
 COPY = b"\0tpuctl copies\0\n"
 SYNC = b"\n\0tpuctl-tree\n"
@@ -15,6 +20,37 @@ KEY = "0123456789ab"
 STOLEN = b"planted"  # 7 bytes
 # Python builds nested lists by recursion.
 DEEP = b"[" * 100_000
+
+
+# A worker that only sends something and stays needs no Python, which takes ten times as long to start.
+_SSH = """
+for word do case $word in *@198.18.0.* | 198.18.0.*) [ "${{host-}}" ] || host=${{word##*.}} ;; esac; done
+plain='{root}'/plain-$((host - 1))
+[ -e "$plain" ] || exec '{python}' -ISc 'exec(open("{root}/ssh.py").read())' "$@"
+echo '[]' >>'{root}'/connections-$((host - 1))
+cat "$plain" || exit 255
+exec cat >>'{root}'/received-$((host - 1))
+"""
+
+
+class Crowd(HostileSlice):
+    """A slice with 64 workers: one for each attack of a table."""
+
+    def put(self, sandbox: Sandbox) -> None:
+        """Make the node, which then knows our key."""
+        put(sandbox, "pod", acceleratorType="v4-512")
+        self.tpuctl("ssh", "pod", "--worker", "0", "--", "true")
+        self._fake_ssh(_SSH.format(root=self.root, python=sys.executable))
+        self.play({})
+
+    def play(self, plan: dict[int, Sequence[Steps]]) -> None:
+        """Let workers do this, as `HostileSlice.play` has it."""
+        super().play(plan)
+        for path in self.root.glob("plain-*"):
+            path.unlink()
+        for worker, connections in plan.items():
+            if len(connections) == 1 and [step[0] for step in connections[0]] == ["send", "hold"]:
+                (self.root / f"plain-{worker}").write_bytes(base64.b64decode(str(connections[0][0][1])))
 
 
 def told(kind: bytes, value: Any) -> bytes:

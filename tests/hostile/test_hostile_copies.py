@@ -13,7 +13,7 @@ import pytest
 
 from tests.bundle.conftest import opened
 from tests.conftest import Console, Sandbox
-from tests.hostile import WORKERS, HostileSlice, Steps, frame, hold, leave, send, until
+from tests.hostile import HostileSlice, Steps, frame, hold, leave, send, until
 from tests.hostile.copies import (
     COPY,
     DEEP,
@@ -21,6 +21,7 @@ from tests.hostile.copies import (
     EVIDENCE,
     KEY,
     STOLEN,
+    Crowd,
     content,
     copying,
     entries,
@@ -41,10 +42,10 @@ assert len(SECRET) == len(STOLEN)
 
 
 @pytest.fixture
-def crowd(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
-    """A node `pod` with 64 workers: one for each attack."""
-    made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")
-    made.put(sandbox, "v4-512")
+def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
+    """A node `pod` with 64 workers that know our key."""
+    made = Crowd(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox)
     return made
 
 
@@ -145,20 +146,20 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
-def test_scp_of_a_file_takes_only_what_was_asked_for(crowd: HostileSlice, attacks: dict[str, Steps]) -> None:
-    (crowd.tpuctl.folder / "results.txt").write_text(SECRET)
-    before = files(Path(crowd.tpuctl.environ["HOME"])), files(crowd.tpuctl.folder)
+def test_scp_of_a_file_takes_only_what_was_asked_for(pod: HostileSlice, attacks: dict[str, Steps]) -> None:
+    (pod.tpuctl.folder / "results.txt").write_text(SECRET)
+    before = files(Path(pod.tpuctl.environ["HOME"])), files(pod.tpuctl.folder)
 
-    said, err, code = attack(crowd, attacks, "scp", "pod:results.txt", "got")
+    said, err, code = attack(pod, attacks, "scp", "pod:results.txt", "got")
 
     assert unexpected(said) == dict.fromkeys(attacks, True), said
     assert (code, "Traceback" in err) == (11, False)
     # What came before the attack, and was asked for, stays.
-    got = {path: data for path, data in files(crowd.tpuctl.folder).items() if ".tpuctl-" not in path}
+    got = {path: data for path, data in files(pod.tpuctl.folder).items() if ".tpuctl-" not in path}
     kept = {f"got/{worker}/results.txt": STOLEN for worker, name in enumerate(attacks) if name == "a file twice"}
-    assert (files(Path(crowd.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **kept})
+    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **kept})
     # Each was asked once: a worker that breaks the protocol is not tried again.
-    assert {name: len(crowd.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
+    assert {name: len(pod.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
 
 
 TREES = {
@@ -265,8 +266,8 @@ UPLOADS = {
     "a place that is no place": takes(first=("/x", 1, None)),
     "two places": takes(told(b"P", ["/home/ada", True, None])),
     "no place": [send(COPY, told(b"H", [])), *takes()[2:]],
-    **{f"a part of a file: {name}": takes(told(b"H", [[number, 7]])) for name, number in NUMBERS.items()},
-    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in {**NUMBERS, "0": 0, "8": 8}.items()},
+    **{f"a part of a file: {name}": takes(told(b"H", [[number, 7]])) for name, number in list(NUMBERS.items())[:4]},
+    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in {"negative": -1, "none": 0, "too much": 8, "text": "7"}.items()},
     "a part twice": takes(told(b"H", [[0, 7], [0, 7]])),
     "a part with an offset": takes(told(b"H", [[0, 7, 0]])),
     "a part that was not asked for is kept": takes(told(b"H", [[0, 7]]), told(b"A", [1])),
@@ -286,17 +287,17 @@ UPLOADS = {
 }  # fmt: skip
 
 
-def test_scp_to_workers_sends_only_what_was_listed(crowd: HostileSlice) -> None:
-    here = crowd.tpuctl.folder
+def test_scp_to_workers_sends_only_what_was_listed(pod: HostileSlice) -> None:
+    here = pod.tpuctl.folder
     for name in ("one", "two"):
         (here / name).write_text(f"of {name}!"[:7])
     (here / "key").write_text(SECRET)
 
-    said, err, code = attack(crowd, UPLOADS, "scp", "one", "two", "pod:")
+    said, err, code = attack(pod, UPLOADS, "scp", "one", "two", "pod:")
 
     assert unexpected(said) == dict.fromkeys(UPLOADS, True), said
     assert (code, "Traceback" in err) == (11, False)
-    assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in crowd.received(worker)] == []
+    assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in pod.received(worker)] == []
 
 
 def planned(*frames: bytes, **fields: object) -> Steps:
@@ -340,20 +341,20 @@ SYNCS = {
 }  # fmt: skip
 
 
-def test_sync_sends_only_what_is_in_the_tree(crowd: HostileSlice) -> None:
-    tree = crowd.tpuctl.folder / "code"
+def test_sync_sends_only_what_is_in_the_tree(pod: HostileSlice) -> None:
+    tree = pod.tpuctl.folder / "code"
     tree.mkdir()
     (tree / "a.py").write_text("print(1)")
     (tree / "b.py").write_text("print(2)")
     (tree / "link").symlink_to("../key")
-    (crowd.tpuctl.folder / "key").write_text(SECRET)
+    (pod.tpuctl.folder / "key").write_text(SECRET)
 
-    said, err, code = attack(crowd, SYNCS, "sync", "pod", "code", "--via", "ssh")
+    said, err, code = attack(pod, SYNCS, "sync", "pod", "code", "--via", "ssh")
 
     assert unexpected(said) == dict.fromkeys(SYNCS, True), said
     assert (code, "Traceback" in err) == (11, False)
-    assert [name for worker, name in enumerate(SYNCS) if SECRET.encode() in crowd.received(worker)] == []
-    assert {name: len(crowd.connections(worker)) for worker, name in enumerate(SYNCS)} == dict.fromkeys(SYNCS, 1)
+    assert [name for worker, name in enumerate(SYNCS) if SECRET.encode() in pod.received(worker)] == []
+    assert {name: len(pod.connections(worker)) for worker, name in enumerate(SYNCS)} == dict.fromkeys(SYNCS, 1)
 
 
 def tells(*frames: bytes) -> Steps:
@@ -387,7 +388,7 @@ BUNDLES = {
 
 def test_bundle_notes_what_it_does_not_understand(pod: HostileSlice, sandbox: Sandbox) -> None:
     put(sandbox, "large", acceleratorType="v4-128")
-    pod.play({WORKERS + worker: [steps] for worker, steps in enumerate(BUNDLES.values())})
+    pod.play({64 + worker: [steps] for worker, steps in enumerate(BUNDLES.values())})
 
     out, err, code = pod.tpuctl("bundle", "large", "--file", "made.tar.gz")
 
