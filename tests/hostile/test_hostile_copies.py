@@ -142,6 +142,7 @@ FRAMES = {
     "a negative number": copying(listing(), entries(entry("results.txt", -1))),
     "true for a number": copying(listing(), entries(entry("results.txt", True))),
     "a number for a folder": good(folder=1),
+    "a sample of a small file": good(sample="0" * 40),
 }  # fmt: skip
 
 
@@ -261,13 +262,14 @@ def test_scp_tells_a_worker_nothing_of_the_files_that_are_here(pod: HostileSlice
 
 
 NUMBERS = {"negative": -1, "unknown": 2, "huge": 10**400, "true": True, "a fraction": 0.0, "text": "0", "none": None}
+LENGTHS = {"negative": -1, "none": 0, "too much": 8, "text": "7"}
 UPLOADS = {
     "a place that is a number": takes(first=(7, True, None)),
     "a place that is no place": takes(first=("/x", 1, None)),
     "two places": takes(told(b"P", ["/home/ada", True, None])),
     "no place": [send(COPY, told(b"H", [])), *takes()[2:]],
     **{f"a part of a file: {name}": takes(told(b"H", [[number, 7]])) for name, number in list(NUMBERS.items())[:4]},
-    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in {"negative": -1, "none": 0, "too much": 8, "text": "7"}.items()},
+    **{f"a part of a length: {name}": takes(told(b"H", [[0, length]])) for name, length in LENGTHS.items()},
     "a part twice": takes(told(b"H", [[0, 7], [0, 7]])),
     "a part with an offset": takes(told(b"H", [[0, 7, 0]])),
     "a part that was not asked for is kept": takes(told(b"H", [[0, 7]]), told(b"A", [1])),

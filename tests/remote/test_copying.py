@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tpuctl.remote.copying.values import Tally, pause_after
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import STEP, Entry, RefusedError, digest
 from tpuctl.remote.onboard.copy_keeping import Keeper
+from tpuctl.remote.stderr import Stderr
 
 
 @pytest.mark.parametrize(
@@ -119,3 +121,12 @@ def test_links_that_bring_nothing_are_tried_a_few_times() -> None:
 
 def test_links_that_bring_a_little_each_have_an_end() -> None:
     assert [pause_after(1, links) for links in (999, 1000)] == [timedelta(seconds=1), None]
+
+
+def test_of_what_a_worker_prints_without_end_little_is_kept() -> None:
+    with Stderr() as errors:
+        line = "exec >&2; echo first; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last"
+        subprocess.run(["sh", "-c", line], stderr=errors.writer, check=True)
+        said = errors.text()
+
+    assert (said.splitlines()[0], said.splitlines()[-1], len(said)) == ("first", "last", 128 * 1024)

@@ -30,6 +30,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.evidence_frames import EVIDENCE_MARK
 from tpuctl.remote.ssh import FRESH, SSH_FAILED, argv
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,13 +100,13 @@ class Visits:
         self._lock = Lock()
         self._is_over = False
 
-    def start(self, words: list[str], *, stdin: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes] | None:
+    def start(self, words: list[str], *, stdin: IO[bytes], stderr: Stderr) -> subprocess.Popen[bytes] | None:
         """Start ssh; nothing after the end. Raises `SshProgramMissingError`."""
         with self._lock:
             if self._is_over:
                 return None
             try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError("ssh") from error
             self._running = {one for one in self._running if one.poll() is None} | {process}
@@ -131,7 +132,7 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
     words = argv(
         member.way, (line,), options=(*FRESH, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
     )
-    with TemporaryFile() as stdin, TemporaryFile() as errors:
+    with TemporaryFile() as stdin, Stderr() as errors:
         stdin.write(program)
         stdin.seek(0)
         process = visits.start(words, stdin=stdin, stderr=errors)
@@ -146,7 +147,7 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
         return (
             None
             if hearing.is_whole
-            else _silence(hearing, code, _words(errors), order, label=member.label, is_late=is_late)
+            else _silence(hearing, code, errors.text()[:_ERRORS_KEPT], order, label=member.label, is_late=is_late)
         )
 
 
@@ -273,11 +274,6 @@ def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
         return process.wait(_FAREWELL)
     process.kill()
     return process.wait()
-
-
-def _words(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    return errors.read(_ERRORS_KEPT).decode(errors="replace")
 
 
 def _silence(hearing: _Hearing, code: int, words: str, order: Order, *, label: str, is_late: bool) -> Silence:

@@ -26,7 +26,7 @@ _LONGEST_TEXT = 16 << 10
 _MOST_FILES = 10**9
 # Folders of one source are remembered, for what is in them comes later.
 _FOLDER_ROOM = 64 << 20
-_KEY, _DIGEST = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{40}")
+_KEY, _DIGEST, _EMPTY = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{40}"), re.compile("")
 _MAGIC = re.compile(r"[*?[]")
 _MODES = 0o177777
 _TIMES = 2**63 - 1
@@ -164,8 +164,7 @@ class FromSender(Frames):
         integer(mode, "entry.mode", high=_MODES)
         integer(mtime, "entry.mtime", low=-_TIMES, high=_TIMES)
         _matching(key, "entry.key", _KEY)
-        if sample != "" or size > STEP:
-            _matching(sample, "entry.sample", _DIGEST)
+        _matching(sample, "entry.sample", _DIGEST if size > STEP else _EMPTY)
         entry = Entry(is_folder, path, size, mode, mtime, key, sample)
         self._check_path(entry)
         return entry

@@ -6,7 +6,6 @@ import fcntl
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
-from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
 from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
@@ -14,6 +13,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
 from tpuctl.remote.ssh import ProbeOutcome, argv, classify
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Links:
 
         Raises `DroppedError` where there is none, or where it breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
         """
-        with TemporaryFile() as errors:
+        with Stderr() as errors:
             with self._handshakes:
                 process, channel = self._begin(way, call, errors)
             try:
@@ -90,14 +90,14 @@ class Links:
             finally:
                 self._end(process)
 
-    def _begin(self, way: Connection, call: str, errors: IO[bytes]) -> tuple[subprocess.Popen[bytes], WorkerChannel]:
+    def _begin(self, way: Connection, call: str, errors: Stderr) -> tuple[subprocess.Popen[bytes], WorkerChannel]:
         line, source = bootstrap("files", call)
         words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", CIPHERS))
         with self._lock:
             if self._is_cut_off:
                 raise DroppedError("the run was cut off", is_final=True)
             try:
-                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError("ssh") from error
             self._open.add(process)
@@ -119,16 +119,16 @@ class Links:
             dropped = self._ended(process, errors)
             self._end(process)
             if process.returncode == _SSH_FAILED:
-                dropped.ssh_said = _tail(errors)
+                dropped.ssh_said = errors.text().strip()
             raise dropped
         return process, WorkerChannel(process)
 
-    def _ended(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> DroppedError:
+    def _ended(self, process: subprocess.Popen[bytes], errors: Stderr) -> DroppedError:
         """Return what the end of a link means, in ssh's words."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(_FAREWELL_SECONDS)
         code = process.poll()
-        said = _tail(errors)
+        said = errors.text().strip()
         if code == _SSH_FAILED:
             result = classify(code, said)
             final = result.outcome in {ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED}
@@ -153,11 +153,6 @@ class Links:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _tail(stream: IO[bytes]) -> str:
-    stream.seek(max(0, stream.seek(0, 2) - _KEPT))
-    return stream.read().decode(errors="replace").strip()
 
 
 def _skip_noise(stream: IO[bytes]) -> bool:

@@ -221,7 +221,10 @@ class Download:
             is_confined=True,
             tell=self.tally.add,
         )
-        keep(channel, self._keeper, hear=self._hear)
+        try:
+            keep(channel, self._keeper, hear=self._hear)
+        finally:
+            self._keeper.close()
 
     def _hear(self, beginning: list[Any]) -> None:
         _, _, _, size, notes, failed = beginning

@@ -241,7 +241,7 @@ class Keeper:
             self._arrived += len(block)
             self._tell(0, len(block))
         except OSError as error:
-            self._close()
+            self.close()
             self._fail(self._number, self._coming[self._number][1], error)
 
     def end(self, number: int, problem: str | None) -> None:
@@ -264,7 +264,7 @@ class Keeper:
         except OSError as error:
             self._fail(number, path, error)
         finally:
-            self._close()
+            self.close()
 
     def _name(self, entry: Entry, path: bytes, unfinished: bytes, found: os.stat_result | None) -> None:
         os.ftruncate(self._file, entry.size)
@@ -320,7 +320,8 @@ class Keeper:
             raise RefusedError(_HOPELESS[error.errno], problem) from error
         self._report(number, problem)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Leave the file that has begun as it is."""
         if self._file >= 0:
             file, self._file = self._file, -1
             os.close(file)

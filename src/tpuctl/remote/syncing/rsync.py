@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from tpuctl.remote.ssh import argv
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def carry(
 
     `tell` gets the number of bytes that are there, as it grows.
     """
-    with TemporaryFile() as names, TemporaryFile() as errors:
+    with TemporaryFile() as names, Stderr() as errors:
         for number in numbers:
             names.write(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0")
         names.seek(0)
@@ -56,8 +57,7 @@ def carry(
                     tell(int(digits))
         if process.returncode in {0, _VANISHED}:
             return None
-        errors.seek(0)
-        lines = errors.read(64 * 1024).decode(errors="replace").strip().splitlines()
+        lines = errors.text().strip().splitlines()
         return f"rsync ended with {process.returncode}" + (f": {lines[0]}" if lines else "")
 
 

@@ -7,7 +7,6 @@ import struct
 import subprocess
 import zlib
 from contextlib import suppress
-from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
 from tpuctl.remote.session import SSH_FAILED
 from tpuctl.remote.ssh import argv
+from tpuctl.remote.stderr import Stderr
 from tpuctl.remote.syncing.values import NotSyncedError
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ _NO_PYTHON = 127
 _LONGEST_ERROR = 16 * 1024
 # What is heard of a worker that hangs up: its error, or an answer to which nobody listens any more.
 _LONGEST_LAST = 4 << 20
-_STDERR_KEPT = 1 << 20
 
 
 def frame(value: dict[str, Any]) -> bytes:
@@ -50,14 +49,14 @@ class Sessions:
         self._is_over = False
 
     def start(
-        self, words: Sequence[str], *, stderr: IO[bytes], stdin: int | IO[bytes] = subprocess.PIPE
+        self, words: Sequence[str], *, stderr: Stderr, stdin: int | IO[bytes] = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         """Start a program that writes to a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
         with self._lock:
             if self._is_over:
                 raise NotSyncedError("interrupted")
             try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError(words[0]) from error
             self._running = {one for one in self._running if one.poll() is None} | {process}
@@ -77,7 +76,7 @@ class Session:
 
     def __init__(self, sessions: Sessions, way: Connection, line: str, *, options: tuple[str, ...] = ()) -> None:
         words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
-        self._errors = TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._errors = Stderr()
         try:
             self._process = sessions.start(words, stderr=self._errors)
         except BaseException:
@@ -94,7 +93,8 @@ class Session:
         if error is not None:
             self._process.terminate()
         self._end()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        self._errors.close()
+        for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
@@ -162,8 +162,7 @@ class Session:
         """Return why the program fell silent."""
         self._end()
         code = self._process.returncode
-        self._errors.seek(0)
-        lines = self._errors.read(_STDERR_KEPT).decode(errors="replace").splitlines(keepends=True)
+        lines = self._errors.text().splitlines(keepends=True)
         said = "".join(line for line in lines if not is_about_keeping(line.strip()))
         if code == SSH_FAILED and not self._begun:
             return NotSyncedError(telling_line(said), may_pass=is_retriable(said) or not said.strip(), ssh_said=said)
