@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
     from tpuctl.remote.onboard.copy_sending import Listing
 
+_FAREWELL_SECONDS = 5
 _HINTS = {
     "folder": "add `-r` to copy folders",
     "target": "name a folder that is there, or one new name in such a folder",
@@ -143,7 +144,10 @@ class Upload:
             sender.send(lambda kind: self._answer(answers, kind), done, self._refused)
             self._answer(answers, b"Z")
         except LostError:
-            # The worker may have said why before it hung up.
+            # The worker may have said why before it hung up. One that takes no more, and stays, is not waited for.
+            listener.join(_FAREWELL_SECONDS)
+            if listener.is_alive():
+                channel.cut()
             self._answer(answers, b"")
         except BaseException:
             channel.cut()
