@@ -254,6 +254,28 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
 
 
 @one_face
+def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuctl: Console, workers: Workers) -> None:
+    """`.git` or `.envrc` among the files that are here would be obeyed; in a new folder, and below one, they harm nobody."""
+    for name in (".envrc", "a", "sub/.keep"):
+        (workers.home() / name).parent.mkdir(parents=True, exist_ok=True)
+        (workers.home() / name).write_text(name)
+    (tpuctl.folder / "mine").touch()
+
+    home = tpuctl("scp", "-r", "pod:~", "home", "--worker", "0")
+    into = tpuctl("scp", "-r", "pod:.", ".", "--worker", "0")
+    new = tpuctl("scp", "-r", "pod:.", "new", "--worker", "0")
+
+    note = "`./.envrc` is left out: it is hidden, and the target is not empty: name it to copy it\n"
+    assert home == new == ("", "copied 3 files, 16 B in 0s\n", 0)
+    assert into == ("", f"{note}copied 2 files, 10 B in 0s\n", 0)
+    everything = {".envrc": ".envrc", "a": "a", "sub/.keep": "sub/.keep"}
+    assert contents(tpuctl.folder) == {
+        "mine": "", "a": "a", "sub/.keep": "sub/.keep",
+        **{f"{folder}/{name}": text for folder in ("home", "new") for name, text in everything.items()},
+    }  # fmt: skip
+
+
+@one_face
 def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Workers) -> None:
     (workers.home() / "big").write_text("b")
     (tpuctl.folder / "there" / "big").mkdir(parents=True)
@@ -322,6 +344,14 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
                 "  hint: paths on a worker begin in the login's home; `~` and wildcards are the worker's"
             ),
             3,
+        ),
+        (
+            ("-r", "pod:data/..", "."),
+            (
+                "`data/..` does not say what it is called here\n"
+                "  hint: name the folder; `data/../.` stands for what is in it"
+            ),
+            2,
         ),
         (
             ("file", "pod:no/such", "--worker", "0"),

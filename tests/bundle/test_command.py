@@ -17,7 +17,7 @@ from tests.bundle.secrets_planted import NAMED, PASSWORD, PEM, TOKENS
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, put
 
-_GARBLED = "its answer is not understood: something there prints into the session"
+_GARBLED = "unexpected answer from worker 0: "
 IN_USE = "RuntimeError: The TPU is already in use by process with pid 1234. Not attempting to load libtpu.so in this process.\n"
 ALL = "\n".join([*(text for text, _ in TOKENS.values()), *(one.text.decode() for one in NAMED.values())]) + "\n"
 # Parts of the secrets above, each long enough not to stand anywhere by chance.

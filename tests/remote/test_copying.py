@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import subprocess
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tpuctl.remote.copying.values import Tally, pause_after
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import STEP, Entry, RefusedError, digest
 from tpuctl.remote.onboard.copy_keeping import Keeper
+from tpuctl.remote.stderr import Stderr
 
 
 @pytest.mark.parametrize(
@@ -62,11 +64,11 @@ def test_what_is_unfinished_is_for_its_owner_only_and_behind_no_link(tmp_path: P
         keeper.expect(number, Entry(is_folder=False, path=name, size=2, mode=0o666, mtime=0, key="0" * 12, sample=""))
     (tmp_path / ".trap.tpuctl-000000000000").symlink_to("elsewhere")
 
-    keeper.begin(0, 0)
+    keeper.begin(0)
     keeper.write(memoryview(b"x"))
     mode = (tmp_path / ".open.tpuctl-000000000000").stat().st_mode
     keeper.end(0, None)
-    keeper.begin(1, 0)
+    keeper.begin(1)
 
     assert mode & 0o777 == 0o600
     assert [(number, bool(problem)) for number, problem in keeper.reports] == [(0, True), (1, True)]
@@ -104,10 +106,27 @@ def test_the_line_on_the_terminal() -> None:
     assert describe([half, done], timedelta(seconds=7)) == (
         " 75%  15 MB of 20 MB  2.0 MB/s  2s left  1 of 2 workers ended"
     )
+    vast = Tally(size=2**63 - 1)
+    vast.add(0, 1)
+
+    assert describe([vast], timedelta(seconds=9)).endswith("TB  0 B/s  11574d left")
     assert describe([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 
 
 def test_links_that_bring_nothing_are_tried_a_few_times() -> None:
-    waits = [pause_after(failures) for failures in range(1, 6)]
+    waits = [pause_after(failures, 5) for failures in range(1, 6)]
 
     assert waits == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4), timedelta(seconds=8), None]
+
+
+def test_links_that_bring_a_little_each_have_an_end() -> None:
+    assert [pause_after(1, links) for links in (999, 1000)] == [timedelta(seconds=1), None]
+
+
+def test_of_what_a_worker_prints_without_end_little_is_kept() -> None:
+    with Stderr() as errors:
+        line = "exec >&2; echo first; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last"
+        subprocess.run(["sh", "-c", line], stderr=errors.writer, check=True)
+        said = errors.text()
+
+    assert (said.splitlines()[0], said.splitlines()[-1], len(said)) == ("first", "last", 128 * 1024)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.copying.answers import Asked
 from tpuctl.remote.copying.everywhere import copy_everywhere
 from tpuctl.remote.copying.prefixes import Prefixes
 from tpuctl.remote.copying.values import Tally
@@ -71,8 +72,12 @@ def download(
 ) -> list[Copied]:
     """Copy from every member to `target`, from several into a folder for each, named after its label.
 
-    Raises `InvalidInputError` where these folders cannot be made.
+    Raises `InvalidInputError` where these folders cannot be made, or where only a worker could say what something is called.
     """
+    for pattern in patterns:
+        if pattern.rstrip("/").rpartition("/")[2] == "..":
+            hint = f"name the folder; `{pattern.rstrip('/')}/.` stands for what is in it"
+            raise InvalidInputError(f"`{pattern}` does not say what it is called here", hint=hint)
     umask = os.umask(0o077)
     os.umask(umask)
     texts = tuple(os.fsencode(pattern).decode("utf-8", "surrogateescape") or "." for pattern in patterns)
@@ -81,8 +86,26 @@ def download(
     targets = [os.path.join(folder, target, one) if one else os.path.join(folder, target) for one in below]  # noqa: PTH118  # as above
     if len(members) > 1:
         _make_folders(targets)
-    transfers = [partial(Download, texts, os.fsencode(one), wish, umask) for one in targets]
+    transfers = [
+        partial(
+            Download,
+            Asked(texts, member.way.login, recurse=wish.recurse, hidden=_is_empty(one)),
+            os.fsencode(one),
+            wish,
+            umask,
+        )
+        for member, one in zip(members, targets, strict=True)
+    ]
     return copy_everywhere(members, transfers, tallies, fanout=wish.fanout, clock=clock)
+
+
+def _is_empty(target: str) -> bool:
+    """Tell whether nothing is there yet that hidden files (`.git`, `.envrc`) could have power over."""
+    try:
+        with os.scandir(target) as found:
+            return next(found, None) is None
+    except OSError:
+        return True
 
 
 def _make_folders(paths: Sequence[str]) -> None:

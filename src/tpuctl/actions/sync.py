@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.ssh import FRESH
 from tpuctl.remote.syncing import rsync
 from tpuctl.remote.syncing.contents import Contents
@@ -61,7 +62,10 @@ def sync(
 
     def serve(member: Member) -> Ending:
         attempt = partial(visit, member.way, cargo, sessions, tell=partial(tell, member.label))
-        return Ending(member, _bring(attempt, ssh_options(member.way), clock=clock, pauses=pauses))
+        try:
+            return Ending(member, _bring(attempt, ssh_options(member.way), clock=clock, pauses=pauses))
+        except UnexpectedAnswerError as error:
+            return Ending(member, NotSyncedError(error.of(member.label).message))
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(members)) or 1) as pool:
         try:

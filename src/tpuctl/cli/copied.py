@@ -8,6 +8,7 @@ from tpuctl.clock import format_duration
 from tpuctl.errors import ExitCode, NotFoundError, RemoteCommandError
 from tpuctl.output.sizes import format_size
 from tpuctl.output.terminal import Format
+from tpuctl.remote.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,8 @@ def _summary(copied: Sequence[Copied], duration: timedelta) -> str:
 
 
 def _explain(app: App, one: Copied, *, is_single: bool) -> None:
-    label = "" if is_single else f"worker {one.member.label}: "
+    is_named = is_single or isinstance(one.error, UnexpectedAnswerError)
+    label = "" if is_named else f"worker {one.member.label}: "
     told = list(one.problems[:_NAMED])
     if len(one.problems) > _NAMED:
         told.append(f"and {len(one.problems) - _NAMED} more files")

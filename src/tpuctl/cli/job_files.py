@@ -15,6 +15,7 @@ from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, 
 from tpuctl.escaping import visible
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.copying.values import Tally
 from tpuctl.remote.copying.values import Wish as Copy
 
@@ -89,7 +90,8 @@ def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: P
             continue
         if any(one.files for one in copied):
             app.terminal.note(f"collected `{path}` into `{folder}`")
-        if path in paths and (why := _why_not(copied)):
+        is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
+        if (path in paths or is_unexpected) and (why := _why_not(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
     for member in members:
         # Made for what there might have been.

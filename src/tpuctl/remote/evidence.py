@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import subprocess
@@ -13,6 +12,17 @@ from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
+from tpuctl.remote.answers import (
+    UnexpectedAnswerError,
+    decimal,
+    integer,
+    member_of,
+    number,
+    parse_json,
+    record,
+    shown,
+    string,
+)
 from tpuctl.remote.devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.remote.failures import telling_line
 from tpuctl.remote.inspection import last_line
@@ -20,6 +30,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.evidence_frames import EVIDENCE_MARK
 from tpuctl.remote.ssh import FRESH, SSH_FAILED, argv
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +45,9 @@ _BLOCK = 256 * 1024
 _NOISE = 1024 * 1024
 _HEAD = 5
 _LONGEST_FRAME = 1024 * 1024
+_LONGEST_ABOUT, _LONGEST_PATH = 64 * 1024, 4096
+_LATEST = 1e15  # seconds
+_NAMES = ("path", "source")
 # The worker keeps its bounds itself; one that does not is not listened to for ever.
 _SLACK = 4 * 1024 * 1024
 _FAREWELL = 2.0
@@ -86,13 +100,13 @@ class Visits:
         self._lock = Lock()
         self._is_over = False
 
-    def start(self, words: list[str], *, stdin: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes] | None:
+    def start(self, words: list[str], *, stdin: IO[bytes], stderr: Stderr) -> subprocess.Popen[bytes] | None:
         """Start ssh; nothing after the end. Raises `SshProgramMissingError`."""
         with self._lock:
             if self._is_over:
                 return None
             try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError("ssh") from error
             self._running = {one for one in self._running if one.poll() is None} | {process}
@@ -118,7 +132,7 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
     words = argv(
         member.way, (line,), options=(*FRESH, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
     )
-    with TemporaryFile() as stdin, TemporaryFile() as errors:
+    with TemporaryFile() as stdin, Stderr() as errors:
         stdin.write(program)
         stdin.seek(0)
         process = visits.start(words, stdin=stdin, stderr=errors)
@@ -130,7 +144,11 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
         finally:
             code = _end(process, waits=not is_late)
             hearing.close()
-        return None if hearing.is_whole else _silence(hearing, code, _words(errors), order, is_late=is_late)
+        return (
+            None
+            if hearing.is_whole
+            else _silence(hearing, code, errors.text()[:_ERRORS_KEPT], order, label=member.label, is_late=is_late)
+        )
 
 
 def _wish(member: Member, order: Order) -> dict[str, Any]:
@@ -154,8 +172,8 @@ class _Hearing:
     def __init__(self, sink: Sink, order: Order) -> None:
         self._sink, self._left = sink, order.room + _SLACK
         self._data = b""
-        self.has_begun = self.is_whole = self.is_garbled = False
-        self._is_in_file = False
+        self.has_begun = self.is_whole = self._is_in_file = False
+        self.wrong: UnexpectedAnswerError | None = None
 
     def take(self, data: bytes) -> bool:
         """Take what came; false where no more is wanted."""
@@ -166,12 +184,12 @@ class _Hearing:
             if at < 0:
                 return len(self._data) <= _NOISE
             self.has_begun, self._data = True, self._data[at + len(EVIDENCE_MARK) :]
-        for kind, payload in self._frames():
-            try:
+        try:
+            for kind, payload in self._frames():
                 self._obey(kind, payload)
-            except (ValueError, KeyError, TypeError, OverflowError, AttributeError):
-                self.is_garbled = True
-        return not (self.is_whole or self.is_garbled) and self._left > 0
+        except UnexpectedAnswerError as error:
+            self.wrong = error
+        return not self.is_whole and self.wrong is None and self._left > 0
 
     def close(self) -> None:
         """End the file that was begun."""
@@ -184,8 +202,7 @@ class _Hearing:
         while len(self._data) - at >= _HEAD:
             size = int.from_bytes(self._data[at + 1 : at + _HEAD], "big")
             if size > _LONGEST_FRAME:
-                self.is_garbled = True
-                break
+                raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {_LONGEST_FRAME} are expected")
             if len(self._data) - at < _HEAD + size:
                 break
             yield self._data[at : at + 1], self._data[at + _HEAD : at + _HEAD + size]
@@ -195,25 +212,37 @@ class _Hearing:
     def _obey(self, kind: bytes, payload: bytes) -> None:
         match kind:
             case b"f":
-                told = json.loads(payload)
-                size, modified = told["size"], told["modified"]
-                when = datetime.fromtimestamp(float(modified), UTC) if modified is not None else None
+                about = record(parse_json(payload, longest=_LONGEST_ABOUT, deepest=1), "file")
+                path, source = (string(member_of(about, name, "file"), name, longest=_LONGEST_PATH) for name in _NAMES)
+                size, modified = member_of(about, "size", "file"), member_of(about, "modified", "file")
+                size = None if size is None else integer(size, "size")
+                when = None if modified is None else _time(number(modified, "modified", low=-_LATEST, high=_LATEST))
                 self.close()
-                self._sink.begin(str(told["path"]), str(told["source"]), None if size is None else int(size), when)
+                self._sink.begin(path, source, size, when)
                 self._is_in_file = True
             case b"d" if self._is_in_file:
                 self._sink.take(payload)
             case b"c" if self._is_in_file:
-                self._sink.skip(int(payload))
+                self._sink.skip(decimal(payload, "left out"))
             case b"e":
                 self.close()
             case b"n":
-                told = json.loads(payload)
-                self._sink.lacks(str(told["path"]), str(told["why"]))
+                lack = record(parse_json(payload, longest=_LONGEST_ABOUT, deepest=1), "lack")
+                self._sink.lacks(
+                    *(string(member_of(lack, name, "lack"), name, longest=_LONGEST_PATH) for name in ("path", "why"))
+                )
             case b"z":
                 self.is_whole = True
             case _:
-                self.is_garbled = True
+                raise UnexpectedAnswerError(f"a frame {shown(kind)} out of order")
+
+
+def _time(seconds: float) -> datetime | None:
+    """Return a point in time; nothing for one that no calendar has."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _hear(process: subprocess.Popen[bytes], hearing: _Hearing, clock: Clock, until: timedelta) -> bool:
@@ -247,18 +276,13 @@ def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
     return process.wait()
 
 
-def _words(errors: IO[bytes]) -> str:
-    errors.seek(0)
-    return errors.read(_ERRORS_KEPT).decode(errors="replace")
-
-
-def _silence(hearing: _Hearing, code: int, words: str, order: Order, *, is_late: bool) -> Silence:
+def _silence(hearing: _Hearing, code: int, words: str, order: Order, *, label: str, is_late: bool) -> Silence:
     """Return why a worker did not tell all."""
     if is_late:
         what = "it did not tell all" if hearing.has_begun else "no answer"
         return Silence(f"{what} within {order.patience.total_seconds():.0f} s")
-    if hearing.is_garbled:
-        return Silence("its answer is not understood: something there prints into the session")
+    if hearing.wrong:
+        return Silence(hearing.wrong.of(label).message)
     if hearing.has_begun:
         return Silence("the connection broke in the midst of it" if code else "it told more than it was asked for")
     if code == SSH_FAILED:

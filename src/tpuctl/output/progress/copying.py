@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tpuctl.clock import format_duration
@@ -10,13 +11,15 @@ from tpuctl.output.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from rich.text import Text
 
     from tpuctl.clock import Clock
     from tpuctl.output.progress.drawing import Drawing
     from tpuctl.output.terminal import Terminal
+
+
+_LONGEST = 10**9  # seconds
 
 
 class Share(Protocol):
@@ -94,6 +97,10 @@ def describe(shares: Sequence[Share], elapsed: timedelta) -> str:
     size = size * len(shares) // len(known)
     percent = f"{min(100, arrived * 100 // size) if size else 100:>3}%"
     rate = moved / max(elapsed.total_seconds(), 0.001)
-    left = format_duration(elapsed * ((size - arrived) / moved)) + " left" if moved and size > arrived else ""
+    left = ""
+    if moved and size > arrived:
+        # What a worker says that it will send may be more than a duration can hold.
+        seconds = min(elapsed.total_seconds() * (size - arrived) / moved, _LONGEST)
+        left = format_duration(timedelta(seconds=seconds)) + " left"
     parts = (percent, f"{format_size(arrived)} of {format_size(size)}", f"{format_size(rate)}/s", left, workers)
     return "  ".join(filter(None, parts))

@@ -6,13 +6,14 @@ import fcntl
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
-from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
+from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
 from tpuctl.remote.ssh import ProbeOutcome, argv, classify
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 # Processors have instructions for AES; OpenSSH's own first choice (chacha20) takes three times the time. The others stay.
 CIPHERS = "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _PIPE = 1 << 20
-_NOISE = 1 << 20  # of what a login shell prints before the program begins
 _KEPT = 64 * 1024
 _FAREWELL_SECONDS = 5
 _NO_PYTHON = 127
@@ -39,6 +39,20 @@ class DroppedError(Exception):
         super().__init__(detail)
         self.detail, self.is_final = detail, is_final
         self.ssh_said = ""
+
+
+class WorkerChannel(Channel):
+    """The frames to and from the program at the other end of an ssh."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both are pipes")
+        super().__init__(process.stdout, process.stdin.fileno())
+        self._process = process
+
+    def cut(self) -> None:
+        """End the ssh: whoever waits for the other end, reading or writing, waits no longer."""
+        self._process.terminate()
 
 
 class Links:
@@ -58,29 +72,32 @@ class Links:
                 process.terminate()
 
     @contextmanager
-    def open(self, way: Connection, call: str) -> Iterator[Channel]:
+    def open(self, way: Connection, call: str) -> Iterator[WorkerChannel]:
         """Give the channel to the program on a worker, which begins with this Python line.
 
-        Raises `DroppedError` where there is none, or where it breaks, and `SshProgramMissingError`.
+        Raises `DroppedError` where there is none, or where it breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
         """
-        with TemporaryFile() as errors:
+        with Stderr() as errors:
             with self._handshakes:
                 process, channel = self._begin(way, call, errors)
             try:
                 yield channel
             except LostError as error:
                 raise self._ended(process, errors) from error
+            except BaseException:
+                channel.cut()
+                raise
             finally:
                 self._end(process)
 
-    def _begin(self, way: Connection, call: str, errors: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
+    def _begin(self, way: Connection, call: str, errors: Stderr) -> tuple[subprocess.Popen[bytes], WorkerChannel]:
         line, source = bootstrap("files", call)
         words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", CIPHERS))
         with self._lock:
             if self._is_cut_off:
                 raise DroppedError("the run was cut off", is_final=True)
             try:
-                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+                process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError("ssh") from error
             self._open.add(process)
@@ -95,22 +112,23 @@ class Links:
                 process.stdin.flush()
             has_begun = _skip_noise(process.stdout)
         except BaseException:
+            process.terminate()
             self._end(process)
             raise
         if not has_begun:
             dropped = self._ended(process, errors)
             self._end(process)
             if process.returncode == _SSH_FAILED:
-                dropped.ssh_said = _tail(errors)
+                dropped.ssh_said = errors.text().strip()
             raise dropped
-        return process, Channel(process.stdout, process.stdin.fileno())
+        return process, WorkerChannel(process)
 
-    def _ended(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> DroppedError:
+    def _ended(self, process: subprocess.Popen[bytes], errors: Stderr) -> DroppedError:
         """Return what the end of a link means, in ssh's words."""
         with suppress(subprocess.TimeoutExpired):
             process.wait(_FAREWELL_SECONDS)
         code = process.poll()
-        said = _tail(errors)
+        said = errors.text().strip()
         if code == _SSH_FAILED:
             result = classify(code, said)
             final = result.outcome in {ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED}
@@ -137,16 +155,13 @@ class Links:
             process.wait()
 
 
-def _tail(stream: IO[bytes]) -> str:
-    stream.seek(max(0, stream.seek(0, 2) - _KEPT))
-    return stream.read().decode(errors="replace").strip()
-
-
 def _skip_noise(stream: IO[bytes]) -> bool:
     """Read to where the program begins, past what a login shell prints, and tell whether it does."""
     noise = 0
-    while (heard := stream.readline(_KEPT)) and noise < _NOISE:
+    while heard := stream.readline(_KEPT):
         if heard.endswith(MARK):
             return True
         noise += len(heard)
+        if noise > LONGEST_BANNER:
+            raise UnexpectedAnswerError(f"more than {LONGEST_BANNER} bytes before its answer")
     return False

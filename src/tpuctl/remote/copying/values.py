@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 _PAUSES = (1, 2, 4, 8)
+# A worker that keeps a little more each time and hangs up would never end.
+_MOST_LINKS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,6 @@ class Copied:
     ssh_said: str = ""
 
 
-def pause_after(failures: int) -> timedelta | None:
-    """Return how long to wait after so many links in a row that brought nothing; nothing when it is enough."""
-    return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) else None
+def pause_after(failures: int, links: int) -> timedelta | None:
+    """Return how long to wait after so many links in a row that brought nothing, of so many; nothing when it is enough."""
+    return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MOST_LINKS else None

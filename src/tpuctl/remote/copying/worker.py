@@ -8,6 +8,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
+from tpuctl.remote.answers import UnexpectedAnswerError
+from tpuctl.remote.copying.answers import FromReceiver, FromSender
 from tpuctl.remote.copying.link import DroppedError
 from tpuctl.remote.copying.values import Copied, Tally, pause_after
 from tpuctl.remote.keys import SshProgramMissingError
@@ -19,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tpuctl.clock import Clock
-    from tpuctl.remote.copying.link import Links
+    from tpuctl.remote.copying.answers import Asked
+    from tpuctl.remote.copying.link import Links, WorkerChannel
     from tpuctl.remote.copying.prefixes import Prefixes
     from tpuctl.remote.copying.values import Wish
     from tpuctl.remote.member import Member
-    from tpuctl.remote.onboard.copy_frames import Channel
     from tpuctl.remote.onboard.copy_sending import Listing
 
+_FAREWELL_SECONDS = 5
 _HINTS = {
     "folder": "add `-r` to copy folders",
     "target": "name a folder that is there, or one new name in such a folder",
@@ -43,8 +46,8 @@ class Transfer(Protocol):
     def call(self) -> str:
         """The line that starts the other end."""
 
-    def go_on(self, channel: Channel) -> None:
-        """Copy what is missing. Raises `LostError`, and `RefusedError` where it cannot be done."""
+    def go_on(self, channel: WorkerChannel) -> None:
+        """Copy what is missing. Raises `LostError`, `UnexpectedAnswerError`, and `RefusedError` where it cannot be done."""
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
         """Return how many files are whole, their bytes, what could not be copied, and what was left out."""
@@ -56,8 +59,9 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
     A link that found more there than the one before is worth another; while none does, four more are tried.
     """
     started, one, error = clock.monotonic(), transfer(tally), None
-    failures, kept, ssh_said = 0, 0, ""
+    links_made, failures, kept, ssh_said = 0, 0, 0, ""
     while True:
+        links_made += 1
         try:
             with links.open(member.way, one.call) as channel:
                 one.go_on(channel)
@@ -69,7 +73,7 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
             # What was only sent does not count: it may all have been lost on the way, again and again.
             failures = 1 if tally.kept > kept else failures + 1
             kept = max(kept, tally.kept)
-            pause = pause_after(failures)
+            pause = pause_after(failures, links_made)
             if dropped.is_final or pause is None:
                 ssh_said = dropped.ssh_said
                 error = RemoteCommandError(dropped.detail, hint="the same command goes on where this one ended")
@@ -77,6 +81,9 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
             clock.sleep(pause)
         except SshProgramMissingError:
             raise  # it is missing for all workers
+        except UnexpectedAnswerError as unexpected:
+            error = unexpected.of(member.label)
+            break
         except TpuctlError as unable:
             error = unable
             break
@@ -121,27 +128,34 @@ class Upload:
         place = tuple(self._place) if self._place else None
         return f"receive({self.target!a}, {place!a}, preserve={self.wish.preserve})"
 
-    def go_on(self, channel: Channel) -> None:
+    def go_on(self, channel: WorkerChannel) -> None:
         """Send what is not there. Raises `LostError`, and `RefusedError` where the worker cannot keep it."""
         entries = [entry for _, entry in self.listing.files]
         self.tally.size = sum(entry.size for entry in entries)
         self.tally.restart(sum(entries[number].size for number in self._done))
-        answers: SimpleQueue[tuple[bytes, Any]] = SimpleQueue()
-        listener = threading.Thread(target=self._listen, args=(channel, answers), name="copy", daemon=True)
-        listener.start()
         # Folders are sent again with each link: the worker gives them their modes at the end.
         done = {number for number in self._done if not entries[number].is_folder}
         sender = Sender(channel, self.listing, digest_of=self.prefixes.digest_of, tell=self.tally.add)
+        channel.frames = FromReceiver(self.listing, sender)
+        answers: SimpleQueue[tuple[bytes, Any]] = SimpleQueue()
+        listener = threading.Thread(target=self._listen, args=(channel, answers), name="copy", daemon=True)
+        listener.start()
         try:
             sender.send(lambda kind: self._answer(answers, kind), done, self._refused)
             self._answer(answers, b"Z")
         except LostError:
-            # The worker may have said why before it hung up.
+            # The worker may have said why before it hung up. One that takes no more, and stays, is not waited for.
+            listener.join(_FAREWELL_SECONDS)
+            if listener.is_alive():
+                channel.cut()
             self._answer(answers, b"")
+        except BaseException:
+            channel.cut()
+            raise
         finally:
             listener.join()
 
-    def _listen(self, channel: Channel, answers: SimpleQueue[tuple[bytes, Any]]) -> None:
+    def _listen(self, channel: WorkerChannel, answers: SimpleQueue[tuple[bytes, Any]]) -> None:
         kind = b""
         try:
             while kind != b"Z":
@@ -153,6 +167,9 @@ class Upload:
                         self._refused.add(number)
                 else:
                     answers.put((kind, value))
+        except UnexpectedAnswerError as error:
+            answers.put((b"", error))
+            channel.cut()  # the one who sends may be waiting for a worker that takes no more
         except (LostError, RefusedError) as error:
             answers.put((b"", error))
 
@@ -160,7 +177,7 @@ class Upload:
         while True:
             kind, value = answers.get()
             if kind == b"P":
-                self._place = Place(*value)
+                self._place = value
             if kind == b"":
                 answers.put((kind, value))  # whoever asks next is to hear it too
                 raise value
@@ -181,7 +198,7 @@ class Upload:
 class Download:
     """Keeps what a worker sends, under `target` on this machine."""
 
-    patterns: tuple[str, ...]
+    asked: Asked
     target: bytes
     wish: Wish
     umask: int
@@ -192,16 +209,26 @@ class Download:
     @property
     def call(self) -> str:
         """The line that starts the other end."""
-        return f"fetch({self.patterns!a}, recurse={self.wish.recurse})"
+        asked = self.asked
+        return f"fetch({asked.patterns!a}, recurse={asked.recurse}, names={asked.homes!a}, hidden={asked.hidden})"
 
-    def go_on(self, channel: Channel) -> None:
+    def go_on(self, channel: WorkerChannel) -> None:
         """Fetch what is not here. Raises `LostError`, and `RefusedError` where either end cannot go on."""
         place = self._keeper.place if self._keeper else None
         self.tally.restart()
+        channel.frames = FromSender(self.asked)
         self._keeper = Keeper(
-            self.target, umask=self.umask, preserve=self.wish.preserve, place=place, tell=self.tally.add
+            self.target,
+            umask=self.umask,
+            preserve=self.wish.preserve,
+            place=place,
+            is_confined=True,
+            tell=self.tally.add,
         )
-        keep(channel, self._keeper, hear=self._hear)
+        try:
+            keep(channel, self._keeper, hear=self._hear)
+        finally:
+            self._keeper.close()
 
     def _hear(self, beginning: list[Any]) -> None:
         _, _, _, size, notes, failed = beginning

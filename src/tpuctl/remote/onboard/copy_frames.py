@@ -1,9 +1,11 @@
 """How the two ends of a copy speak: frames over two pipes.
 
 A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON but for D. The sender says S: what is coming; L:
-entries, with their numbers; F: a file's number and where its bytes begin; D: bytes; E: the file's number and what went wrong;
-Z: the end. The receiver says P: where it puts them; H: of which files it has a beginning, how long, its digest; R: a file's
-number and what went wrong; Z: the end. X, from either, is why it gives up. Paths are bytes, as UTF-8 with surrogates.
+entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and what went wrong;
+Z: the end. The receiver says P: where it puts them; H: of which files it has a beginning, and how long; A: which of these it
+keeps, so that the bytes of F begin behind them; R: a file's number and what went wrong; Z: the end. X, from either, is why it
+gives up. Only the sender says what is in its files: a receiver answers no question about its own. Paths are bytes, as UTF-8
+with surrogates.
 Part of a program for workers: Python 3.8, the standard library.
 """
 
@@ -95,11 +97,25 @@ def sample(path: bytes, size: int) -> str:
     return made.hexdigest()
 
 
+class Frames:
+    """Which frames the other end may send. This one trusts it, as a worker trusts its client; the client does not."""
+
+    def check(self, kind: bytes, length: int) -> None:
+        """Refuse a frame before it is read. Raises `LostError`."""
+        if length > (BLOCK if kind == b"D" else _LONGEST):
+            raise LostError
+
+    def parse(self, kind: bytes, payload: bytes) -> Any:  # noqa: ARG002  # all kinds are alike here
+        """Return what the payload of a frame other than D says."""
+        return json.loads(payload)
+
+
 class Channel:
     """Frames from a buffered reader and to a descriptor. One thread may send while another receives."""
 
     def __init__(self, reader: Any, writer: int) -> None:  # a BufferedReader; for typeshed stdin's is a BinaryIO
         self._reader, self._writer = reader, writer
+        self.frames = Frames()
         self._waiting = bytearray()
         self._block = memoryview(bytearray(BLOCK))
         self._sends_files = hasattr(os, "sendfile")
@@ -170,14 +186,13 @@ class Channel:
     def receive(self) -> tuple[bytes, Any]:  # JSON, or a view that is good until the next call
         """Return the next frame. Raises `LostError`, and `RefusedError` where the other end gives up."""
         kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
-        if kind == b"D" and length <= BLOCK:
+        self.frames.check(kind, length)
+        if kind == b"D":
             return kind, self._exactly(length)
-        if length > _LONGEST or kind == b"D":
-            raise LostError
         payload = self._reader.read(length)
         if len(payload) < length:
             raise LostError
-        value = json.loads(payload)
+        value = self.frames.parse(kind, payload)
         if kind == b"X":
             raise RefusedError(*value)
         return kind, value

@@ -27,7 +27,7 @@ from tpuctl.remote.onboard.copy_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 _UNSAID = 8 << 20  # so many bytes may come before the sender hears which files are whole
 _LONGEST_NAME = 200  # of 255 bytes, the rest is for what is put around it
@@ -38,7 +38,8 @@ _HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only
 def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] | None = None) -> None:
     """Keep what a channel brings until its end. Where nobody on this side hears, its other end is told what became of each.
 
-    `hear` gets what is said at the start. Raises `LostError`, and `RefusedError` where nothing more can be kept.
+    `hear` gets what is said at the start; who hears is the client, which tells a worker nothing of its own paths. Raises
+    `LostError`, and `RefusedError` where nothing more can be kept.
     """
     told, unsaid = 0, 0
     while True:
@@ -46,25 +47,17 @@ def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] 
         if kind == b"D":
             keeper.write(value)
             unsaid += len(value)
-        elif kind == b"F":
-            keeper.begin(*value)
-        elif kind == b"E":
-            keeper.end(*value)
-        elif kind == b"S":
-            if hear:
-                hear(value)
-            channel.send(b"P", keeper.settle(value[0], value[1]))
-        elif kind == b"L":
-            channel.send(b"H", [held for number, *entry in value for held in keeper.expect(number, Entry(*entry))])
-        elif kind == b"Z":
-            keeper.finish()
+        elif kind == b"S" and hear:
+            hear(value)
+            keeper.settle(value[0], value[1])
+            channel.send(b"P", None)
         else:
-            raise LostError
+            _obey(channel, keeper, kind, value)
         news = keeper.reports[told:] if hear is None else []
         told += len(news)
         for report in news:
             channel.send(b"R", report)
-        if kind in {b"S", b"L"} or unsaid > _UNSAID or any(problem for _, problem in news):
+        if kind in {b"S", b"L", b"K"} or unsaid > _UNSAID or any(problem for _, problem in news):
             channel.flush()
             unsaid = 0
         if kind == b"Z":
@@ -73,11 +66,30 @@ def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] 
             return
 
 
+def _obey(channel: Channel, keeper: Keeper, kind: bytes, value: Any) -> None:  # JSON
+    if kind == b"F":
+        keeper.begin(value)
+    elif kind == b"E":
+        keeper.end(*value)
+    elif kind == b"S":
+        channel.send(b"P", keeper.settle(value[0], value[1]))
+    elif kind == b"L":
+        held = [(number, keeper.expect(number, Entry(*entry))) for number, *entry in value]
+        channel.send(b"H", [one for one in held if one[1]])
+    elif kind == b"K":
+        channel.send(b"A", [number for number, known in value if keeper.confirm(number, known)])
+    elif kind == b"Z":
+        keeper.finish()
+    else:
+        raise LostError
+
+
 class Keeper:
     """Puts entries under a target: into it where it is a folder, else in its place.
 
     `reports` grows by the number of each entry that has ended and what went wrong with it. `place` is what an earlier
-    connection made of the target: what is half there must not be taken for a folder to copy into.
+    connection made of the target: what is half there must not be taken for a folder to copy into. With `is_confined` no
+    symlink below the target is followed out of it.
     """
 
     def __init__(
@@ -87,16 +99,19 @@ class Keeper:
         umask: int,
         preserve: bool,
         place: Place | None = None,
+        is_confined: bool = False,
         tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # nobody listens
     ) -> None:
         self._target, self._umask, self._preserve, self._tell = target, umask, preserve, tell
-        self.place = place
+        self.place, self._is_confined = place, is_confined
         self.reports: list[tuple[int, str | None]] = []
         self.files, self.size = 0, 0  # that are whole, in bytes
         self._failed = False
         self._coming: dict[int, tuple[Entry, bytes, bytes, os.stat_result | None]] = {}
         self._folders: list[tuple[bytes, Entry, bool]] = []
         self._whole: set[int] = set()
+        self._offered: dict[int, int] = {}  # how much of a file is here, if the sender's is the same
+        self._agreed: dict[int, int] = {}  # how much of it is the same
         self._number = -1
         self._file = -1
         self._arrived = 0
@@ -133,48 +148,79 @@ class Keeper:
             raise RefusedError("target", f"`{shown(path)}` cannot be made: {reason(error)}") from error
         return Place(to_text(path), True, None)  # noqa: FBT003  # a row
 
-    def expect(self, number: int, entry: Entry) -> Sequence[tuple[int, int, str]]:
-        """Make ready for an entry, and return how much of it is here already, and the digest of that; nothing for nothing."""
+    def expect(self, number: int, entry: Entry) -> int:
+        """Make ready for an entry, and return how many bytes of it may be here already."""
         path = self._path(entry)
         try:
-            if entry.is_folder:
+            if self._is_confined and self._leads_out(path):
+                problem = f"`{shown(path)}` is a symlink that leads out of the target"
+                if entry.is_folder:
+                    raise RefusedError("target", problem)
+                self._report(number, problem)
+            elif entry.is_folder:
                 is_new = not os.path.isdir(path)
                 if is_new:
                     os.mkdir(path, (entry.mode & 0o777 & ~self._umask) | 0o700)
                 self._folders.append((path, entry, is_new))
                 self._report(number, None)
-                return ()
-            return self._held(number, entry, os.path.realpath(path) if os.path.islink(path) else path)
+            elif length := self._held(number, entry, os.path.realpath(path) if os.path.islink(path) else path):
+                self._offered[number] = length
         except OSError as error:
             self._fail(number, path, error)
-            return ()
+        return self._offered.get(number, 0)
 
-    def _held(self, number: int, entry: Entry, path: bytes) -> Sequence[tuple[int, int, str]]:
+    def _leads_out(self, path: bytes) -> bool:
+        """Tell whether a path below the target is a symlink out of it; a target that was itself named may be one."""
+        place = self.place
+        if place is None or not os.path.islink(path) or (path == to_bytes(place.root) and place.final is None):
+            return False
+        root = os.path.realpath(to_bytes(place.root) if place.is_into else self._target)
+        return not os.path.realpath(path).startswith(root.rstrip(b"/") + b"/")
+
+    def _held(self, number: int, entry: Entry, path: bytes) -> int:
         found = os.stat(path) if os.path.lexists(path) else None
         if found and not stat.S_ISREG(found.st_mode):
             what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is no file there"
             self._report(number, f"`{shown(path)}` {what}")
-            return ()
+            return 0
         unfinished = _beside(path, entry.key)
         self._coming[number] = (entry, path, unfinished, found)
         if os.path.lexists(unfinished):
-            there = min(os.lstat(unfinished).st_size, entry.size)
-            there -= there % STEP if there < entry.size else 0
-            return ((number, there, digest(unfinished, there)),) if there else ()
+            part = os.lstat(unfinished)
+            # A part that is longer than the whole is not of this file.
+            if not stat.S_ISREG(part.st_mode) or part.st_size > entry.size:
+                return 0
+            return part.st_size if part.st_size == entry.size else part.st_size - part.st_size % STEP
         # The same command given again: what came whole before need not come again.
         if found and found.st_size == entry.size and (not entry.sample or sample(path, entry.size) == entry.sample):
             self._whole.add(number)
-            return ((number, entry.size, digest(path, entry.size)),)
-        return ()
+            return entry.size
+        return 0
 
-    def begin(self, number: int, offset: int) -> None:
-        """Begin a file, of which the first bytes are here."""
+    def confirm(self, number: int, known: str) -> bool:
+        """Tell whether what is here of a file is what the sender has, by the sender's digest of it; it is then kept."""
+        length = self._offered.pop(number, 0)
+        if not length or number not in self._coming:
+            return False
+        _, path, unfinished, _ = self._coming[number]
+        try:
+            is_same = digest(path if number in self._whole else unfinished, length) == known
+        except OSError:
+            return False
+        if is_same:
+            self._agreed[number] = length
+        return is_same
+
+    def begin(self, number: int) -> None:
+        """Begin a file, behind what is kept of it."""
+        offset = self._agreed.pop(number, 0)
+        self._offered.pop(number, None)
         self._file, self._number, self._arrived = -1, number, offset
         if number not in self._coming:
             return
         entry, path, unfinished, _ = self._coming[number]
         self._tell(offset, 0)
-        if number in self._whole and offset == entry.size:
+        if number in self._whole and offset == entry.size > 0:
             return
         self._whole.discard(number)
         try:
@@ -195,7 +241,7 @@ class Keeper:
             self._arrived += len(block)
             self._tell(0, len(block))
         except OSError as error:
-            self._close()
+            self.close()
             self._fail(self._number, self._coming[self._number][1], error)
 
     def end(self, number: int, problem: str | None) -> None:
@@ -218,11 +264,11 @@ class Keeper:
         except OSError as error:
             self._fail(number, path, error)
         finally:
-            self._close()
+            self.close()
 
     def _name(self, entry: Entry, path: bytes, unfinished: bytes, found: os.stat_result | None) -> None:
         os.ftruncate(self._file, entry.size)
-        mode = stat.S_IMODE(found.st_mode) if found else entry.mode & 0o777 & ~self._umask
+        mode = found.st_mode & 0o777 if found else entry.mode & 0o777 & ~self._umask
         os.fchmod(self._file, mode)
         if self._preserve:
             _preserve(unfinished, entry)
@@ -274,7 +320,8 @@ class Keeper:
             raise RefusedError(_HOPELESS[error.errno], problem) from error
         self._report(number, problem)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Leave the file that has begun as it is."""
         if self._file >= 0:
             file, self._file = self._file, -1
             os.close(file)

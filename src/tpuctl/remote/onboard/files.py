@@ -11,7 +11,7 @@ from tpuctl.remote.onboard.copy_keeping import Keeper, keep
 from tpuctl.remote.onboard.copy_sending import Sender, expand, list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 
@@ -28,8 +28,8 @@ def receive(target: str, place: Sequence[Any] | None, *, preserve: bool) -> None
     _serve(copy)
 
 
-def fetch(patterns: Sequence[str], *, recurse: bool) -> None:
-    """Send what the patterns stand for."""
+def fetch(patterns: Sequence[str], *, recurse: bool, names: Mapping[str, str], hidden: bool) -> None:
+    """Send what the patterns stand for. `names` are those of homes; without `hidden` see `list_files`."""
 
     def copy(channel: Channel) -> None:
         def answer(kind: bytes) -> Any:  # JSON
@@ -38,7 +38,8 @@ def fetch(patterns: Sequence[str], *, recurse: bool) -> None:
                 raise LostError
             return value
 
-        listing = list_files(expand(patterns), recurse=recurse)
+        homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in names.items()}
+        listing = list_files(expand(patterns), recurse=recurse, names=homes, hidden=hidden)
         Sender(channel, listing).send(answer)
         answer(b"Z")  # the other end may still say why it cannot keep what it has got
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from tpuctl.remote.ssh import argv
+from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # Files that vanished while it worked [rsync's manual].
 _VANISHED = 24
 # `  1,048,576  12%   10.00MB/s    0:00:01`, each followed by a carriage return [rsync's manual, `--info=progress2`].
-_PROGRESS = re.compile(rb"(?:^|\r) *([0-9,]+) +[0-9]+%")
+_PROGRESS = re.compile(rb"(?:^|\r) {0,20}([0-9,]{1,30}) {1,20}[0-9]{1,3}%")
 
 
 def is_here() -> bool:
@@ -42,7 +43,7 @@ def carry(
 
     `tell` gets the number of bytes that are there, as it grows.
     """
-    with TemporaryFile() as names, TemporaryFile() as errors:
+    with TemporaryFile() as names, Stderr() as errors:
         for number in numbers:
             names.write(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0")
         names.seek(0)
@@ -51,12 +52,12 @@ def carry(
             if process.stdout is None:
                 raise AssertionError("rsync was started with a pipe")
             while said := os.read(process.stdout.fileno(), 64 * 1024):
-                if found := _PROGRESS.findall(said):
-                    tell(int(found[-1].replace(b",", b"")))
+                # What the other end prints comes here, too.
+                if (found := _PROGRESS.findall(said)) and (digits := found[-1].replace(b",", b"")):
+                    tell(int(digits))
         if process.returncode in {0, _VANISHED}:
             return None
-        errors.seek(0)
-        lines = errors.read(64 * 1024).decode(errors="replace").strip().splitlines()
+        lines = errors.text().strip().splitlines()
         return f"rsync ended with {process.returncode}" + (f": {lines[0]}" if lines else "")
 
 

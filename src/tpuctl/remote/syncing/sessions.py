@@ -7,10 +7,10 @@ import struct
 import subprocess
 import zlib
 from contextlib import suppress
-from tempfile import TemporaryFile
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
+from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError, parse_json, record, string
 from tpuctl.remote.failures import is_retriable, telling_line
 from tpuctl.remote.inspection import last_line
 from tpuctl.remote.kept import is_about_keeping
@@ -18,6 +18,7 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
 from tpuctl.remote.session import SSH_FAILED
 from tpuctl.remote.ssh import argv
+from tpuctl.remote.stderr import Stderr
 from tpuctl.remote.syncing.values import NotSyncedError
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
 _FAREWELL = 5.0
 _NO_PYTHON = 127
-# What a login shell may print before the program speaks.
-_NOISE = 1024 * 1024
+_LONGEST_ERROR = 16 * 1024
+# What is heard of a worker that hangs up: its error, or an answer to which nobody listens any more.
+_LONGEST_LAST = 4 << 20
 
 
 def frame(value: dict[str, Any]) -> bytes:
@@ -47,14 +49,14 @@ class Sessions:
         self._is_over = False
 
     def start(
-        self, words: Sequence[str], *, stderr: IO[bytes], stdin: int | IO[bytes] = subprocess.PIPE
+        self, words: Sequence[str], *, stderr: Stderr, stdin: int | IO[bytes] = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         """Start a program that writes to a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
         with self._lock:
             if self._is_over:
                 raise NotSyncedError("interrupted")
             try:
-                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+                process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
             except FileNotFoundError as error:
                 raise SshProgramMissingError(words[0]) from error
             self._running = {one for one in self._running if one.poll() is None} | {process}
@@ -74,7 +76,7 @@ class Session:
 
     def __init__(self, sessions: Sessions, way: Connection, line: str, *, options: tuple[str, ...] = ()) -> None:
         words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
-        self._errors = TemporaryFile()  # noqa: SIM115  # closed in __exit__
+        self._errors = Stderr()
         try:
             self._process = sessions.start(words, stderr=self._errors)
         except BaseException:
@@ -91,7 +93,8 @@ class Session:
         if error is not None:
             self._process.terminate()
         self._end()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        self._errors.close()
+        for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
@@ -111,32 +114,38 @@ class Session:
             stream.flush()
         except (BrokenPipeError, ConnectionResetError):
             # It has ended; perhaps it said why.
-            self.hear()
+            self.hear(longest=_LONGEST_LAST)
             raise self._ending() from None
 
-    def hear(self) -> dict[str, Any]:
-        """Return the next frame; the first one follows whatever a login shell printed."""
+    def hear(self, *, longest: int) -> dict[str, Any]:
+        """Return the next frame; the first one follows whatever a login shell printed. Raises `UnexpectedAnswerError`."""
         stream = self._process.stdout
         if stream is None:
             raise AssertionError("the session was started with a pipe")
         if not self._begun:
             self._begin(stream)
         head = stream.read(8)
-        text = stream.read(struct.unpack(">Q", head)[0]) if len(head) == 8 else b""
-        if len(head) < 8 or len(text) < struct.unpack(">Q", head)[0]:
+        size = int.from_bytes(head, "big")
+        if size > longest:
+            raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {longest} are expected")
+        text = stream.read(size)
+        if len(head) < 8 or len(text) < size:
             raise self._ending()
-        value: dict[str, Any] = json.loads(text)
+        value = record(parse_json(text, longest=longest, deepest=2), "answer")
         if "error" in value:
-            raise NotSyncedError(str(value["error"]))
+            raise NotSyncedError(string(value["error"], "error", longest=_LONGEST_ERROR))
         return value
 
     def _begin(self, stream: IO[bytes]) -> None:
-        said = b""
+        said, noise = b"", 0
         while not said.endswith(MARK):
-            line = stream.readline(_NOISE)
+            line = stream.readline(LONGEST_BANNER)
+            noise += len(line)
             said = (said + line)[-2 * len(MARK) :]
             if not line:
                 raise self._ending()
+            if noise > LONGEST_BANNER:
+                raise UnexpectedAnswerError(f"more than {LONGEST_BANNER} bytes before its answer")
         self._begun = True
 
     def _end(self) -> None:
@@ -153,8 +162,7 @@ class Session:
         """Return why the program fell silent."""
         self._end()
         code = self._process.returncode
-        self._errors.seek(0)
-        lines = self._errors.read(_NOISE).decode(errors="replace").splitlines(keepends=True)
+        lines = self._errors.text().splitlines(keepends=True)
         said = "".join(line for line in lines if not is_about_keeping(line.strip()))
         if code == SSH_FAILED and not self._begun:
             return NotSyncedError(telling_line(said), may_pass=is_retriable(said) or not said.strip(), ssh_said=said)
