@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -59,6 +65,81 @@ class ManualClock:
     def sleep(self, duration: timedelta) -> None:
         """Move the clock."""
         self._now += max(duration, timedelta())
+
+
+# A call that begins just before a deadline would otherwise fail for lack of time, and say nothing about the service.
+_SHORTEST_CALL = timedelta(seconds=1)
+# What one last look, an outcome that has to be looked up and the release of a lease may take after a deadline, together.
+GRACE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """A moment by `clock.monotonic()`; each clock counts from a start of its own."""
+
+    clock: Clock
+    ends: timedelta
+
+
+# A value, not a shared object: what one block or thread sets, others do not see.
+_DEADLINE: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
+
+
+@contextmanager
+def deadline(clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None) -> Iterator[None]:
+    """Let every call to the cloud in this block end when `timeout` has passed `since` then, or since now.
+
+    An earlier deadline around the block stays in force. None sets no deadline.
+    """
+    if timeout is None:
+        yield
+        return
+    before = time_left()
+    now = clock.monotonic()
+    ends = (now if since is None else since) + timeout
+    token = _DEADLINE.set(_Deadline(clock, ends if before is None else min(ends, now + before)))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+@contextmanager
+def no_deadline() -> Iterator[None]:
+    """Let the deadlines around the block not count in it."""
+    token = _DEADLINE.set(None)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def time_left() -> timedelta | None:
+    """Return the time until the deadline in force, negative after it. None if there is none."""
+    found = _DEADLINE.get()
+    return None if found is None else found.ends - found.clock.monotonic()
+
+
+def time_for_call(longest: timedelta) -> timedelta:
+    """Return how long a call that begins now may take with all its retries; zero if it must not begin any more."""
+    left = time_left()
+    if left is None:
+        return longest
+    return min(longest, max(left, _SHORTEST_CALL) if left > timedelta() else max(left + GRACE, timedelta()))
+
+
+def with_deadline(act: Callable[..., T]) -> Callable[..., T]:
+    """Return `act` for other threads, where the deadline of this one is to be in force too."""
+    found = _DEADLINE.get()
+
+    def act_in_time(*arguments: object) -> T:
+        token = _DEADLINE.set(found)
+        try:
+            return act(*arguments)
+        finally:
+            _DEADLINE.reset(token)
+
+    return act_in_time
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
