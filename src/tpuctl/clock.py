@@ -75,10 +75,11 @@ GRACE = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class _Deadline:
-    """A moment by `clock.monotonic()`; each clock counts from a start of its own."""
+    """Moments by `clock.monotonic()`: when work ends, and when the last calls that follow from it do."""
 
     clock: Clock
     ends: timedelta
+    last_call_ends: timedelta
 
 
 # A value, not a shared object: what one block or thread sets, others do not see.
@@ -86,28 +87,24 @@ _DEADLINE: ContextVar[_Deadline | None] = ContextVar("deadline", default=None)
 
 
 @contextmanager
-def deadline(clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None) -> Iterator[None]:
+def deadline(
+    clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None, grace: timedelta = timedelta()
+) -> Iterator[None]:
     """Let every call to the cloud in this block end when `timeout` has passed `since` then, or since now.
 
-    An earlier deadline around the block stays in force. None sets no deadline.
+    Calls that begin later than that share the `grace`. An earlier deadline around the block stays in force. None sets none.
     """
     if timeout is None:
         yield
         return
-    before = time_left()
     now = clock.monotonic()
     ends = (now if since is None else since) + timeout
-    token = _DEADLINE.set(_Deadline(clock, ends if before is None else min(ends, now + before)))
-    try:
-        yield
-    finally:
-        _DEADLINE.reset(token)
-
-
-@contextmanager
-def no_deadline() -> Iterator[None]:
-    """Let the deadlines around the block not count in it."""
-    token = _DEADLINE.set(None)
+    last_call_ends = ends + grace
+    if around := _DEADLINE.get():
+        # Each clock counts from a start of its own.
+        shift = now - around.clock.monotonic()
+        ends, last_call_ends = min(ends, around.ends + shift), min(last_call_ends, around.last_call_ends + shift)
+    token = _DEADLINE.set(_Deadline(clock, ends, last_call_ends))
     try:
         yield
     finally:
@@ -122,10 +119,19 @@ def time_left() -> timedelta | None:
 
 def time_for_call(longest: timedelta) -> timedelta:
     """Return how long a call that begins now may take with all its retries; zero if it must not begin any more."""
-    left = time_left()
-    if left is None:
+    found = _DEADLINE.get()
+    if found is None:
         return longest
-    return min(longest, max(left, _SHORTEST_CALL) if left > timedelta() else max(left + GRACE, timedelta()))
+    now = found.clock.monotonic()
+    left = found.ends - now
+    last = max(found.last_call_ends - now, timedelta())
+    return min(longest, max(left, _SHORTEST_CALL) if left > timedelta() else last)
+
+
+def is_late() -> bool:
+    """Tell whether the deadline in force has passed, so that nothing may be begun any more."""
+    left = time_left()
+    return left is not None and left <= timedelta()
 
 
 def with_deadline(act: Callable[..., T]) -> Callable[..., T]:

@@ -97,22 +97,25 @@ def ensure_all(context: Context, tasks: Sequence[Task], *, once: bool = False) -
 def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
     """Do the next thing for one node; returns how it ended, or nothing where it has not."""
     try:
-        if not once:
-            pursuit.let_in()
-        decision = pursuit.decide()
-        match decision:
-            case Reached(level, note):
-                return _reached(pursuit, level, note)
-            case Wait() if once:
-                pass
-            case Wait():
-                pursuit.wait(decision)
-            case GiveUp(error):
-                return given_up(pursuit, error)
-            case Create() | Start() | Restart() | Reboot() | Delete():
-                pursuit.act(decision)
-            case _:
-                assert_never(decision)
+        with pursuit.in_time():
+            if not once:
+                pursuit.let_in()
+            decision = pursuit.decide()
+            match decision:
+                case Reached():
+                    pass
+                case Wait() if once:
+                    pass
+                case Wait():
+                    pursuit.wait(decision)
+                case GiveUp(error):
+                    return given_up(pursuit, error)
+                case Create() | Start() | Restart() | Reboot() | Delete():
+                    pursuit.act(decision)
+                case _:
+                    assert_never(decision)
+        if isinstance(decision, Reached):
+            return _reached(pursuit, decision.level, decision.note)
         if not once:
             return None
         pursuit.look_again()

@@ -10,6 +10,7 @@ from tpuctl.actions.holding import Holding
 from tpuctl.actions.observation import Observation, Task
 from tpuctl.actions.sighting import Sight
 from tpuctl.actions.steps import REBOOT_PAUSE, NotOursError, Steps
+from tpuctl.clock import GRACE, deadline
 from tpuctl.errors import (
     ConflictError,
     NoCapacityError,
@@ -40,6 +41,8 @@ from tpuctl.readiness.words import matrix
 from tpuctl.remote.reach import NoWayError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tpuctl.actions.cloud import Context
 
 _SLACK = 0.4
@@ -71,6 +74,12 @@ class Pursuit:
     def took(self) -> timedelta:
         """How long it has been."""
         return self._observation.took
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """Let the calls of a block end with the deadline, or soon after where it has passed already."""
+        timeout = self.policy.timeout
+        left = None if timeout is None else max(timeout - self.took, timedelta())
+        return deadline(self._context.clock, left, grace=GRACE)
 
     @property
     def wants_request(self) -> bool:

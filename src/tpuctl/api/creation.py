@@ -9,6 +9,7 @@ from tpuctl.api.errors import translate
 from tpuctl.api.failures import RefusedError, TransportError
 from tpuctl.api.outcome import is_uncertain, unknown
 from tpuctl.api.retry import backoff
+from tpuctl.clock import is_late
 from tpuctl.errors import AlreadyExistsError, TpuctlError
 from tpuctl.model import REQUEST_LABEL, Node, Operation
 
@@ -37,6 +38,8 @@ def create_once(
         failure = error
     if node := _look(caller, name, find, failure, looks=_LOOKS):
         return _ours(name, node, label)
+    if is_late():
+        raise unknown("create", name.node_id, failure) from failure
     try:
         return send()
     except (TransportError, RefusedError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.clock import deadline, with_deadline
 from tpuctl.errors import TpuctlError
 from tpuctl.names import short
 
@@ -56,8 +57,18 @@ def all_pages(
 ) -> Listing[T]:
     """Return the items of all pages, which are below `key`, or are what it makes of a page.
 
-    Raises the failures of `api/`; a page token that comes again is one of them.
+    Raises the failures of `api/`; a page token that comes again is one of them. All pages together have the time of one call.
     """
+    with deadline(caller.clock, caller.policy.deadline):
+        return _all_pages(caller, build, key, read)
+
+
+def _all_pages(
+    caller: Caller,
+    build: Callable[[str | None], Any],
+    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    read: Callable[[Mapping[str, Any]], T],
+) -> Listing[T]:
     items: list[T] = []
     unreachable: dict[str, None] = {}
     seen: set[str] = set()
@@ -109,9 +120,10 @@ def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequen
     """Return what is in the zones, asked side by side, in their order.
 
     A zone that is not offered to the project is left out, one that fails otherwise is unreachable. Where no zone
-    answers, the failure is raised: that is no empty list.
+    answers, the failure is raised: that is no empty list. All zones together have the time of one call.
     """
-    answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
+    with deadline(caller.clock, caller.policy.deadline):
+        answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
     missing = {zone: failure for zone, failure in failed.items() if not _is_not_offered(failure)}
@@ -135,6 +147,7 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
     answers: dict[str, Listing[T] | _Failure | BaseException] = {}
     waiting = deque(zones)
 
+    @with_deadline
     def work() -> None:
         while waiting:
             try:

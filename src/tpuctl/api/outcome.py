@@ -10,6 +10,7 @@ from tpuctl.api.calls import Caller
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import AnswerLostError, RefusedError, TransportError
 from tpuctl.api.retry import backoff
+from tpuctl.clock import is_late
 from tpuctl.errors import NotFoundError, OutcomeUnknownError, TpuctlError
 from tpuctl.model import Operation
 
@@ -55,7 +56,7 @@ def carry_out(caller: Caller, change: Change) -> Operation:
             failure = error
         if _look(change, failure) is Effect.DONE:
             return Operation.unnamed()
-        if not is_uncertain(failure):
+        if not is_uncertain(failure) or is_late():
             break
         caller.clock.sleep(backoff(caller.policy, sent, caller.random))
     if isinstance(failure, RefusedError):
