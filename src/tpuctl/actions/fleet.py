@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.pursuit import Pursuit
 from tpuctl.actions.sighting import look
-from tpuctl.clock import deadline, with_deadline
+from tpuctl.clock import SystemClock, limit_calls, with_limits
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Fleet:
 
     def close(self) -> None:
         """Let go of all nodes. It must not take long: the run may have been interrupted, and leases expire."""
-        with deadline(self._context.clock, _RELEASE):
+        with limit_calls(SystemClock(), _RELEASE):
             for pursuit in self:
                 self.end(pursuit)
 
@@ -106,7 +106,7 @@ class Fleet:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several nodes
 
             with ThreadPoolExecutor(min(_SURVEYS, len(slow))) as pool:
-                list(pool.map(with_deadline(ask), slow))
+                list(pool.map(with_limits(ask), slow))
         asked = set(slow) if len(slow) > 1 else set()
         for pursuit in pursuits:
             if pursuit not in asked:

@@ -10,7 +10,7 @@ from tpuctl.actions.holding import Holding
 from tpuctl.actions.observation import Observation, Task
 from tpuctl.actions.sighting import Sight
 from tpuctl.actions.steps import REBOOT_PAUSE, NotOursError, Steps
-from tpuctl.clock import GRACE, deadline
+from tpuctl.clock import GRACE, limit_calls
 from tpuctl.errors import (
     ConflictError,
     NoCapacityError,
@@ -79,7 +79,7 @@ class Pursuit:
         """Let the calls of a block end with the deadline, or soon after where it has passed already."""
         timeout = self.policy.timeout
         left = None if timeout is None else max(timeout - self.took, timedelta())
-        return deadline(self._context.clock, left, grace=GRACE)
+        return limit_calls(self._context.clock, left, grace=GRACE)
 
     @property
     def wants_request(self) -> bool:

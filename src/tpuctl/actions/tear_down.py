@@ -13,7 +13,7 @@ from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
 from tpuctl.actions.steps import Pending, check_same
-from tpuctl.clock import format_duration
+from tpuctl.clock import GRACE, PATIENCE, SystemClock, format_duration, limit_calls
 from tpuctl.errors import ConflictError, NodeNowhereError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, Operation, QueuedResource
@@ -80,7 +80,12 @@ def tear_down(
     tasks: list[Task] = []
     for target in targets:
         try:
-            pending = _request(context, target, by=by)
+            with (
+                limit_calls(context.clock, policy.timeout, grace=GRACE)
+                if wait
+                else limit_calls(SystemClock(), PATIENCE)
+            ):
+                pending = _request(context, target, by=by)
         except TpuctlError as error:
             endings[target.name] = error
             continue

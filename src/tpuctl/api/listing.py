@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
-from tpuctl.clock import deadline, with_deadline
+from tpuctl.clock import SystemClock, limit_calls, with_limits
 from tpuctl.errors import TpuctlError
 from tpuctl.names import short
 
@@ -59,7 +59,7 @@ def all_pages(
 
     Raises the failures of `api/`; a page token that comes again is one of them. All pages together have the time of one call.
     """
-    with deadline(caller.clock, caller.policy.deadline):
+    with limit_calls(SystemClock(), caller.policy.deadline):
         return _all_pages(caller, build, key, read)
 
 
@@ -122,7 +122,7 @@ def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequen
     A zone that is not offered to the project is left out, one that fails otherwise is unreachable. Where no zone
     answers, the failure is raised: that is no empty list. All zones together have the time of one call.
     """
-    with deadline(caller.clock, caller.policy.deadline):
+    with limit_calls(SystemClock(), caller.policy.deadline):
         answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
@@ -147,7 +147,7 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
     answers: dict[str, Listing[T] | _Failure | BaseException] = {}
     waiting = deque(zones)
 
-    @with_deadline
+    @with_limits
     def work() -> None:
         while waiting:
             try:

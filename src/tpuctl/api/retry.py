@@ -4,7 +4,7 @@ A request that changes nothing may always be sent again. One that changes someth
 certain that nothing was carried out; for all else see `outcome.py`, which looks first.
 
 Every call has an end: it takes a minute at most with all its retries, and ends with the deadline of its command
-(`clock.deadline`) where that is earlier.
+(`clock.limit_calls`) where that is earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, TransportError, UntrustedServerError
-from tpuctl.clock import time_for_call
+from tpuctl.clock import PATIENCE, time_for_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class RetryPolicy:
     first: timedelta = timedelta(seconds=1)
     longest: timedelta = timedelta(seconds=30)
     rate_limit: timedelta = timedelta(seconds=15)
-    deadline: timedelta = timedelta(seconds=60)
+    deadline: timedelta = PATIENCE
 
 
 # For what is good to know, and nothing that somebody should wait long for.

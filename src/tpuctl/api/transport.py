@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from tpuctl.api.endpoint import Endpoint, is_loopback
+from tpuctl.clock import PATIENCE
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class TransportOptions:
     """
 
     connect_timeout: timedelta = timedelta(seconds=10)
-    timeout: timedelta = timedelta(seconds=60)
+    timeout: timedelta = PATIENCE
     largest: int = 256 * 2**20
     proxy: Proxy | None = None
     ca_file: Path | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.tree import named_options
-from tpuctl.clock import parse_duration
+from tpuctl.clock import PATIENCE, SystemClock, limit_calls, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -122,15 +122,17 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     """Make a command of a function whose first parameter is the `App`, with the shared options last.
 
     What the function returns, if anything, is the exit code. With `takes_command` it also gets `remote_command`: the words
-    after `--`.
+    after `--`. With `is_short` all its calls to the cloud end within a minute.
     """
+    patience = PATIENCE if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
     takes_command = attributes.pop("takes_command", False)
 
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
             app = take_globals(click.get_current_context(), options, without=skipped)
-            return function(app, **options)
+            with limit_calls(SystemClock(), patience):
+                return function(app, **options)
 
         update_wrapper(callback, function)
         made = click.command(name, cls=Command, **attributes)(callback)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,7 @@ from tpuctl.model import NodeSpec, NodeState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.actions.observation import Task
@@ -79,7 +81,10 @@ def command(
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))
-    settled = [_settle(app, text, spec, options, dry_run=dry_run, no_wait=no_wait) for text in names]
+    waits = not (dry_run or no_wait)
+    settled = [
+        _settle(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
+    ]
     preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
     if dry_run:
         _show_plans(app, settled, policy, preflight)
@@ -109,7 +114,14 @@ def _policy(app: App, options: dict[str, Any]) -> Policy:
 
 
 def _settle(
-    app: App, text: str, spec: NodeSpec | None, options: dict[str, Any], *, dry_run: bool, no_wait: bool
+    app: App,
+    text: str,
+    spec: NodeSpec | None,
+    options: dict[str, Any],
+    *,
+    dry_run: bool,
+    waits: bool,
+    timeout: timedelta | None,
 ) -> tuple[NodeName, Node | None, NodeSpec | None]:
     """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is.
 
@@ -117,16 +129,23 @@ def _settle(
     """
     from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.actions.history import spec_as_it_is  # noqa: PLC0415  # as above
+    from tpuctl.cli.policy import in_time, until_answered  # noqa: PLC0415  # as above
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
-    name, found = where_to_create(app, text, spec, is_patient=spec is not None and not (dry_run or no_wait))
+    is_patient = waits and spec is not None
+    with nullcontext() if is_patient else in_time(app, timeout if waits else None):
+        name, found = where_to_create(app, text, spec, is_patient=is_patient, timeout=timeout)
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # It may be gone at the next look, and then nobody could tell what it was.
         spec = spec_as_it_is(app.journal, found, app.clock.now())
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
     if found is None and spec is not None and not options["anyway"]:
-        check_type(app.client, name.project, name.zone, spec)
+
+        def check() -> None:
+            check_type(app.client, name.project, name.zone, spec)
+
+        until_answered(app, check, timeout=timeout, since=app.silent_since) if is_patient else check()
     return name, found, spec
 
 
@@ -152,6 +171,7 @@ def _task(
         purpose="up",
         steal=options["steal"],
         takes_less=options["goal"] is None,
+        since=app.silent_since,
     )
 
 
