@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, TransportError, UntrustedServerError
-from tpuctl.clock import PATIENCE, time_for_call
+from tpuctl.clock import PATIENCE, is_late, time_for_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,8 @@ def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPoli
         try:
             return send(start + budget - clock.monotonic())
         except (TransportError, RefusedError) as failure:
-            left = start + budget - clock.monotonic()
+            # One last look after a deadline is one.
+            left = timedelta() if is_late() else start + budget - clock.monotonic()
             match decide(policy, failure, is_safe=is_safe, attempt=attempt, left=left, random=random):
                 case Wait(delay):
                     clock.sleep(delay)

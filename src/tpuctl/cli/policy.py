@@ -157,6 +157,7 @@ def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None,
     """
     began = app.clock.monotonic() if since is None else since
     pause, longest = timedelta(seconds=2), timedelta(seconds=15)
+    told: timedelta | None = None
     while True:
         left = None if timeout is None else max(began + timeout - app.clock.monotonic(), timedelta())
         try:
@@ -165,11 +166,14 @@ def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None,
         except (ServiceUnavailableError, QuotaError) as error:
             if nothing_listens(error):
                 raise
-            left = None if timeout is None else began + timeout - app.clock.monotonic()
+            now = app.clock.monotonic()
+            left = None if timeout is None else began + timeout - now
             if left is not None and left <= timedelta():
                 raise unanswered(app, error) from error
             app.silent_since = began if app.silent_since is None else app.silent_since
-            app.terminal.note(f"API not answering, asking again: {error.message}")
+            if told is None or now - told >= timedelta(minutes=1):
+                app.terminal.note(f"API not answering, asking again: {error.message}")
+                told = now
         app.clock.sleep(pause if left is None else min(pause, left))
         pause = min(pause * 1.5, longest)
 

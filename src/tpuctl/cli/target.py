@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from tpuctl.accelerators import find, zones_of
 from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.locate import search
-from tpuctl.cli.policy import until_answered
 from tpuctl.cli.remedies import nothing_listens
-from tpuctl.clock import GRACE, format_duration, limit_calls
+from tpuctl.clock import format_duration, is_late
 from tpuctl.errors import (
     InvalidInputError,
     NodeNowhereError,
@@ -23,38 +22,32 @@ from tpuctl.names import NodeName
 from tpuctl.readiness import Goal
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.cli.app import App
     from tpuctl.model import Node, NodeSpec
     from tpuctl.names import NodeReference
 
 
 def where_to_create(
-    app: App, text: str, spec: NodeSpec | None, *, is_patient: bool = False, timeout: timedelta | None = None
+    app: App, text: str, spec: NodeSpec | None, *, is_patient: bool = False
 ) -> tuple[NodeName, Node | None]:
     """Return where a node is, or where it is to be made, and the node if there is one.
 
     A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere. With `is_patient`
     an API that does not answer about the zone that was named is no error, unless nothing listens there: no node is
-    returned, and who waits for it looks again. Where no zone was named it is asked again until the `timeout`.
+    returned, and who waits for it looks again, unless the deadline has passed.
     """
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:
         began = app.clock.monotonic()
         try:
-            with limit_calls(app.clock, timeout if is_patient else None, since=app.silent_since, grace=GRACE):
-                return name, app.client.find_node(name)
+            return name, app.client.find_node(name)
         except (ServiceUnavailableError, QuotaError) as error:
-            if not is_patient or nothing_listens(error):
+            if not is_patient or nothing_listens(error) or is_late():
                 raise
             app.silent_since = began if app.silent_since is None else app.silent_since
             return name, None
-    if is_patient:
-        found = until_answered(app, lambda: search(app.client, place, reference), timeout=timeout)
-    else:
-        found = search(app.client, place, reference)
+    found = search(app.client, place, reference)
     if found is not None:
         return found.name, found
     zone = zone_to_create(app, reference, spec)
