@@ -144,7 +144,22 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
             return {zones[0]: one_zone(zones[0])}
         except (TransportError, RefusedError, TpuctlError) as failure:
             return {zones[0]: failure}
-    answers: dict[str, Listing[T] | _Failure | BaseException] = {}
+
+    def close() -> None:
+        if close := getattr(caller.http_factory(), "close", None):
+            close()
+
+    return {zone: _checked(answer) for zone, answer in side_by_side(one_zone, zones, at_the_end=close).items()}
+
+
+def side_by_side(
+    ask: Callable[[str], T], zones: Sequence[str], *, at_the_end: Callable[[], None] = lambda: None
+) -> dict[str, T | BaseException]:
+    """Return what `ask` returns for each zone, or what it raises; `at_the_end` is called in each thread.
+
+    The limits of calls in this thread are in force in those, too.
+    """
+    answers: dict[str, T | BaseException] = {}
     waiting = deque(zones)
 
     @with_limits
@@ -155,11 +170,10 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
             except IndexError:
                 break
             try:
-                answers[zone] = one_zone(zone)
+                answers[zone] = ask(zone)
             except BaseException as failure:  # noqa: BLE001  # handed to the thread that asked, which raises what is a bug
                 answers[zone] = failure
-        if close := getattr(caller.http_factory(), "close", None):
-            close()
+        at_the_end()
 
     # Not a pool: its threads would keep an interrupted process alive until the last of them has its answer.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_THREADS, len(zones)))]
@@ -167,7 +181,7 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
         thread.start()
     for thread in threads:
         thread.join()
-    return {zone: _checked(answers[zone]) for zone in zones}
+    return {zone: answers[zone] for zone in zones}
 
 
 def _checked(answer: Listing[T] | _Failure | BaseException) -> Listing[T] | _Failure:

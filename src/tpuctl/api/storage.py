@@ -19,7 +19,7 @@ from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
 from tpuctl.api.outcome import is_uncertain
 from tpuctl.api.retry import backoff
-from tpuctl.clock import parse_timestamp
+from tpuctl.clock import PATIENCE, SystemClock, limit_calls, parse_timestamp
 from tpuctl.errors import (
     AccessError,
     NotFoundError,
@@ -127,15 +127,16 @@ class StorageClient(Client):
                     raise
 
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
-        """Yield the names of the objects that begin with `prefix`, in the service's order."""
+        """Return the names of the objects that begin with `prefix`, in the service's order."""
+        found: list[str] = []
         token: str | None = None
-        while True:
-            request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
-            with _translated(bucket, prefix, "storage.objects.list"):
+        with limit_calls(SystemClock(), PATIENCE), _translated(bucket, prefix, "storage.objects.list"):
+            while True:
+                request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
                 names, token = self._caller.attempt(request, _names)
-            yield from names
-            if not token:
-                return
+                found += names
+                if not token:
+                    return iter(found)
 
     @property
     def _objects(self) -> Any:
