@@ -142,8 +142,8 @@ class ScriptedServer:
             case Silence():
                 self._ended.wait(5)
                 return False
-            case Endless(head, piece, pause):
-                writer.write(head)
+            case Endless(start, piece, pause):
+                writer.write(start)
                 while not self._ended.wait(pause):
                     writer.write(piece)
                 return False

@@ -124,10 +124,13 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
             self._hang_up()
             raise AnswerLostError(f"the answer ended too early: {_words(error)}") from error
         except _TOO_LARGE as error:
+            self._hang_up()
             raise _too_large(self._options.largest) from error
         return answer
 
     def _hang_up(self) -> None:
+        if self._limit.response is not None:
+            self._limit.response.close()
         for connection in self.connections.values():
             connection.close()
         self.connections.clear()
@@ -248,7 +251,12 @@ class _AuthResponse:
 
 
 class _Limit:
-    """How long an exchange may take in all, by the real clock: a network knows no other."""
+    """How long an exchange may take in all, by the real clock: a network knows no other.
+
+    `response` is the last one; where its server closes the connection, it alone has the socket.
+    """
+
+    response: http.client.HTTPResponse | None = None
 
     def __init__(self, duration: timedelta) -> None:
         self.begin(duration)
@@ -314,7 +322,7 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:  # http.client's signature, passed on
         super().__init__(sock, *args, **kwargs)
-        largest = self.options.largest
+        self.limit.response, largest = self, self.options.largest
         self.fp = _Reader(_Limited(self.fp.detach(), sock, self.limit, largest), largest)
 
 

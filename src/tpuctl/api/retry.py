@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, TransportError, UntrustedServerError
-from tpuctl.clock import PATIENCE, is_late, time_for_call
+from tpuctl.clock import PATIENCE, time_for_call, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +89,10 @@ def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPoli
         try:
             return send(start + budget - clock.monotonic())
         except (TransportError, RefusedError) as failure:
-            # One last look after a deadline is one.
-            left = timedelta() if is_late() else start + budget - clock.monotonic()
+            # Nothing is sent again after a deadline, though its last call may take longer.
+            left = start + budget - clock.monotonic()
+            if (until_deadline := time_left()) is not None:
+                left = min(left, until_deadline)
             match decide(policy, failure, is_safe=is_safe, attempt=attempt, left=left, random=random):
                 case Wait(delay):
                     clock.sleep(delay)
