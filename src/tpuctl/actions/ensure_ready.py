@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from tpuctl.actions.fleet import Fleet
 from tpuctl.actions.observation import Task
 from tpuctl.clock import format_duration
-from tpuctl.errors import AccessError, TpuctlError
+from tpuctl.errors import AccessError, ServiceUnavailableError, TpuctlError
 from tpuctl.events import EventKind
 from tpuctl.readiness import Create, Delete, GiveUp, Goal, Policy, Reached, Reboot, Restart, Start, Wait
 
@@ -100,7 +100,13 @@ def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
         with pursuit.in_time():
             if not once:
                 pursuit.let_in()
-            decision = pursuit.decide()
+            try:
+                decision = pursuit.decide()
+            except ServiceUnavailableError as silence:
+                if once:
+                    raise
+                # The store of leases does not answer: nothing may be changed, and it may answer again.
+                decision = pursuit.miss(silence)
             match decision:
                 case Reached():
                     pass

@@ -135,6 +135,12 @@ class Pursuit:
             self._usable = None
         return decision
 
+    def miss(self, error: ServiceUnavailableError) -> Decision:
+        """Take in that what a decision needs does not answer, and return what to do about that."""
+        self._observation.miss(error)
+        seen = self._observation.present(held_by=self._holding.held_by, since_action=None)
+        return decide(self.policy, seen, self._context.server_now())
+
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
         """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
         if not self._holding.take():

@@ -13,8 +13,15 @@ from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
 from tpuctl.actions.steps import Pending, check_same
-from tpuctl.clock import GRACE, PATIENCE, SystemClock, format_duration, limit_calls
-from tpuctl.errors import ConflictError, NodeNowhereError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.clock import GRACE, format_duration, limit_calls
+from tpuctl.errors import (
+    ConflictError,
+    NodeNowhereError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.events import Event, EventKind
 from tpuctl.model import Node, Operation, QueuedResource
 from tpuctl.names import NodeName, NodeReference
@@ -80,11 +87,7 @@ def tear_down(
     tasks: list[Task] = []
     for target in targets:
         try:
-            with (
-                limit_calls(context.clock, policy.timeout, grace=GRACE)
-                if wait
-                else limit_calls(SystemClock(), PATIENCE)
-            ):
+            with limit_calls(context.clock, policy.timeout if wait else None, grace=GRACE):
                 pending = _request(context, target, by=by)
         except TpuctlError as error:
             endings[target.name] = error
@@ -147,7 +150,9 @@ def _see_out(context: Context, request: QueuedResource, operation: Operation, po
                 hint="nothing was undone; its deletion goes on in the cloud",
             )
         context.clock.sleep(_ASK_AGAIN)
-        with suppress(ServiceUnavailableError):  # asked again until the deadline
+        left = None if policy.timeout is None else policy.timeout - waited
+        # Asked again until the deadline.
+        with suppress(ServiceUnavailableError, QuotaError), limit_calls(context.clock, left, grace=GRACE):
             operation = context.cloud.get_operation(operation.name)
     if operation.error is not None:
         raise context.cloud.operation_error(operation.error)

@@ -10,6 +10,7 @@ from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.keeping import let_go
 from tpuctl.cli.policy import deadline, in_time
 from tpuctl.cli.results import show_endings
+from tpuctl.clock import GRACE, limit_calls
 from tpuctl.errors import ExitCode
 from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
@@ -60,7 +61,7 @@ def change_nodes(
     resume = f"tpuctl wait {names} --for {goal}"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume):
         context = app.context(progress)
-        with in_time(app, timeout if wait else None):
+        with limit_calls(app.clock, timeout if wait else None, grace=GRACE):
             requested = [(node, change(context, node)) for node in found]
         if verb is Verb.STOP:
             let_go(app, needed)
