@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.api.scripted_api import Answer, Drop, Endless, Reply, Reset, ScriptedServer, Silence, node, refuse
-from tests.conftest import Console
+from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE
 from tpuctl.clock import PATIENCE, ManualClock, SystemClock
+from tpuctl.sandbox import provision
 
 RATE = "Quota exceeded for quota metric 'Requests' and limit 'Requests per minute' of service 'tpu.googleapis.com'"
 # What fails at once, so that only the client's own pauses take time: by a clock that is not real.
@@ -135,6 +136,18 @@ def test_zones_that_answer_are_listed_and_the_others_named(against: Callable[...
 
     assert (out.split("\t")[0], code) == ("trainer", 1)
     assert "the list is incomplete: us-east1-d could not be asked" in err
+
+
+@pytest.mark.parametrize("face", [{"TPUCTL_SANDBOX": "1"}])
+def test_store_of_leases_that_fails_for_ever_keeps_up_from_changing_anything(
+    tpuctl: Console, sandbox: Sandbox, clock: ManualClock, face: dict[str, str]
+) -> None:
+    provision.add_bucket(sandbox.world, "data")
+    sandbox.fault("http-error", method="storage.*", status=503, count=0)
+
+    _, err, code = tpuctl("up", "demo", *TYPE, *IN_ZONE, "--timeout", "5m", TPUCTL_LEASE="gs://data/leases")
+
+    assert (code, sandbox.changes(), clock.monotonic()) == (5, [], timedelta(minutes=5)), (err, face)
 
 
 def test_refused_credentials_end_a_wait_at_once(against: Callable[..., Any], clock: ManualClock) -> None:

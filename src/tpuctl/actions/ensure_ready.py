@@ -100,13 +100,7 @@ def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
         with pursuit.in_time():
             if not once:
                 pursuit.let_in()
-            try:
-                decision = pursuit.decide()
-            except ServiceUnavailableError as silence:
-                if once:
-                    raise
-                # The store of leases does not answer: nothing may be changed, and it may answer again.
-                decision = pursuit.miss(silence)
+            decision = pursuit.decide()
             match decision:
                 case Reached():
                     pass
@@ -120,6 +114,11 @@ def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
                     pursuit.act(decision)
                 case _:
                     assert_never(decision)
+    except TpuctlError as error:
+        if once or not isinstance(error, ServiceUnavailableError):
+            return given_up(pursuit, error)
+        return _await_leases(pursuit, error)
+    try:
         if isinstance(decision, Reached):
             return _reached(pursuit, decision.level, decision.note)
         if not once:
@@ -128,6 +127,16 @@ def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
     except TpuctlError as error:
         return given_up(pursuit, error)
     return Outcome(pursuit.seen.node, pursuit.took, pursuit.seen.tried.restarts)
+
+
+def _await_leases(pursuit: Pursuit, error: ServiceUnavailableError) -> TpuctlError | None:
+    """Wait for the store of leases: it does not answer, so that nothing may be changed. Returns why no longer."""
+    match pursuit.miss(error):
+        case Wait() as wait:
+            pursuit.wait(wait)
+            return None
+        case GiveUp(reason):
+            return given_up(pursuit, reason)
 
 
 def _reached(pursuit: Pursuit, level: Goal, note: str | None) -> Outcome:

@@ -135,11 +135,13 @@ class Pursuit:
             self._usable = None
         return decision
 
-    def miss(self, error: ServiceUnavailableError) -> Decision:
-        """Take in that what a decision needs does not answer, and return what to do about that."""
+    def miss(self, error: ServiceUnavailableError) -> Wait | GiveUp:
+        """Take in that what a step needs does not answer: wait for it, or give up at the deadline."""
         self._observation.miss(error)
         seen = self._observation.present(held_by=self._holding.held_by, since_action=None)
-        return decide(self.policy, seen, self._context.server_now())
+        decision = decide(self.policy, seen, self._context.server_now())
+        assert isinstance(decision, Wait | GiveUp)  # noqa: S101  # guides mypy: nothing else follows from silence
+        return decision
 
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:
         """Do one step. What the service refuses is seen at the next look, or raised where no look can change it."""
