@@ -97,20 +97,13 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
     put(sandbox)
     sandbox.fault("unreachable", zone=ZONE, count=0)
 
-    unknown = "`demo` was not found, but us-central2-b could not be asked: it may be there"
-    assert tpuctl("up", "demo", "--no-wait") == (
-        "",
-        said(f"error: {unknown}", "  hint: try again later, or name the zone with `--zone`"),
-        1,
-    )
-    assert tpuctl("up", "demo", "--timeout", "90s") == (
+    assert tpuctl("up", "demo") == (
         "",
         said(
-            *[f"API not answering, asking again: {unknown}"] * 2,  # once a minute
-            f"error: the API has not answered in time: {unknown}",
-            "  hint: nothing was changed; run it again: `tpuctl up demo --timeout 90s`",
+            "error: `demo` was not found, but us-central2-b could not be asked: it may be there",
+            "  hint: try again later, or name the zone with `--zone`",
         ),
-        5,
+        1,
     )
     _, err, code = tpuctl(*UP, "--timeout", "2m")
     assert (timeless(err), code) == (

@@ -153,7 +153,8 @@ def in_time(app: App, timeout: timedelta | None) -> Iterator[None]:
 def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None, since: timedelta | None = None) -> T:
     """Return what `ask` returns, asked again while the API does not answer, until the command's deadline (None: for ever).
 
-    Where nothing listens that is raised at once. Raises `TimedOutError` at the deadline.
+    Where nothing listens, or the API itself says that some zones do not answer, that is raised at once: it may last, and
+    naming another endpoint or a zone helps. Raises `TimedOutError` at the deadline.
     """
     began = app.clock.monotonic() if since is None else since
     pause, longest = timedelta(seconds=2), timedelta(seconds=15)
@@ -164,7 +165,7 @@ def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None,
             with limit_calls(app.clock, left, grace=GRACE):
                 return ask()
         except (ServiceUnavailableError, QuotaError) as error:
-            if nothing_listens(error):
+            if nothing_listens(error) or error.__cause__ is None:
                 raise
             now = app.clock.monotonic()
             left = None if timeout is None else began + timeout - now
