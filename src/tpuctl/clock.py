@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -59,6 +65,88 @@ class ManualClock:
     def sleep(self, duration: timedelta) -> None:
         """Move the clock."""
         self._now += max(duration, timedelta())
+
+
+# How long a call to the cloud may take in real time, with all its retries; also all calls of a command without a deadline.
+PATIENCE = timedelta(seconds=60)
+# A call that begins just before a deadline would otherwise fail for lack of time, and say nothing about the service.
+_SHORTEST_CALL = timedelta(seconds=1)
+# What one last look, an outcome that has to be looked up and the release of a lease may take after a deadline, together.
+GRACE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """A moment by `clock.monotonic()`, and how much longer calls may take that follow from what was begun before."""
+
+    clock: Clock
+    ends: timedelta
+    grace: timedelta
+
+    @property
+    def left(self) -> timedelta:
+        return self.ends - self.clock.monotonic()
+
+    @property
+    def time_for_call(self) -> timedelta:
+        left = self.left
+        if left > timedelta():
+            return max(left, _SHORTEST_CALL)
+        # A clock that runs fast would leave no time for it; where there is one, calls do not hang.
+        return max(left + self.grace, timedelta()) if isinstance(self.clock, SystemClock) else self.grace
+
+
+# Values, not a shared object: what one block or thread sets, others do not see. Clocks may differ, so all are kept.
+_DEADLINES: ContextVar[tuple[_Deadline, ...]] = ContextVar("deadlines", default=())
+
+
+@contextmanager
+def limit_calls(
+    clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None, grace: timedelta = timedelta()
+) -> Iterator[None]:
+    """Let every call to the cloud in this block end when `timeout` has passed `since` then, or since now.
+
+    Calls that begin later than that share the `grace`. Limits around the block stay in force. None sets no limit.
+    """
+    if timeout is None:
+        yield
+        return
+    ends = (clock.monotonic() if since is None else since) + timeout
+    token = _DEADLINES.set((*_DEADLINES.get(), _Deadline(clock, ends, grace)))
+    try:
+        yield
+    finally:
+        _DEADLINES.reset(token)
+
+
+def time_left() -> timedelta | None:
+    """Return the time until the next limit in force, negative after it. None if there is none."""
+    return min((limit.left for limit in _DEADLINES.get()), default=None)
+
+
+def is_late() -> bool:
+    """Tell whether a limit in force has passed, so that nothing may be begun any more."""
+    left = time_left()
+    return left is not None and left <= timedelta()
+
+
+def time_for_call(longest: timedelta) -> timedelta:
+    """Return how long a call that begins now may take with all its retries; zero if it must not begin any more."""
+    return min((longest, *(limit.time_for_call for limit in _DEADLINES.get())))
+
+
+def with_limits(act: Callable[..., T]) -> Callable[..., T]:
+    """Return `act` for other threads, where the limits of this one are to be in force too."""
+    found = _DEADLINES.get()
+
+    def act_in_time(*arguments: object) -> T:
+        token = _DEADLINES.set(found)
+        try:
+            return act(*arguments)
+        finally:
+            _DEADLINES.reset(token)
+
+    return act_in_time
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

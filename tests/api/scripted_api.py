@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,7 +57,22 @@ class Silence:
     """Say nothing until the client gives up."""
 
 
-Script = Callable[[Received], Reply | Drop | Silence]
+@dataclass(frozen=True)
+class Endless:
+    """Send `head`, then `piece` again and again, until the client gives up."""
+
+    head: bytes
+    piece: bytes = b""
+    pause: float = 0.0
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Reset the connection."""
+
+
+Answer = Reply | Drop | Silence | Endless | Reset
+Script = Callable[[Received], Answer]
 
 
 def refuse(code: int, status: str, message: str = "no", *details: Any, **headers: str) -> Reply:
@@ -121,10 +137,19 @@ class ScriptedServer:
         except OSError:
             return False
 
-    def _answer(self, answer: Reply | Drop | Silence, writer: Any, connection: socket.socket) -> bool:  # noqa: ARG002  # for a proxy
+    def _answer(self, answer: Answer, writer: Any, connection: socket.socket) -> bool:
         match answer:
             case Silence():
                 self._ended.wait(5)
+                return False
+            case Endless(start, piece, pause):
+                writer.write(start)
+                while not self._ended.wait(pause):
+                    writer.write(piece)
+                return False
+            case Reset():
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.close()
                 return False
             case Drop(partial):
                 writer.write(partial)
@@ -155,7 +180,7 @@ def client_of(script: Script, *, clock: Clock | None = None) -> Iterator[tuple[T
             factory.close()
 
 
-def in_turn(*answers: Reply | Drop | Silence) -> Script:
+def in_turn(*answers: Answer) -> Script:
     """Return a script that gives the answers one after the other, and the last again and again."""
     left = list(answers)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]

@@ -62,7 +62,7 @@ def status(code: int, *, retry_after: int | None = None, is_rate_limit: bool = F
 )
 def test_what_is_sent_again(failure: TransportError | RefusedError, safe: int | None, change: int | None) -> None:
     found = [
-        decide(POLICY, failure, is_safe=is_safe, attempt=1, elapsed=timedelta(), random=Always())
+        decide(POLICY, failure, is_safe=is_safe, attempt=1, left=POLICY.deadline, random=Always())
         for is_safe in (True, False)
     ]
 
@@ -73,24 +73,25 @@ def test_what_is_sent_again(failure: TransportError | RefusedError, safe: int | 
 def test_waits_double_up_to_a_bound(attempt: int, seconds: int) -> None:
     patient = RetryPolicy(attempts=10)
 
-    found = decide(patient, NotSentError(), is_safe=False, attempt=attempt, elapsed=timedelta(), random=Always())
+    found = decide(patient, NotSentError(), is_safe=False, attempt=attempt, left=POLICY.deadline, random=Always())
 
     assert found == Wait(timedelta(seconds=seconds))
 
 
 def test_attempts_and_deadline_end_it() -> None:
-    def at(attempt: int, elapsed: float) -> Wait | GiveUp:
-        passed = timedelta(seconds=elapsed)
-        return decide(POLICY, NotSentError(), is_safe=True, attempt=attempt, elapsed=passed, random=Always())
+    def at(attempt: int, left: float) -> Wait | GiveUp:
+        time = timedelta(seconds=left)
+        return decide(POLICY, NotSentError(), is_safe=True, attempt=attempt, left=time, random=Always())
 
-    assert [at(5, 0), at(1, 299), at(1, 299.5)] == [GiveUp(), Wait(timedelta(seconds=1)), GiveUp()]
+    assert [at(5, 60), at(1, 1), at(1, 0.5)] == [GiveUp(), Wait(timedelta(seconds=1)), GiveUp()]
 
 
 def test_the_loop_waits_by_the_clock_and_raises_the_last_failure() -> None:
     clock = ManualClock()
     sent: list[timedelta] = []
 
-    def send() -> None:
+    def send(left: timedelta) -> None:
+        assert left == POLICY.deadline - clock.monotonic()
         sent.append(clock.monotonic())
         raise NotSentError(str(len(sent)))
 

@@ -22,7 +22,7 @@ from tpuctl.errors import SettingError
 
 from .scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
 
-QUICK = TransportOptions(connect_timeout=timedelta(seconds=1), read_timeout=timedelta(seconds=0.2))
+QUICK = TransportOptions(connect_timeout=timedelta(seconds=1), timeout=timedelta(seconds=0.2))
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_silence_is_a_lost_answer_after_the_read_time_out(http: Http) -> None:
 
 
 def test_a_connection_that_is_never_accepted_is_not_sent_after_the_connect_time_out() -> None:
-    slow_to_read = TransportOptions(connect_timeout=timedelta(seconds=0.1), read_timeout=timedelta(seconds=60))
+    slow_to_read = TransportOptions(connect_timeout=timedelta(seconds=0.1), timeout=timedelta(seconds=60))
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.api.listing import side_by_side
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +28,11 @@ def offered(
 ) -> Catalogue:
     """Return what zones offer: those named, or all of the project. A zone closed to the project offers nothing."""
     asked = list(zones) or sorted(locations(project))
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda zone: _ask(ask, project, zone, is_named=bool(zones)), asked))
-    found = dict(zip(asked, answers, strict=True))
+    found = {}
+    for zone, answer in side_by_side(lambda zone: _ask(ask, project, zone, is_named=bool(zones)), asked).items():
+        if isinstance(answer, BaseException):
+            raise answer
+        found[zone] = answer
     return Catalogue(
         {zone: names for zone, names in found.items() if names},
         tuple(zone for zone, names in found.items() if names is None),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from tpuctl.actions.fleet import Fleet
 from tpuctl.actions.observation import Task
 from tpuctl.clock import format_duration
-from tpuctl.errors import AccessError, TpuctlError
+from tpuctl.errors import AccessError, ServiceUnavailableError, TpuctlError
 from tpuctl.events import EventKind
 from tpuctl.readiness import Create, Delete, GiveUp, Goal, Policy, Reached, Reboot, Restart, Start, Wait
 
@@ -97,28 +97,46 @@ def ensure_all(context: Context, tasks: Sequence[Task], *, once: bool = False) -
 def _step(pursuit: Pursuit, *, once: bool) -> Outcome | TpuctlError | None:
     """Do the next thing for one node; returns how it ended, or nothing where it has not."""
     try:
-        if not once:
-            pursuit.let_in()
-        decision = pursuit.decide()
-        match decision:
-            case Reached(level, note):
-                return _reached(pursuit, level, note)
-            case Wait() if once:
-                pass
-            case Wait():
-                pursuit.wait(decision)
-            case GiveUp(error):
-                return given_up(pursuit, error)
-            case Create() | Start() | Restart() | Reboot() | Delete():
-                pursuit.act(decision)
-            case _:
-                assert_never(decision)
+        with pursuit.in_time():
+            if not once:
+                pursuit.let_in()
+            decision = pursuit.decide()
+            match decision:
+                case Reached():
+                    pass
+                case Wait() if once:
+                    pass
+                case Wait():
+                    pursuit.wait(decision)
+                case GiveUp(error):
+                    return given_up(pursuit, error)
+                case Create() | Start() | Restart() | Reboot() | Delete():
+                    pursuit.act(decision)
+                case _:
+                    assert_never(decision)
+    except TpuctlError as error:
+        if once or not isinstance(error, ServiceUnavailableError):
+            return given_up(pursuit, error)
+        return _await_leases(pursuit, error)
+    try:
+        if isinstance(decision, Reached):
+            return _reached(pursuit, decision.level, decision.note)
         if not once:
             return None
         pursuit.look_again()
     except TpuctlError as error:
         return given_up(pursuit, error)
     return Outcome(pursuit.seen.node, pursuit.took, pursuit.seen.tried.restarts)
+
+
+def _await_leases(pursuit: Pursuit, error: ServiceUnavailableError) -> TpuctlError | None:
+    """Wait for the store of leases: it does not answer, so that nothing may be changed. Returns why no longer."""
+    match pursuit.miss(error):
+        case Wait() as wait:
+            pursuit.wait(wait)
+            return None
+        case GiveUp(reason):
+            return given_up(pursuit, reason)
 
 
 def _reached(pursuit: Pursuit, level: Goal, note: str | None) -> Outcome:

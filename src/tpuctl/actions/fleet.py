@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.pursuit import Pursuit
 from tpuctl.actions.sighting import look
+from tpuctl.clock import SystemClock, limit_calls, with_limits
 from tpuctl.errors import TpuctlError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _SURVEYS = 16
 # Nodes that are due within this time, or within their slack, are looked at together: it saves a list call for each.
 _TOGETHER = timedelta(seconds=1)
+_RELEASE = timedelta(seconds=5)
 
 
 class Fleet:
@@ -39,9 +41,10 @@ class Fleet:
         self._open.pop(pursuit.name).leave()
 
     def close(self) -> None:
-        """Let go of all nodes."""
-        for pursuit in self:
-            self.end(pursuit)
+        """Let go of all nodes. It must not take long: the run may have been interrupted, and leases expire."""
+        with limit_calls(SystemClock(), _RELEASE):
+            for pursuit in self:
+                self.end(pursuit)
 
     def looked_at(self, *, ask: bool = True) -> Iterator[tuple[Pursuit, TpuctlError | None]]:
         """Look, and yield the nodes that are to be decided about; with the error that no further look can mend, if any.
@@ -53,13 +56,15 @@ class Fleet:
             return
         due = [pursuit for pursuit in self if pursuit.due <= now + max(_TOGETHER, pursuit.slack)]
         requested = [pursuit for pursuit in due if pursuit.wants_request]
-        failed = self._look(due, requested)
-        # One that is found to go may have been preempted: its queued resource tells, before anything is concluded.
-        late = [pursuit for pursuit in due if pursuit.wants_request and pursuit not in {*requested, *failed}]
-        if late:
-            failed |= self._look(late, late)
-        if ask:
-            failed |= self._survey([pursuit for pursuit in due if pursuit not in failed])
+        # They are looked at together: in practice all have the same deadline.
+        with due[0].in_time():
+            failed = self._look(due, requested)
+            # One that is found to go may have been preempted: its queued resource tells, before anything is concluded.
+            late = [pursuit for pursuit in due if pursuit.wants_request and pursuit not in {*requested, *failed}]
+            if late:
+                failed |= self._look(late, late)
+            if ask:
+                failed |= self._survey([pursuit for pursuit in due if pursuit not in failed])
         for pursuit in due:
             yield pursuit, failed.get(pursuit)
 
@@ -101,7 +106,7 @@ class Fleet:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # only for several nodes
 
             with ThreadPoolExecutor(min(_SURVEYS, len(slow))) as pool:
-                list(pool.map(ask, slow))
+                list(pool.map(with_limits(ask), slow))
         asked = set(slow) if len(slow) > 1 else set()
         for pursuit in pursuits:
             if pursuit not in asked:

@@ -34,7 +34,8 @@ class Task:
     `spec` is what to create, and what a node that exists is compared with; `pending` is a change that was requested already;
     `probe` is a command of the user's that decides about devices; `purpose` is what a lease is taken for, nothing where no
     change is ever made; `steal` takes one that is another's; `tried` are repairs of earlier runs that still count;
-    `takes_less` is for a goal that the user did not name: healthy will do where the workers cannot be reached from here.
+    `takes_less` is for a goal that the user did not name: healthy will do where the workers cannot be reached from here;
+    `since` is when its time began to count, by the monotonic clock, where that was before now.
     """
 
     name: NodeName
@@ -46,6 +47,7 @@ class Task:
     steal: bool = False
     tried: Tried = field(default_factory=Tried)
     takes_less: bool = False
+    since: timedelta | None = None
 
 
 class Observation:
@@ -58,7 +60,7 @@ class Observation:
         self.history = History(context.journal, task.name)
         if task.purpose:
             self.history.read(context.clock.now())
-        self._started = self._answered = context.clock.monotonic()
+        self._started = self._answered = context.clock.monotonic() if task.since is None else task.since
         self._ages = Ages(self._started)
         self._failed: timedelta | None = None
         self._was_alive = False

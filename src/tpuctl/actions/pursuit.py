@@ -10,6 +10,7 @@ from tpuctl.actions.holding import Holding
 from tpuctl.actions.observation import Observation, Task
 from tpuctl.actions.sighting import Sight
 from tpuctl.actions.steps import REBOOT_PAUSE, NotOursError, Steps
+from tpuctl.clock import GRACE, limit_calls
 from tpuctl.errors import (
     ConflictError,
     NoCapacityError,
@@ -40,6 +41,8 @@ from tpuctl.readiness.words import matrix
 from tpuctl.remote.reach import NoWayError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from tpuctl.actions.cloud import Context
 
 _SLACK = 0.4
@@ -71,6 +74,12 @@ class Pursuit:
     def took(self) -> timedelta:
         """How long it has been."""
         return self._observation.took
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """Let the calls of a block end with the deadline, or soon after where it has passed already."""
+        timeout = self.policy.timeout
+        left = None if timeout is None else max(timeout - self.took, timedelta())
+        return limit_calls(self._context.clock, left, grace=GRACE)
 
     @property
     def wants_request(self) -> bool:
@@ -124,6 +133,14 @@ class Pursuit:
             decision = decide(self.policy, seen, self._context.server_now())
         if not isinstance(decision, Reached) and not seen.silence:
             self._usable = None
+        return decision
+
+    def miss(self, error: ServiceUnavailableError) -> Wait | GiveUp:
+        """Take in that what a step needs does not answer: wait for it, or give up at the deadline."""
+        self._observation.miss(error)
+        seen = self._observation.present(held_by=self._holding.held_by, since_action=None)
+        decision = decide(self.policy, seen, self._context.server_now())
+        assert isinstance(decision, Wait | GiveUp)  # noqa: S101  # guides mypy: nothing else follows from silence
         return decision
 
     def act(self, decision: Create | Start | Restart | Reboot | Delete) -> None:

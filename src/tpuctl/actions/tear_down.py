@@ -13,11 +13,12 @@ from tpuctl.actions.holding import end_watch
 from tpuctl.actions.locate import Place, unreachable
 from tpuctl.actions.observation import Task
 from tpuctl.actions.steps import Pending, check_same
-from tpuctl.clock import format_duration
+from tpuctl.clock import GRACE, format_duration, limit_calls
 from tpuctl.errors import (
     AccessError,
     ConflictError,
     NodeNowhereError,
+    QuotaError,
     ServiceUnavailableError,
     TimedOutError,
     TpuctlError,
@@ -147,7 +148,8 @@ def tear_down(
     tasks: list[Task] = []
     for target in targets:
         try:
-            pending = _request(context, target, by=by)
+            with limit_calls(context.clock, policy.timeout if wait else None, grace=GRACE):
+                pending = _request(context, target, by=by)
         except TpuctlError as error:
             endings[target.name] = error
             continue
@@ -209,7 +211,9 @@ def _see_out(context: Context, request: QueuedResource, operation: Operation, po
                 hint="nothing was undone; its deletion goes on in the cloud",
             )
         context.clock.sleep(_ASK_AGAIN)
-        with suppress(ServiceUnavailableError):  # asked again until the deadline
+        left = None if policy.timeout is None else policy.timeout - waited
+        # Asked again until the deadline.
+        with suppress(ServiceUnavailableError, QuotaError), limit_calls(context.clock, left, grace=GRACE):
             operation = context.cloud.get_operation(operation.name)
     if operation.error is not None:
         raise context.cloud.operation_error(operation.error)

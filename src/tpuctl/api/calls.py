@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from random import Random
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -131,26 +131,29 @@ class Caller:
     def exchange(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True) -> T:
         """Do as `attempt` does for an answer that is not JSON; `read` gets its headers, in lower case, and its bytes."""
         return retrying(
-            lambda: self._send(request, read),
+            lambda left: self._send(request, read, left),
             is_safe=is_safe,
             policy=self.policy,
             clock=self.clock,
             random=self.random,
         )
 
-    def _send(self, request: Any, read: Callable[[Mapping[str, str], bytes], T]) -> T:
-        response, content = self._exchange(request)
+    def _send(self, request: Any, read: Callable[[Mapping[str, str], bytes], T], left: timedelta) -> T:
+        response, content = self._exchange(request, left)
         self._note_time(response.get("date"))
         if not 200 <= response.status < 300:
             raise RefusedError(parse_refusal(response.status, response, content, now=self.clock.now()))
         return read(response, content)
 
-    def _exchange(self, request: Any) -> tuple[Any, bytes]:
+    def _exchange(self, request: Any, left: timedelta) -> tuple[Any, bytes]:
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # loaded with the library that is in use here
         from httplib2 import HttpLib2Error  # noqa: PLC0415  # as above
 
+        sender = self.http_factory()
+        # In real seconds, which those of our clock are wherever there is a socket: only the embedded sandbox has another.
+        sender.timeout = left.total_seconds()
         try:
-            response, content = self.http_factory().request(
+            response, content = sender.request(
                 request.uri, method=request.method, body=request.body, headers=dict(request.headers)
             )
         except TransportError:

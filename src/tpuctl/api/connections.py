@@ -1,26 +1,37 @@
 """Http objects over httplib2 that never send a change twice.
 
-httplib2 0.32 sends a request again by itself, a POST too, when the connection ends without an answer, and has one
-time-out for connecting and reading. Both are changed through its own hooks: the classes of connection are ours, and
-they raise exceptions that httplib2 does not catch. Importing this costs 95 ms.
+httplib2 0.32 sends a request again by itself, a POST too, when the connection ends without an answer, and its time-out
+is one for each operation of a socket, so that a server which sends a byte now and then is never given up. Both are
+changed through its own hooks: the classes of connection are ours, they raise exceptions that httplib2 does not catch,
+and each operation of a socket gets what is left of one limit for the whole exchange. Importing this costs 95 ms.
 """
 
 from __future__ import annotations
 
 import functools
 import http.client
+import io
+import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import httplib2
 
 from tpuctl import __version__
 from tpuctl.api.endpoint import takes_token
-from tpuctl.api.failures import AnswerLostError, NotSentError, TransportError, UntrustedServerError
+from tpuctl.api.failures import (
+    AnswerLostError,
+    GarbledAnswerError,
+    NotSentError,
+    TransportError,
+    UntrustedServerError,
+)
+from tpuctl.clock import SystemClock
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:
@@ -35,6 +46,11 @@ _USER_AGENT = f"tpuctl/{__version__} (gzip)"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _READING = threading.Lock()
 _BROKEN = (OSError, http.client.HTTPException, httplib2.HttpLib2Error)
+_CLOCK = SystemClock()
+# What newer versions of httplib2 raise where an answer unpacks to too much; none of it is an HttpLib2Error.
+_TOO_LARGE: tuple[type[Exception], ...] = (
+    (httplib2.decode.DecodeLimitError, httplib2.decode.DecodeRatioError) if hasattr(httplib2, "decode") else ()
+)
 
 Answer = tuple[httplib2.Response, bytes]
 
@@ -45,14 +61,21 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
     Raises `NotSentError` or `AnswerLostError`, nothing else, when there is no answer. A request that may change
     something gets a connection of its own, since what became of it on a connection that the server had already given
     up would be uncertain. Redirects are answers, not followed.
+
+    `timeout` is for the next exchange, in seconds of real time, at most that of the options; None for that of the options.
     """
 
     def __init__(self, options: TransportOptions) -> None:
         super().__init__(proxy_info=None, ca_certs=str(options.ca_file) if options.ca_file else None)
         self.follow_redirects = False
+        self.limit_kwargs = {"hard_limit": options.largest}
+        self._options = options
+        self._limit = _Limit(options.timeout)
+        shared = {"options": options, "limit": self._limit}
+        shared["response_class"] = type("Response", (_Response,), dict(shared))
         self._types = {
-            "http": type("Plain", (_PlainConnection,), {"options": options}),
-            "https": type("Tls", (_TlsConnection,), {"options": options}),
+            "http": type("Plain", (_PlainConnection,), shared),
+            "https": type("Tls", (_TlsConnection,), shared),
         }
         self._extra = {"x-goog-user-project": options.quota_project} if options.quota_project else {}
 
@@ -65,6 +88,14 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         **_: object,
     ) -> Answer:
         """Send one request once and return response and body. A GET on a connection gone stale is sent once more."""
+        self._begin()
+        return self._exchange(uri, method, body, headers)
+
+    def _begin(self) -> None:
+        longest = self._options.timeout
+        self._limit.begin(longest if self.timeout is None else min(longest, timedelta(seconds=self.timeout)))
+
+    def _exchange(self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None) -> Answer:
         lower = {name.lower(): value for name, value in (headers or {}).items()}
         # A request that names who pays for it is believed.
         lower = {**self._extra, **lower, "user-agent": _USER_AGENT}
@@ -86,12 +117,20 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
             self._hang_up()
             raise
         # Connecting and sending are watched by the connection; what is left is the answer that ends too early.
+        except TimeoutError as error:
+            self._hang_up()
+            raise AnswerLostError(f"the answer is not complete: {_words(error, self._limit)}") from error
         except _BROKEN as error:
             self._hang_up()
             raise AnswerLostError(f"the answer ended too early: {_words(error)}") from error
+        except _TOO_LARGE as error:
+            self._hang_up()
+            raise _too_large(self._options.largest) from error
         return answer
 
     def _hang_up(self) -> None:
+        if self._limit.response is not None:
+            self._limit.response.close()
         for connection in self.connections.values():
             connection.close()
         self.connections.clear()
@@ -116,7 +155,7 @@ class AuthorizedHttp(Http):
         self._load = credentials
         self._endpoint = endpoint
         self._lock = lock
-        self._auth = AuthRequest(options)
+        self._auth = AuthRequest(options, limit=self._limit)
 
     def request(
         self,
@@ -127,16 +166,17 @@ class AuthorizedHttp(Http):
         **_: object,
     ) -> Answer:
         """Send one request with a token; after a 401, which means that nothing was done, once more with a new one."""
+        self._begin()
         # A token must not leave for a host that nobody named.
         if not takes_token(uri, self._endpoint):
             raise SettingError(f"no token is sent to `{uri.partition('?')[0]}`", hint="check the endpoint")
         used = self._with_token(uri, method, headers)
-        response, content = super().request(uri, method, body, used)
+        response, content = self._exchange(uri, method, body, used)
         if response.status != 401:
             return response, content
-        with self._lock:
-            self._load().refresh(self._auth)
-        return super().request(uri, method, body, self._with_token(uri, method, headers))
+        with self._credentials() as credentials:
+            credentials.refresh(self._auth)
+        return self._exchange(uri, method, body, self._with_token(uri, method, headers))
 
     def close(self) -> None:
         """Close the connections, those to the token's source too."""
@@ -146,19 +186,32 @@ class AuthorizedHttp(Http):
     def _with_token(self, uri: str, method: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
         own = {name.lower(): value for name, value in (headers or {}).items()}
         given: MutableMapping[str, str] = dict(own)
-        with self._lock:
-            self._load().before_request(self._auth, method, uri, given)
+        with self._credentials() as credentials:
+            credentials.before_request(self._auth, method, uri, given)
         # The credentials' quota project comes last.
         return {**given, **self._extra, **own}
+
+    @contextmanager
+    def _credentials(self) -> Iterator[Any]:  # google-auth ships no types
+        """Yield the credentials, for this thread alone. What they fetch is a part of the exchange, and ends with it."""
+        if self._limit.is_over or not self._lock.acquire(timeout=self._limit.left):
+            raise _no_token()
+        try:
+            yield self._load()
+        finally:
+            self._lock.release()
 
 
 class AuthRequest:
     """How google-auth reaches the source of tokens: a google.auth.transport.Request.
 
     Its failures are google-auth's own, since a token that could not be fetched means that the call itself was not sent.
+    With a `limit` all its requests are a part of one exchange. When that is over it raises `NotSentError`, which google-auth
+    does not catch: after a failure of its own class it may sleep and try again.
     """
 
-    def __init__(self, options: TransportOptions) -> None:
+    def __init__(self, options: TransportOptions, *, limit: _Limit | None = None) -> None:
+        self._limit = limit
         # The quota project is for the API alone; the source of tokens may not know it.
         self._http = Http(replace(options, quota_project=None))
 
@@ -170,12 +223,17 @@ class AuthRequest:
         headers: Mapping[str, str] | None = None,
         **_: object,
     ) -> _AuthResponse:
-        """Send a request of google-auth's; a time-out that it asks for is ignored in favour of the options'."""
+        """Send a request of google-auth's. A time-out that it asks for is ignored in favour of the options' and the limit."""
         from google.auth.exceptions import TransportError as AuthTransportError  # noqa: PLC0415  # only with credentials
 
         try:
+            self._http.timeout = self._limit.left if self._limit else None
             return _AuthResponse(*self._http.request(url, method, body, headers))
+        except TimeoutError as error:
+            raise _no_token() from error
         except TransportError as error:
+            if self._limit and self._limit.is_over:
+                raise _no_token() from error
             raise AuthTransportError(error) from error  # type: ignore[no-untyped-call]  # google-auth's signature has none
 
     def close(self) -> None:
@@ -192,24 +250,120 @@ class _AuthResponse:
         self.data = data
 
 
+class _Limit:
+    """How long an exchange may take in all, by the real clock: a network knows no other.
+
+    `response` is the last one; where its server closes the connection, it alone has the socket.
+    """
+
+    response: http.client.HTTPResponse | None = None
+
+    def __init__(self, duration: timedelta) -> None:
+        self.begin(duration)
+
+    def begin(self, duration: timedelta) -> None:
+        """Count from now on."""
+        self.duration, self._ends = duration, _CLOCK.monotonic() + duration
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether no time is left."""
+        return _CLOCK.monotonic() >= self._ends
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left. Raises `TimeoutError` if there are none."""
+        left = (self._ends - _CLOCK.monotonic()).total_seconds()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+class _Limited(io.RawIOBase):
+    """What a socket receives, within the limit of the exchange and up to a number of bytes."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, limit: _Limit, largest: int) -> None:
+        self._raw, self._sock, self._limit, self._largest, self._room = raw, sock, limit, largest, largest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Any:  # any object with the buffer protocol; a count, or None
+        self._sock.settimeout(self._limit.left)
+        count = self._raw.readinto(buffer)
+        self._room -= count or 0
+        if self._room < 0:
+            raise _too_large(self._largest)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Reader(io.BufferedReader):
+    """Refuses a length that no answer has before memory is taken for it."""
+
+    def __init__(self, raw: _Limited, largest: int) -> None:
+        super().__init__(raw)
+        self._largest = largest
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > self._largest:
+            raise _too_large(self._largest)
+        return super().read(size)
+
+
+class _Response(http.client.HTTPResponse):
+    """A response that is read within the limits; `options` and `limit` are those of its connection."""
+
+    options: TransportOptions
+    limit: _Limit
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:  # http.client's signature, passed on
+        super().__init__(sock, *args, **kwargs)
+        self.limit.response, largest = self, self.options.largest
+        self.fp = _Reader(_Limited(self.fp.detach(), sock, self.limit, largest), largest)
+
+
 class _Watched(http.client.HTTPConnection):
-    """What both kinds of connection share: time-outs, the proxy, and exceptions by what is certain.
+    """What both kinds of connection share: limits, the proxy, and exceptions by what is certain.
 
     A mix-in before one of httplib2's classes.
     """
 
     options: TransportOptions
+    limit: _Limit
     _target: str
 
     def _prepare(self) -> None:
         self._target = self.host
-        self.timeout = self.options.connect_timeout.total_seconds()
+        self._create_connection = self._open
         proxy = self.options.proxy
         if proxy is not None and proxy.applies_to(self.host):
             self.set_tunnel(self.host, self.port, headers=proxy.headers)
             self.host, self.port = proxy.host, proxy.port
 
+    def _open(self, address: tuple[str, int], *_: object) -> socket.socket:
+        """Return a socket that is connected to one of the addresses of a host."""
+        failure = OSError("the name has no address")
+        for family, kind, protocol, _name, place in _addresses(*address, seconds=self.limit.left):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(min(self.options.connect_timeout.total_seconds(), self.limit.left))
+                sock.connect(place)
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure
+
     def _reach(self, connect: Callable[[], None]) -> None:
+        via = f" through the proxy {self.options.proxy}" if self._target != self.host else ""
         try:
             connect()
         except ssl.SSLCertVerificationError as error:
@@ -217,12 +371,10 @@ class _Watched(http.client.HTTPConnection):
             raise UntrustedServerError(
                 f"the certificate of {self._target} is not trusted: {error.verify_message}"
             ) from error
-        # A host name that cannot be one is a UnicodeError of the resolver's.
-        except (OSError, UnicodeError, http.client.HTTPException) as error:
+        # A host name that cannot be one is a UnicodeError of the resolver's; a proxy may send too much.
+        except (OSError, UnicodeError, http.client.HTTPException, TransportError) as error:
             self.close()
-            via = f" through the proxy {self.options.proxy}" if self._target != self.host else ""
             raise NotSentError(f"{self._target} cannot be reached{via}: {_words(error)}") from error
-        self.sock.settimeout(self.options.read_timeout.total_seconds())
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
@@ -230,12 +382,19 @@ class _Watched(http.client.HTTPConnection):
             yield
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise AnswerLostError(f"{self._target} gave no answer: {_words(error)}") from error
+            raise AnswerLostError(f"{self._target} gave no answer: {_words(error, self.limit)}") from error
 
     def request(self, *args: Any, **kwargs: Any) -> None:  # http.client's signature, passed on
         """Send the request."""
         with self._under_way():
             super().request(*args, **kwargs)
+
+    def send(self, data: Any) -> None:  # bytes, in all that we send
+        """Send bytes within the limit, which `sendall` would grant to each piece anew where the connection is TLS."""
+        rest = memoryview(data)
+        while rest:
+            self.sock.settimeout(self.limit.left)
+            rest = rest[self.sock.send(rest) :]
 
     def getresponse(self) -> http.client.HTTPResponse:
         """Return the head of the answer."""
@@ -259,7 +418,44 @@ class _TlsConnection(_Watched, http.client.HTTPSConnection):
         self._prepare()
 
     def connect(self) -> None:
-        self._reach(lambda: http.client.HTTPSConnection.connect(self))
+        self._reach(self._connect)
+
+    def _connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock.settimeout(self.limit.left)  # of the handshake as a whole
+        self.sock = _tls(self.options.ca_file).wrap_socket(self.sock, server_hostname=self._target)
+
+
+def _addresses(host: str, port: int, *, seconds: float) -> list[tuple[Any, ...]]:
+    """Return the addresses of a host. Raises what the resolver raises, and `TimeoutError`.
+
+    The resolver cannot be interrupted, neither by a time-out nor by Ctrl-C: a thread of its own waits for it.
+    """
+    found: list[list[tuple[Any, ...]] | Exception] = []
+    has_ended = threading.Event()
+
+    def look_up() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            found.append(error)
+        has_ended.set()
+
+    threading.Thread(target=look_up, name="resolver", daemon=True).start()
+    if not has_ended.wait(seconds):
+        raise TimeoutError
+    (answer,) = found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _too_large(largest: int) -> GarbledAnswerError:
+    return GarbledAnswerError(f"the answer is larger than {largest / 2**20:g} MiB")
+
+
+def _no_token() -> NotSentError:
+    return NotSentError("no access token could be fetched: it took too long")
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext:
@@ -278,7 +474,7 @@ def _read_authorities(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def _words(error: BaseException) -> str:
+def _words(error: BaseException, limit: _Limit | None = None) -> str:
     if isinstance(error, TimeoutError):
-        return "it took too long"
+        return "it took too long" + (f" ({limit.duration.total_seconds():.3g} s)" if limit else "")
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -9,6 +9,7 @@ from tpuctl.api.errors import translate
 from tpuctl.api.failures import RefusedError, TransportError
 from tpuctl.api.outcome import is_uncertain, unknown
 from tpuctl.api.retry import backoff
+from tpuctl.clock import GRACE, SystemClock, is_late, limit_calls
 from tpuctl.errors import AlreadyExistsError, TpuctlError
 from tpuctl.model import REQUEST_LABEL, Node, Operation
 
@@ -26,8 +27,16 @@ def create_once(
     """Return the operation that creates the node; `Operation.unnamed()` where its answer was lost and the node is ours.
 
     After an answer that was lost, or a 5xx, the node is looked for; only if it stays absent is the request sent a
-    second and last time. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the service's refusal.
+    second and last time. All of it has the time of one call. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
+    service's refusal.
     """
+    with limit_calls(SystemClock(), caller.policy.deadline, grace=GRACE):
+        return _create_once(caller, name, label, send=send, find=find)
+
+
+def _create_once(
+    caller: Caller, name: NodeName, label: str, *, send: Callable[[], Operation], find: Callable[[], Node | None]
+) -> Operation:
     failure: TransportError | RefusedError
     try:
         return send()
@@ -37,6 +46,8 @@ def create_once(
         failure = error
     if node := _look(caller, name, find, failure, looks=_LOOKS):
         return _ours(name, node, label)
+    if is_late():
+        raise unknown("create", name.node_id, failure) from failure
     try:
         return send()
     except (TransportError, RefusedError) as error:

@@ -21,6 +21,7 @@ from tpuctl.api.failures import (
     UntrustedServerError,
 )
 from tpuctl.api.retry import parse_retry_after
+from tpuctl.clock import format_duration
 from tpuctl.diagnosis import Action, Verdict, Where, classify
 from tpuctl.errors import (
     AccessError,
@@ -147,7 +148,11 @@ def translate(failure: TransportError | RefusedError) -> TpuctlError:
     """Return the exception for a request that failed for good."""
     match failure:
         case RefusedError(refusal=refusal):
-            return _refused(refusal)
+            error = _refused(refusal)
+            if refusal.retry_after:
+                wait = f"the service asks to wait {format_duration(refusal.retry_after)} before the next attempt"
+                error.hint = f"{wait}\n{error.hint}" if error.hint else wait
+            return error
         case UntrustedServerError():
             hint = "a proxy that inspects TLS needs its authority named: set `custom_ca_certs_file`, or bypass it by `NO_PROXY`"
             return ServiceUnavailableError(str(failure), hint=hint)

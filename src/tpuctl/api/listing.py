@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.clock import SystemClock, limit_calls, with_limits
 from tpuctl.errors import TpuctlError
 from tpuctl.names import short
 
@@ -56,8 +57,18 @@ def all_pages(
 ) -> Listing[T]:
     """Return the items of all pages, which are below `key`, or are what it makes of a page.
 
-    Raises the failures of `api/`; a page token that comes again is one of them.
+    Raises the failures of `api/`; a page token that comes again is one of them. All pages together have the time of one call.
     """
+    with limit_calls(SystemClock(), caller.policy.deadline):
+        return _all_pages(caller, build, key, read)
+
+
+def _all_pages(
+    caller: Caller,
+    build: Callable[[str | None], Any],
+    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    read: Callable[[Mapping[str, Any]], T],
+) -> Listing[T]:
     items: list[T] = []
     unreachable: dict[str, None] = {}
     seen: set[str] = set()
@@ -109,9 +120,10 @@ def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequen
     """Return what is in the zones, asked side by side, in their order.
 
     A zone that is not offered to the project is left out, one that fails otherwise is unreachable. Where no zone
-    answers, the failure is raised: that is no empty list.
+    answers, the failure is raised: that is no empty list. All zones together have the time of one call.
     """
-    answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
+    with limit_calls(SystemClock(), caller.policy.deadline):
+        answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
     missing = {zone: failure for zone, failure in failed.items() if not _is_not_offered(failure)}
@@ -132,9 +144,25 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
             return {zones[0]: one_zone(zones[0])}
         except (TransportError, RefusedError, TpuctlError) as failure:
             return {zones[0]: failure}
-    answers: dict[str, Listing[T] | _Failure | BaseException] = {}
+
+    def close() -> None:
+        if close := getattr(caller.http_factory(), "close", None):
+            close()
+
+    return {zone: _checked(answer) for zone, answer in side_by_side(one_zone, zones, at_the_end=close).items()}
+
+
+def side_by_side(
+    ask: Callable[[str], T], zones: Sequence[str], *, at_the_end: Callable[[], None] = lambda: None
+) -> dict[str, T | BaseException]:
+    """Return what `ask` returns for each zone, or what it raises; `at_the_end` is called in each thread.
+
+    The limits of calls in this thread are in force in those, too.
+    """
+    answers: dict[str, T | BaseException] = {}
     waiting = deque(zones)
 
+    @with_limits
     def work() -> None:
         while waiting:
             try:
@@ -142,11 +170,10 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
             except IndexError:
                 break
             try:
-                answers[zone] = one_zone(zone)
+                answers[zone] = ask(zone)
             except BaseException as failure:  # noqa: BLE001  # handed to the thread that asked, which raises what is a bug
                 answers[zone] = failure
-        if close := getattr(caller.http_factory(), "close", None):
-            close()
+        at_the_end()
 
     # Not a pool: its threads would keep an interrupted process alive until the last of them has its answer.
     threads = [threading.Thread(target=work, daemon=True) for _ in range(min(_THREADS, len(zones)))]
@@ -154,7 +181,7 @@ def _ask(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: list[str]
         thread.start()
     for thread in threads:
         thread.join()
-    return {zone: _checked(answers[zone]) for zone in zones}
+    return {zone: answers[zone] for zone in zones}
 
 
 def _checked(answer: Listing[T] | _Failure | BaseException) -> Listing[T] | _Failure:

@@ -10,6 +10,7 @@ from tpuctl.api.calls import Caller
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import AnswerLostError, RefusedError, TransportError
 from tpuctl.api.retry import backoff
+from tpuctl.clock import GRACE, SystemClock, is_late, limit_calls
 from tpuctl.errors import NotFoundError, OutcomeUnknownError, TpuctlError
 from tpuctl.model import Operation
 
@@ -42,8 +43,14 @@ _SENDS = 3
 def carry_out(caller: Caller, change: Change) -> Operation:
     """Return the operation of a change; `Operation.unnamed()` where it took effect while its answer was lost.
 
-    Raises the service's refusal, or `OutcomeUnknownError` where it could not be told what became of the change.
+    Raises the service's refusal, or `OutcomeUnknownError` where it could not be told what became of the change. All of it has
+    the time of one call.
     """
+    with limit_calls(SystemClock(), caller.policy.deadline, grace=GRACE):
+        return _carry_out(caller, change)
+
+
+def _carry_out(caller: Caller, change: Change) -> Operation:
     failure: TransportError | RefusedError
     for sent in range(1, _SENDS + 1):
         try:
@@ -55,7 +62,7 @@ def carry_out(caller: Caller, change: Change) -> Operation:
             failure = error
         if _look(change, failure) is Effect.DONE:
             return Operation.unnamed()
-        if not is_uncertain(failure):
+        if not is_uncertain(failure) or is_late():
             break
         caller.clock.sleep(backoff(caller.policy, sent, caller.random))
     if isinstance(failure, RefusedError):

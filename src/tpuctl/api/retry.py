@@ -2,6 +2,9 @@
 
 A request that changes nothing may always be sent again. One that changes something is sent again only when it is
 certain that nothing was carried out; for all else see `outcome.py`, which looks first.
+
+Every call has an end: it takes a minute at most with all its retries, and ends with the deadline of its command
+(`clock.limit_calls`) where that is earlier.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, TransportError, UntrustedServerError
+from tpuctl.clock import PATIENCE, time_for_call, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +33,6 @@ _SAFE_STATUSES = frozenset({429, 500, 502, 503, 504})
 class RetryPolicy:
     """How patient to be. `deadline` counts from the first attempt and bounds attempts and waits together.
 
-    `change_deadline` does so for a request that changes something: who announced it is not waited for any longer.
-
     `rate_limit` is the least wait after a refusal for sending too often: its windows are a minute long
     [observed: marin PR#6198, CreateNode requests per minute].
     """
@@ -39,8 +41,7 @@ class RetryPolicy:
     first: timedelta = timedelta(seconds=1)
     longest: timedelta = timedelta(seconds=30)
     rate_limit: timedelta = timedelta(seconds=15)
-    deadline: timedelta = timedelta(minutes=5)
-    change_deadline: timedelta = timedelta(seconds=60)
+    deadline: timedelta = PATIENCE
 
 
 # For what is good to know, and nothing that somebody should wait long for.
@@ -65,26 +66,34 @@ def decide(
     *,
     is_safe: bool,
     attempt: int,
-    elapsed: timedelta,
+    left: timedelta,
     random: Random,
 ) -> Wait | GiveUp:
-    """Return whether to send again after attempt number `attempt` (from 1) failed `elapsed` after the first began."""
+    """Return whether to send again after attempt number `attempt` (from 1) failed, with so much time `left` for the call."""
     if attempt >= policy.attempts or not _may_repeat(failure, is_safe=is_safe):
         return GiveUp()
     delay = _delay(policy, failure, attempt=attempt, random=random)
-    limit = policy.deadline if is_safe else min(policy.deadline, policy.change_deadline)
-    return GiveUp() if elapsed + delay > limit else Wait(delay)
+    return GiveUp() if delay > left else Wait(delay)
 
 
-def retrying(send: Callable[[], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:
-    """Return what `send` returns, sending again as `decide` says; raises the last failure."""
+def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPolicy, clock: Clock, random: Random) -> T:
+    """Return what `send` returns, sending again as `decide` says; raises the last failure.
+
+    `send` is given the time that is left for the call. Nothing is sent after the deadline of the command.
+    """
+    budget = time_for_call(policy.deadline)
+    if not budget:
+        raise NotSentError("the deadline has passed")
     start = clock.monotonic()
     for attempt in itertools.count(1):
         try:
-            return send()
+            return send(start + budget - clock.monotonic())
         except (TransportError, RefusedError) as failure:
-            elapsed = clock.monotonic() - start
-            match decide(policy, failure, is_safe=is_safe, attempt=attempt, elapsed=elapsed, random=random):
+            # Nothing is sent again after a deadline, though its last call may take longer.
+            left = start + budget - clock.monotonic()
+            if (until_deadline := time_left()) is not None:
+                left = min(left, until_deadline)
+            match decide(policy, failure, is_safe=is_safe, attempt=attempt, left=left, random=random):
                 case Wait(delay):
                     clock.sleep(delay)
                 case GiveUp():

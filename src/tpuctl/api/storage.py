@@ -19,7 +19,7 @@ from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
 from tpuctl.api.outcome import is_uncertain
 from tpuctl.api.retry import backoff
-from tpuctl.clock import parse_timestamp
+from tpuctl.clock import GRACE, PATIENCE, SystemClock, limit_calls, parse_timestamp
 from tpuctl.errors import (
     AccessError,
     NotFoundError,
@@ -90,7 +90,7 @@ class StorageClient(Client):
         """
         request = self._insert(bucket, name, content, generation)
         failure: RefusedError | TransportError
-        with _translated(bucket, name, "storage.objects.create"):
+        with limit_calls(SystemClock(), PATIENCE, grace=GRACE), _translated(bucket, name, "storage.objects.create"):
             for sent in range(1, _SENDS + 1):
                 try:
                     # Without a precondition the last writer wins anyway: sending again changes nothing.
@@ -127,15 +127,16 @@ class StorageClient(Client):
                     raise
 
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
-        """Yield the names of the objects that begin with `prefix`, in the service's order."""
+        """Return the names of the objects that begin with `prefix`, in the service's order."""
+        found: list[str] = []
         token: str | None = None
-        while True:
-            request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
-            with _translated(bucket, prefix, "storage.objects.list"):
+        with limit_calls(SystemClock(), PATIENCE), _translated(bucket, prefix, "storage.objects.list"):
+            while True:
+                request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
                 names, token = self._caller.attempt(request, _names)
-            yield from names
-            if not token:
-                return
+                found += names
+                if not token:
+                    return iter(found)
 
     @property
     def _objects(self) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from tpuctl.api.endpoint import Endpoint, is_loopback
+from tpuctl.clock import PATIENCE
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:
@@ -86,10 +87,15 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
-    """How requests travel. `ca_file` holds the authorities to trust instead of the usual ones."""
+    """How requests travel. `ca_file` holds the authorities to trust instead of the usual ones.
+
+    `timeout` is for one exchange as a whole, from the name lookup to the last byte, in real time; `connect_timeout` for each
+    address of the server within it. `largest` bounds the bytes of a response, head and body.
+    """
 
     connect_timeout: timedelta = timedelta(seconds=10)
-    read_timeout: timedelta = timedelta(seconds=60)
+    timeout: timedelta = PATIENCE
+    largest: int = 256 * 2**20
     proxy: Proxy | None = None
     ca_file: Path | None = None
     quota_project: str | None = None

@@ -19,7 +19,7 @@ from tpuctl.output.terminal import Format, Terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from tpuctl.actions.cloud import Context, Preflight
     from tpuctl.actions.locate import Place
@@ -56,6 +56,8 @@ class App:
         # Then stdout holds events, one JSON object on each line, and nothing else.
         self.shows_events = False
         self._at_the_end: list[Callable[[], None]] = []
+        # Since when the API did not answer while nodes were looked up, by the clock: a deadline counts from then.
+        self.silent_since: timedelta | None = None
 
     def take(self, options: dict[str, Any]) -> App:
         """Take the shared options that were given; those of the command win over those before it."""

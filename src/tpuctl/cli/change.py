@@ -8,8 +8,9 @@ from tpuctl.actions.ensure_ready import ensure_all
 from tpuctl.actions.observation import Task
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.keeping import let_go
-from tpuctl.cli.policy import deadline
+from tpuctl.cli.policy import deadline, in_time
 from tpuctl.cli.results import show_endings
+from tpuctl.clock import GRACE, limit_calls
 from tpuctl.errors import ExitCode
 from tpuctl.plan import Step
 from tpuctl.readiness import Goal, Policy, Verb
@@ -48,7 +49,9 @@ def change_nodes(
 
     `is_needed` raises where a change is not possible: then none of the nodes is changed.
     """
-    found = [app.find(text) for text in texts]
+    timeout = deadline(app, timeout)
+    with in_time(app, timeout if wait else None):
+        found = [app.find(text) for text in texts]
     needed = [node for node in found if is_needed(node)]
     if dry_run:
         show_plan(app, tuple(Step(verb, node.name, "asked for") for node in needed), spec=None, node=None)
@@ -58,10 +61,11 @@ def change_nodes(
     resume = f"tpuctl wait {names} --for {goal}"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume):
         context = app.context(progress)
-        requested = [(node, change(context, node)) for node in found]
+        with limit_calls(app.clock, timeout if wait else None, grace=GRACE):
+            requested = [(node, change(context, node)) for node in found]
         if verb is Verb.STOP:
             let_go(app, needed)
-        policy = Policy(goal=goal, may_start=True, timeout=deadline(app, timeout))
+        policy = Policy(goal=goal, may_start=True, timeout=timeout)
         tasks = [Task(name=node.name, policy=policy, pending=pending) for node, pending in requested]
         endings = ensure_all(context, tasks, once=not wait)
     return show_endings(app, endings)

@@ -187,6 +187,16 @@ class _Traced:
     def __init__(self, http: Any, tell: Callable[[str], None]) -> None:  # an httplib2.Http
         self._http, self._tell = http, tell
 
+    @property
+    def timeout(self) -> float | None:
+        """The seconds that the next exchange may take."""
+        timeout: float | None = self._http.timeout
+        return timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._http.timeout = seconds
+
     def request(self, uri: str, method: str = "GET", **options: Any) -> Any:  # httplib2's signature
         started = time.perf_counter()
         outcome = "no answer"

@@ -19,9 +19,10 @@ from tpuctl.cli.options import (
     steal_option,
     timeout_option,
 )
-from tpuctl.cli.policy import deadline
+from tpuctl.cli.policy import deadline, in_time
 from tpuctl.cli.results import show_node
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
+from tpuctl.clock import GRACE, limit_calls
 from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
 from tpuctl.plan import Step
@@ -100,8 +101,9 @@ def _created(
     going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
     with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
         context = app.context(progress, preflight=preflight)
-        pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
         policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
+        with limit_calls(app.clock, None if once else policy.timeout, grace=GRACE):
+            pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
         return ensure(context, name, policy, pending=pending, once=once)
 
 
@@ -112,7 +114,8 @@ def _name(app: App, text: str) -> NodeName:
     if zone is None:
         raise app.settings.missing("zone")
     name = NodeName(reference.project or place.project, zone, reference.node_id)
-    found = app.client.find_node(name)
+    with in_time(app, None):
+        found = app.client.find_node(name)
     if found is not None:
         hint = f"`tpuctl up {text}` takes it from there; `tpuctl delete {text}` removes it"
         raise AlreadyExistsError(f"there is a node `{name.node_id}` in {zone} already; it is {found.state}", hint=hint)

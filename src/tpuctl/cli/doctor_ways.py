@@ -94,7 +94,7 @@ def _trusted_settings(app: App) -> Settings:
 def _patient(how: TransportOptions, timeout: timedelta) -> TransportOptions:
     """Let the deadline of the checkup end what is silent: whether it would have answered is not known then."""
     longer = timeout + timedelta(seconds=1)
-    return replace(how, connect_timeout=longer, read_timeout=longer)
+    return replace(how, connect_timeout=longer, timeout=longer)
 
 
 def _wishes(app: App, settings: Fact[Settings], cloud: _Cloud) -> Fact[Wishes]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.actions.tear_down import Target, absent, check_whole, end_absent, find_target, tear_down
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.keeping import let_go
-from tpuctl.cli.policy import deadline
+from tpuctl.cli.policy import deadline, in_time
 from tpuctl.cli.ssh_entries import forget
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst
 from tpuctl.plan import Step
@@ -60,7 +60,8 @@ def end_nodes(
     with app.progress(events=events) as progress:
         context = app.context(progress)
         references = {text: app.reference(text, allow_queued=True) for text in texts}
-        found = {text: find_target(context, app.place, reference) for text, reference in references.items()}
+        with in_time(app, deadline(app, timeout) if wait else None):
+            found = {text: find_target(context, app.place, reference) for text, reference in references.items()}
     targets = [target for target in found.values() if target]
     missing = [references[text] for text, target in found.items() if target is None]
     if missing and strict:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("env", without=("output",))
+@cli_command("env", without=("output",), is_short=True)
 @node_argument
 @click.option(
     "--worker", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Worker that it is for."

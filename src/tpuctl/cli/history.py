@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NOT_OURS = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 
 
-@cli_command("history")
+@cli_command("history", is_short=True)
 @node_argument
 @click.option("--since", type=Duration(), metavar="TIME", help="Only the last 90m, 2h, 7d, …")
 @click.option("--last", "-n", type=click.IntRange(1), metavar="N", help="Only the last N lines.")

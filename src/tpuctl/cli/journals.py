@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.cli.places import journal_folder
+from tpuctl.clock import SystemClock, limit_calls
 from tpuctl.journal import Journal
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
+
+
+# How long the end of a run waits for the lines that are left to be written; the run may have been interrupted.
+_AT_THE_END = timedelta(seconds=10)
 
 
 def journal(app: App) -> Journal:
@@ -23,5 +29,10 @@ def journal(app: App) -> Journal:
     # The client is made first, so that at the end it is closed after what waits has been written.
     store = BucketStore(app.storage, BucketPath.parse(place), app.clock, warn=warn)
     made = Journal(store, warn=warn)
-    app.at_the_end(made.flush)
+
+    def flush() -> None:
+        with limit_calls(SystemClock(), _AT_THE_END):
+            made.flush()
+
+    app.at_the_end(flush)
     return made

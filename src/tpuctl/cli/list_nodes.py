@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("list")
+@cli_command("list", is_short=True)
 def command(app: App) -> None:
     """List the nodes of all zones of the project.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.tree import named_options
-from tpuctl.clock import parse_duration
+from tpuctl.clock import PATIENCE, SystemClock, limit_calls, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -138,7 +138,9 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     What the function returns, if anything, is the exit code. With `takes_command` it also gets `remote_command`: the words
     after `--`. Unless `asks_trust` is False, the command begins once the project file is trusted, where that takes trust: leave
     it out only of what makes no call and uses no setting that a project file may give, or asks by `App.require_trust` itself.
+    With `is_short` all its calls to the cloud end within a minute.
     """
+    patience = PATIENCE if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
     takes_command = attributes.pop("takes_command", False)
     asks_trust = attributes.pop("asks_trust", True)
@@ -149,7 +151,8 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
             app.take_replaced(options)
             if asks_trust:
                 app.require_trust()
-            return function(app, **options)
+            with limit_calls(SystemClock(), patience):
+                return function(app, **options)
 
         update_wrapper(callback, function)
         made = click.command(name, cls=Command, **attributes)(callback)

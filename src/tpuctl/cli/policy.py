@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tpuctl.cli.options import Duration
-from tpuctl.errors import InvalidInputError
+from tpuctl.cli.remedies import nothing_listens
+from tpuctl.clock import GRACE, PATIENCE, SystemClock, is_late, limit_calls
+from tpuctl.errors import (
+    InvalidInputError,
+    OutcomeUnknownError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.readiness import LEVELS, Goal, Policy, Repair, Thresholds
 from tpuctl.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
+    from collections.abc import Callable, Iterator
 
     from tpuctl.cli.app import App
+
+T = TypeVar("T")
 
 # Settings of the same names; the first are numbers, the others durations.
 _BUDGETS = ("max_reboots", "max_restarts", "max_recreates")
@@ -119,6 +131,60 @@ def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
     if isinstance(timeout, str):
         raise TypeError(timeout)
     return timeout
+
+
+@contextmanager
+def in_time(app: App, timeout: timedelta | None) -> Iterator[None]:
+    """Let the calls of a block end with the command's deadline; without one (None) within a minute.
+
+    Raises `TimedOutError` where the deadline has passed without an answer.
+    """
+    with limit_calls(*((SystemClock(), PATIENCE) if timeout is None else (app.clock, timeout)), grace=GRACE):
+        try:
+            yield
+        except OutcomeUnknownError:
+            raise
+        except (ServiceUnavailableError, QuotaError) as error:
+            if timeout is None or not is_late():
+                raise
+            raise unanswered(app, error) from error
+
+
+def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None, since: timedelta | None = None) -> T:
+    """Return what `ask` returns, asked again while the API does not answer, until the command's deadline (None: for ever).
+
+    Where nothing listens, or the API itself says that some zones do not answer, that is raised at once: it may last, and
+    naming another endpoint or a zone helps. Raises `TimedOutError` at the deadline.
+    """
+    began = app.clock.monotonic() if since is None else since
+    pause, longest = timedelta(seconds=2), timedelta(seconds=15)
+    told: timedelta | None = None
+    while True:
+        left = None if timeout is None else max(began + timeout - app.clock.monotonic(), timedelta())
+        try:
+            with limit_calls(app.clock, left, grace=GRACE):
+                return ask()
+        except (ServiceUnavailableError, QuotaError) as error:
+            if nothing_listens(error) or error.__cause__ is None:
+                raise
+            now = app.clock.monotonic()
+            left = None if timeout is None else began + timeout - now
+            if left is not None and left <= timedelta():
+                raise unanswered(app, error) from error
+            app.silent_since = began if app.silent_since is None else app.silent_since
+            if told is None or now - told >= timedelta(minutes=1):
+                app.terminal.note(f"API not answering, asking again: {error.message}")
+                told = now
+        app.clock.sleep(pause if left is None else min(pause, left))
+        pause = min(pause * 1.5, longest)
+
+
+def unanswered(app: App, error: TpuctlError) -> TimedOutError:
+    """Return the error of a deadline that passed before the API had said where a node is."""
+    return TimedOutError(
+        f"the API has not answered in time: {error.message}",
+        hint=f"nothing was changed; run it again: `{app.command_line()}`",
+    )
 
 
 def _as_text(value: Any) -> str:  # click's: a number, a duration, a word

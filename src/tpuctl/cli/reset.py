@@ -16,7 +16,7 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.cli.policy import deadline, level_option, reachable_goal
+from tpuctl.cli.policy import deadline, in_time, level_option, reachable_goal
 from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.errors import NotConfirmedError
 from tpuctl.plan import ResetMode, Step, reset_mode
@@ -83,7 +83,8 @@ def command(
     from tpuctl.cli.keeping import let_go  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
 
-    found = app.find(node)
+    with in_time(app, deadline(app, timeout)):
+        found = app.find(node)
     chosen = reset_mode(found, ResetMode(mode))
     if dry_run:
         steps = tuple(Step(verb, found.name, "asked for") for verb in _VERBS[chosen])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("status")
+@cli_command("status", is_short=True)
 @nodes_argument
 def command(app: App, *, nodes: tuple[str, ...]) -> None:
     """Show everything that matters about nodes: state, health, workers, addresses, what the service noticed.

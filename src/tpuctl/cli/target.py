@@ -8,7 +8,7 @@ from tpuctl.accelerators import find, smallest_in, zones_of
 from tpuctl.actions.history import is_being_made_anew
 from tpuctl.actions.locate import search
 from tpuctl.cli.remedies import nothing_listens
-from tpuctl.clock import format_duration
+from tpuctl.clock import format_duration, is_late
 from tpuctl.errors import (
     InvalidInputError,
     NodeNowhereError,
@@ -34,16 +34,18 @@ def where_to_create(
 
     A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere. With `is_patient`
     an API that does not answer about the zone that was named is no error, unless nothing listens there: no node is
-    returned, and who waits for it looks again.
+    returned, and who waits for it looks again, unless the deadline has passed.
     """
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:
+        began = app.clock.monotonic()
         try:
             return name, app.client.find_node(name)
         except (ServiceUnavailableError, QuotaError) as error:
-            if not is_patient or nothing_listens(error):
+            if not is_patient or nothing_listens(error) or is_late():
                 raise
+            app.silent_since = began if app.silent_since is None else app.silent_since
             return name, None
     found = search(app.client, place, reference)
     if found is not None:

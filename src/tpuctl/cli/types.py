@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("types")
+@cli_command("types", is_short=True)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
 def command(app: App, *, accelerator_type: str | None) -> None:
     """List the accelerator types that zones offer, as the API tells it now; with TYPE the zones that offer it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,7 +28,8 @@ from tpuctl.events import EventKind, to_all
 from tpuctl.model import NodeSpec, NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.actions.observation import Task
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.output.progress import Progress
     from tpuctl.readiness import Policy
+
+T = TypeVar("T")
 
 
 @cli_command("up")
@@ -79,7 +82,10 @@ def command(
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))
-    settled = [_settle(app, text, spec, options, dry_run=dry_run, no_wait=no_wait) for text in names]
+    waits = not (dry_run or no_wait)
+    settled = [
+        _settle(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
+    ]
     preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
     if dry_run:
         _show_plans(app, settled, policy, preflight)
@@ -108,24 +114,39 @@ def _policy(app: App, options: dict[str, Any]) -> Policy:
 
 
 def _settle(
-    app: App, text: str, spec: NodeSpec | None, options: dict[str, Any], *, dry_run: bool, no_wait: bool
+    app: App,
+    text: str,
+    spec: NodeSpec | None,
+    options: dict[str, Any],
+    *,
+    dry_run: bool,
+    waits: bool,
+    timeout: timedelta | None,
 ) -> tuple[NodeName, Node | None, NodeSpec | None]:
     """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is.
 
-    Where there is a spec to wait for, an API that does not answer is waited out, as it is later on.
+    Where it `waits`, an API that does not answer is waited out, as it is later on.
     """
     from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.actions.history import spec_as_it_is  # noqa: PLC0415  # as above
+    from tpuctl.cli.policy import in_time, until_answered  # noqa: PLC0415  # as above
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
-    name, found = where_to_create(app, text, spec, is_patient=spec is not None and not (dry_run or no_wait))
+    def ask(what: Callable[[], T]) -> T:
+        if waits:
+            return until_answered(app, what, timeout=timeout, since=app.silent_since)
+        with in_time(app, None):
+            return what()
+
+    name, found = ask(lambda: where_to_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # It may be gone at the next look, and then nobody could tell what it was.
         spec = spec_as_it_is(app.journal, found, app.clock.now())
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
     if found is None and spec is not None and not options["anyway"]:
-        check_type(app.client, name.project, name.zone, spec)
+        wanted = spec
+        ask(lambda: check_type(app.client, name.project, name.zone, wanted))
     return name, found, spec
 
 
@@ -149,6 +170,7 @@ def _task(
         purpose="up",
         steal=options["steal"],
         takes_less=options["goal"] is None,
+        since=app.silent_since,
     )
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
-@cli_command("versions")
+@cli_command("versions", is_short=True)
 def command(app: App) -> None:
     """List the runtime versions (images) that a zone offers, as the API tells it now.
 

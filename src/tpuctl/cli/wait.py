@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.cli.options import cli_command, events_option, selecting_options, timeout_option
-from tpuctl.cli.policy import deadline, probe_option, reachable_goal
+from tpuctl.cli.policy import deadline, probe_option, reachable_goal, until_answered
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.readiness import Goal, Policy
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.cli.app import App
+    from tpuctl.names import NodeName
 
 
 @cli_command("wait")
@@ -55,11 +56,15 @@ def command(
 
     wanted = reachable_goal(app, goal, probe=probe)
     policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))
-    names = select(app, nodes, all_nodes=all_nodes, labels=selector)
-    if names is None:
-        found = (name_to_watch(app, text, goal=wanted) for text in nodes)
-        names = [name for name in dict.fromkeys(found) if name is not None]
+    since = app.clock.monotonic()
+
+    def meant() -> list[NodeName]:
+        chosen = select(app, nodes, all_nodes=all_nodes, labels=selector)
+        found = chosen if chosen is not None else [name_to_watch(app, text, goal=wanted) for text in nodes]
+        return [name for name in dict.fromkeys(found) if name is not None]
+
+    names = until_answered(app, meant, timeout=policy.timeout, since=since)
     with app.progress(events=events) as progress, app.going_on("nothing was changed", resume=app.command_line()):
-        tasks = [Task(name=name, policy=policy, probe=probe, takes_less=goal is None) for name in names]
+        tasks = [Task(name=name, policy=policy, probe=probe, takes_less=goal is None, since=since) for name in names]
         endings = ensure_all(app.context(progress), tasks)
     return show_endings(app, endings)

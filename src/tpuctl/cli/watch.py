@@ -10,7 +10,7 @@ import click
 
 from tpuctl.cli.hook_options import hook_options, take_hooks
 from tpuctl.cli.options import cli_command, events_option, selecting_options, steal_option
-from tpuctl.cli.policy import level_option, probe_option, repair_options
+from tpuctl.cli.policy import level_option, probe_option, repair_options, until_answered
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.clock import SystemClock, format_duration, parse_duration, parse_timestamp
@@ -85,7 +85,7 @@ def command(
     spec = build_spec(app, take_spec(options))
     policy = _policy(app, options)
     hooks = take_hooks(app, options)
-    names = _names(app, nodes, options)
+    names = until_answered(app, lambda: _names(app, nodes, options), timeout=None)
     tasks = [_task(name, spec, policy, options) for name in names]
     named = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from tpuctl.clock import SystemClock, limit_calls
 from tpuctl.errors import ConflictError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
 from tpuctl.lease import (
     Identity,
@@ -34,6 +35,8 @@ __all__ = ["Identity", "Lease", "LeaseError", "LeasePolicy", "Leases", "Store"]
 
 # So often somebody else may be quicker before we give up.
 _ATTEMPTS = 5
+# In real time: the run may have been interrupted, and whoever interrupted it waits.
+_LETTING_GO = timedelta(seconds=5)
 
 
 class Store(Protocol):
@@ -128,7 +131,8 @@ class Leases:
         if ours is None or ours.record.acting is None:
             return
         try:
-            self._rewrite(name, replace(ours.record, acting=None))
+            with limit_calls(SystemClock(), _LETTING_GO):
+                self._rewrite(name, replace(ours.record, acting=None))
         except ServiceUnavailableError:
             self._is_idle(name)
 
@@ -136,10 +140,11 @@ class Leases:
         """Give the node up; nothing happens where it is not ours. Where that cannot be written, it expires."""
         self._held.pop(name, None)
         try:
-            for _ in range(_ATTEMPTS):
-                found, standing = self._look(name)
-                if found is None or standing is not Standing.OURS or self._removed(name, found):
-                    return
+            with limit_calls(SystemClock(), _LETTING_GO):
+                for _ in range(_ATTEMPTS):
+                    found, standing = self._look(name)
+                    if found is None or standing is not Standing.OURS or self._removed(name, found):
+                        return
         except TpuctlError:
             return
 
