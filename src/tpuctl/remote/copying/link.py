@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING
 
+from tpuctl.platforms import enlarge_pipe
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
@@ -87,8 +87,7 @@ class Links:
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
         for pipe in (process.stdin, process.stdout):
-            with suppress(AttributeError, OSError):  # Linux only; and there is a limit for each user
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+            enlarge_pipe(pipe.fileno(), _PIPE)
         try:
             with suppress(BrokenPipeError):
                 process.stdin.write(source)
