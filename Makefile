@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test demo lint compiled picture benchmarks clean
+.PHONY: test test-pythons demo lint compiled picture benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,10 @@ compiled: $(VENV)/.ready
 test: lint compiled
 	$(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
+# A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
+test-pythons: $(VENV)/.ready
+	@WORKERS=$(WORKERS) .ci/pythons
+
 demo: compiled
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
@@ -36,4 +40,4 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis

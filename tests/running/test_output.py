@@ -9,6 +9,7 @@ import sys
 import time
 
 from tests.running import Slice
+from tpuctl.output.streams import _Lines
 
 EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
 
@@ -53,6 +54,15 @@ def test_a_terminal_is_not_broken(pod: Slice) -> None:
         mark = f"\x1b[{hue}m[{worker}]\x1b[0m "
         mine = [shown.removeprefix(mark) for shown in several.splitlines() if shown.startswith(mark)]
         assert mine == ["\x1b[31mred\x1b[0mé\ufffd1m\ufffd", "10%", "20%", "end"]
+
+
+def test_carriage_returns_take_no_longer_than_their_number() -> None:
+    """Quadratic would be many seconds."""
+    written: list[bytes] = []
+    began = time.monotonic()
+    _Lines(written.append, b"[0] ", is_terminal=True).write(b"a\r\r\rb\r\n" + b"c" + b"\r" * 64_000)
+
+    assert (written, time.monotonic() - began < 2) == ([b"[0] a\n[0] b\n"], True)
 
 
 def test_what_comes_after_the_shell_has_ended_comes_too(pod: Slice) -> None:

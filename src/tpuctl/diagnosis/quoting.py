@@ -84,7 +84,7 @@ _FIELD = re.compile(
 )
 # An exception that a test met is real, what it expected is not.
 _TEST = re.compile(
-    r"^E {2,}+(?!(?!AssertionError)(?:\w{1,60}\.){0,8}\w{1,60}(?:Error|Exception)\b)|^>\s{4,}\S|"
+    r"^E {2,}(?! |(?!AssertionError)(?:\w{1,60}\.){0,8}\w{1,60}(?:Error|Exception)\b)|^>\s{4,}\S|"
     r"^(?:FAILED|PASSED|ERROR|XFAIL) \S{1,300}::"
 )
 _TEST_RAN = re.compile(r"^\S{1,200}?::\w"), re.compile(r"\b(?:PASSED|FAILED)\b")

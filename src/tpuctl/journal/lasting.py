@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.platforms import mount_table
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,11 +32,8 @@ def is_in_container() -> bool:
 
 def filesystem_of(folder: Path) -> str | None:
     """Return the type of the file system that holds a folder, or will hold it; nothing where it cannot be told."""
-    try:
-        table = Path("/proc/self/mounts").read_text("utf-8", errors="replace")
-    except OSError:
-        return None
-    return mounted_at(table, folder.resolve())
+    table = mount_table()
+    return None if table is None else mounted_at(table, folder.resolve())
 
 
 def mounted_at(table: str, folder: Path) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tpuctl.journal.lines import halves, joined
 from tpuctl.journal.store import LIMIT, JournalError, UnreadableJournalError
 from tpuctl.names import NodeName
+from tpuctl.platforms import write_to_disk
 from tpuctl.private import make_private
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class LocalStore:
             with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as (handle, is_locked):
                 size = _write(path, handle, line, may_take_back=is_locked)
                 if durable:
-                    os.fsync(handle)
+                    write_to_disk(handle)
                     self._make_findable(path)
                 if is_locked and size > LIMIT:
                     _rotate(path, _rotated(path))
@@ -141,7 +142,7 @@ def _replace(target: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            write_to_disk(file.fileno())
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
@@ -183,7 +184,7 @@ def _sync(folder: Path) -> None:
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(handle)
+            write_to_disk(handle)
         finally:
             os.close(handle)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tpuctl.clock import parse_timestamp
 from tpuctl.errors import PreconditionFailedError
 from tpuctl.lease import LeaseError, Record, Stored
+from tpuctl.platforms import write_to_disk
 from tpuctl.private import open_private
 
 if TYPE_CHECKING:
@@ -166,5 +167,5 @@ def _replace(file: Path, text: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        write_to_disk(stream.fileno())
     draft.replace(file)

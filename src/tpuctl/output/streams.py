@@ -29,7 +29,7 @@ _DISOBEYED = re.compile(rf"(?!{_COLOR})(?:{_SEQUENCE}|[\x00-\x08\x0b\x0c\x0e-\x1
 # The beginning of a sequence that goes on in the next piece, unless it grows beyond what anybody means.
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)$")
 _LONGEST_SEQUENCE = 4096
-_BREAKS = re.compile(rb"\r*\n|\r++(?!\Z)")
+_BREAKS = re.compile(rb"(?<!\r)(?:\r*\n|\r+(?=[^\r\n]))")
 
 
 class Streams:

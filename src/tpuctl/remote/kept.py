@@ -26,6 +26,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.platforms import LONGEST_SOCKET_PATH, OPEN_FILES
 from tpuctl.private import make_private
 from tpuctl.remote.ssh import host_alias, trust_options
 
@@ -35,16 +36,15 @@ if TYPE_CHECKING:
     from tpuctl.model import Node
     from tpuctl.remote.ssh import Connection
 
-# macOS has room for 103 bytes (sun_path is 104 with its end); while ssh makes a socket it appends 17 to its name.
-_LONGEST_PATH = 103 - 17
+# While ssh makes a socket it appends 17 to its name.
+_LONGEST_PATH = LONGEST_SOCKET_PATH - 17
 _NAME = 8 + 1 + 16
 # New sessions on a link that is dead hang until ssh notices: after this times that.
 _ALIVE_INTERVAL, _ALIVE_COUNT = timedelta(seconds=5), 3
 # What a master is told: hello (1) of protocol version 4, then MUX_C_TERMINATE with request 0 [OpenSSH PROTOCOL.mux].
 _TERMINATE = struct.pack(">6I", 8, 1, 4, 8, 0x10000005, 0)
 _FAREWELL = timedelta(milliseconds=500)
-# macOS allows a process 256 open files.
-_AT_ONCE = 100
+_AT_ONCE = OPEN_FILES // 2
 _TEMPORARY = Path("/tmp")  # noqa: S108  # the folder in it has a name of our own, and whose it is is checked
 _ABOUT_KEEPING = re.compile(
     r"ControlSocket .* already exists, disabling multiplexing|Control socket connect\(.*\): .*"
@@ -77,7 +77,7 @@ def control_folder(environ: Mapping[str, str], state_folder: Path, *, temporary:
     The first that is the user's alone, short enough, and can hold sockets and links to them, without which ssh would fail:
     in XDG_RUNTIME_DIR, in the state folder, in `/tmp`.
     """
-    runtime = Path(environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
+    runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
     # Machines may share the state folder, but not the sockets in it.
     of_machine = _digest(os.uname().nodename, size=4)
     folders = [runtime / "tpuctl"] if runtime.is_absolute() and runtime.is_dir() else []

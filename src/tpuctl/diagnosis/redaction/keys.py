@@ -17,7 +17,7 @@ _KIND = "private-key"
 _LONGEST = 16 * 1024
 _BEGIN = re.compile(rb"----[ -]BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?[ -]----")
 _END = re.compile(rb"----[ -]END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?[ -]----")
-_BODY = re.compile(rb"[A-Za-z0-9+/]{16,}+={0,2}")
+_BODY = re.compile(rb"[A-Za-z0-9+/]{16,}={0,2}")
 _LINE_END = re.compile(rb"(?:\\{1,32}[rn]|[\r\n])+")
 _LAST_WORD = re.compile(rb"[A-Za-z0-9+/]{1,}={0,2}$")
 _LEAST_OF_A_LINE = 40
@@ -41,7 +41,7 @@ _HEADLESS = (
 )
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _MORE_LINES = re.compile(
-    rb"(?:[A-Za-z0-9+/=]++|(?:\\{1,32}[rn]|[\r\n\t ])++(?=[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{1,15}\Z))*+"
+    rb"(?:[A-Za-z0-9+/=]+|(?:\\{1,32}[rn]|[\r\n\t ])+(?=[A-Za-z0-9+/]{16}|[A-Za-z0-9+/]{1,15}\Z))*"
 )
 
 

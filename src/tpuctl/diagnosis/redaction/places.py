@@ -11,11 +11,13 @@ from tpuctl.diagnosis.redaction.spans import Rule, Span, going_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_WORD = re.compile(rb"(?:[^\s\"'\x00\\,]|\\(?!\\{0,31}[nrt\"']))*+")
-_REST_OF_LINE = re.compile(rb"(?:[^\r\n\"'\x00\\]|\\(?!\\{0,31}[nr\"']))*+")
-_URL_VALUE = re.compile(rb"[^\s\"'<>&\x00\\]*+")
-_PASSWORD_OF_URL = re.compile(rb"[^\s\"'<>/\x00\\]{1,513}+")
-_PASSWORD_WITH_SLASH = re.compile(rb"[^\s\"'<>?\x00\\]{1,513}+")
+# Nothing follows these loops, so none is ever tried again with fewer turns. (Possessive quantifiers and atomic groups, which
+# would say so, are compiled wrongly by CPython 3.11.0 to 3.11.4: gh-100061, gh-106052.)
+_WORD = re.compile(rb"(?:[^\s\"'\x00\\,]+|\\(?!\\{0,31}[nrt\"']))*")
+_REST_OF_LINE = re.compile(rb"(?:[^\r\n\"'\x00\\]+|\\(?!\\{0,31}[nr\"']))*")
+_URL_VALUE = re.compile(rb"[^\s\"'<>&\x00\\]*")
+_PASSWORD_OF_URL = re.compile(rb"[^\s\"'<>/\x00\\]{1,513}")
+_PASSWORD_WITH_SLASH = re.compile(rb"[^\s\"'<>?\x00\\]{1,513}")
 _SCHEME = rb"(?:(?P<scheme>bearer|basic|token|oauth|negotiate|apikey|digest|hmac|aws4-hmac-sha256)(?:[ \t]+|\\ |%20))?"
 _HEADER = re.compile(
     rb"(?i)(?:\\{0,32}[\"'][ \t]{0,4}(?:->|=>|[:=,])|[ \t]{0,4}(?:->|=>|[:=]))[ \t]{0,4}"

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # A value without quotes: to a blank, a quote, an escaped line end, or where the next pair begins.
-BARE = re.compile(rb"(?:[^\s\"'`\x00\\,&;]|[,&;](?![\w.\-]{1,64}[\"']?[=:])(?!\s|\Z)|\\(?!\\{0,31}[nrt\"']))*+")
-TO_LINE_END = re.compile(rb"(?:[^\s\x00\\]|[ \t\v\f](?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|\\(?!\\{0,31}[nr]))*+")
-TO_TAG = re.compile(rb"[^<>\r\n]*+")
+BARE = re.compile(rb"(?:[^\s\"'`\x00\\,&;]+|[,&;](?![\w.\-]{1,64}[\"']?[=:])(?!\s|\Z)|\\(?!\\{0,31}[nrt\"']))*")
+TO_LINE_END = re.compile(rb"(?:[^\s\x00\\]+|[ \t\v\f](?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|\\(?!\\{0,31}[nr]))*")
+TO_TAG = re.compile(rb"[^<>\r\n]*")
 # Words that an option is followed by in prose.
 PROSE = frozenset(b"to or and option options flag is for must from as instead with in was if can the a on not".split())
 # Values that tell nothing: none, a placeholder, a variable, what was hidden before.
@@ -49,11 +49,11 @@ def quoted(quote: bytes) -> re.Pattern[bytes]:
     """Return the pattern of what stands in quotes like this one; a line's end ends it too, but for threefold ones."""
     mark, escapes = quote[-1:], len(quote) - 1
     if quote in {b'"""', b"'''"}:
-        return re.compile(rb"(?:[^%s]|%s(?!%s))*+" % (mark, mark, mark * 2))
+        return re.compile(rb"(?:[^%s]+|%s(?!%s))*" % (mark, mark, mark * 2))
     if escapes == 0:
-        return re.compile(rb"(?:[^\\\r\n%s]|\\[^\r\n])*+" % mark)
+        return re.compile(rb"(?:[^\\\r\n%s]+|\\[^\r\n])*" % mark)
     # A quote within it has more backslashes before it than those around it.
-    return re.compile(rb"(?:[^\\\r\n%s]|\\{%d,}+%s|\\++(?!%s))*+" % (mark, escapes + 1, mark, mark))
+    return re.compile(rb"(?:[^\\\r\n%s]+|\\{%d,}%s|\\+(?![\\%s]))*" % (mark, escapes + 1, mark, mark))
 
 
 def first_word(data: bytes, at: int) -> bytes:

@@ -71,7 +71,7 @@ class Words:
 
 def run_of(characters: bytes) -> re.Pattern[bytes]:
     """Return the pattern of as many of these characters as there are."""
-    return re.compile(rb"[%s]*+" % characters)
+    return re.compile(rb"[%s]*" % characters)
 
 
 def going_on(data: bytes, start: int, at: int, kind: str, tail: re.Pattern[bytes]) -> Span:

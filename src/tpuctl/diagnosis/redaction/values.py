@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # What follows a name up to its value: the rest of the name, what closes it, `=`, `:` or `=>`, a quote.
 _AFTER = re.compile(
     rb"(?P<rest>[A-Za-z0-9_.\-]{0,64})(?P<closing>\\{0,32}[\"'`]?[\]*]{0,2})[ \t]{0,8}(?P<sign>=>|:=|->|(?<=[\w`\"'])>|[:=])"
-    # `NAME= OTHER=value` has no value.
-    rb"(?:[ \t]{1,8}+(?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|(?![ \t]))(?:Secret(?:Str|Bytes)?\()?"
+    # `NAME= OTHER=value` has no value. All blanks are taken, up to eight: what follows fewer of them is a blank.
+    rb"(?:(?:[ \t]{8}|[ \t]{1,7}(?![ \t]))(?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|(?![ \t]))(?:Secret(?:Str|Bytes)?\()?"
     rb"(?:[bfruBFRU]{1,2}(?=\\{0,32}[\"']))?(?P<quote>\"\"\"|'''|\\{0,32}[\"']|`)?"
 )
 # `("NAME", "value")`

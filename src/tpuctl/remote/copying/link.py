@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import threading
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
+from tpuctl.platforms import enlarge_pipe
 from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
@@ -104,8 +104,7 @@ class Links:
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
         for pipe in (process.stdin, process.stdout):
-            with suppress(AttributeError, OSError):  # Linux only; and there is a limit for each user
-                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+            enlarge_pipe(pipe.fileno(), _PIPE)
         try:
             with suppress(BrokenPipeError):
                 process.stdin.write(source)

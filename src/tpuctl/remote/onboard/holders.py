@@ -54,7 +54,7 @@ def look(root: str, patterns: list[str], lock_file: str) -> tuple[list[dict[str,
     """Return what holds the TPU, by pid, and how many processes cannot be looked into."""
     found, hidden, family = [], 0, ancestors()
     lock = identity(lock_file)
-    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+    for pid in processes():
         try:
             paths = set(opened(pid)) | set(mapped(pid))
             has_lock = lock is not None and any(
@@ -78,6 +78,14 @@ def look(root: str, patterns: list[str], lock_file: str) -> tuple[list[dict[str,
             about["isProtected"] = pid in family or about["name"] in UNTOUCHABLE
             found.append(about)
     return found, hidden
+
+
+def processes() -> list[int]:
+    """Return the processes of this machine; none on macOS, where the sandbox has its workers but there is no /proc."""
+    try:
+        return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+    except FileNotFoundError:
+        return []
 
 
 def descriptors(pid: int) -> Iterator[tuple[str, str]]:

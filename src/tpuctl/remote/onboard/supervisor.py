@@ -23,6 +23,8 @@ TERM, KILL = 15, 9
 # What ends a command that nobody follows any more, and one whose time is up: INT, TERM, KILL, and the time between them.
 ENDING = {b"abandoned": (2, TERM, KILL), b"late": (TERM, KILL)}
 PATIENCE = 10.0
+# macOS, where the sandbox has its workers, lacks it before Python 3.13. There a process that has ended keeps no number.
+WAITID = getattr(os, "waitid", None)
 
 
 class Prepared:
@@ -102,18 +104,28 @@ def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoRetu
     # Written last: whoever reads it may signal the group.
     settle(folder, "pid", b"%d %d" % (child, os.getpid()))
     watch = Watch(child, folder, order, began)
-    watch.wait(feeding)
     # The process is kept as a zombie until its end is written down, so that its number is nobody else's.
-    status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert status is not None  # noqa: S101  # without WNOHANG there is one
+    how, number = watch.wait(feeding)
     seconds = time.monotonic() - began
     if watch.why or os.path.exists(folder + "/ending"):
         wait_for_others(child)
-    words = [b"exit" if status.si_code == os.CLD_EXITED else b"signal", b"%d %.3f" % (status.si_status, seconds)]
+    words = [how, b"%d %.3f" % (number, seconds)]
     words += [watch.why] * bool(watch.why) + [b"full"] * (watch.is_full or is_full(folder))
     settle(folder, "exit", b" ".join(words))
-    os.waitpid(child, 0)
+    if WAITID is not None:
+        os.waitpid(child, 0)
     os._exit(0)
+
+
+def end_of(child: int, waitid: Any = WAITID) -> tuple[bytes, int] | None:
+    """Return how a process has ended, `exit` or `signal`, and its number; None while it runs. It stays a zombie."""
+    if waitid is not None:
+        status = waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return status and (b"exit" if status.si_code == os.CLD_EXITED else b"signal", status.si_status)
+    ended, code = os.waitpid(child, os.WNOHANG)
+    if not ended:
+        return None
+    return (b"exit", os.WEXITSTATUS(code)) if os.WIFEXITED(code) else (b"signal", os.WTERMSIG(code))
 
 
 def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
@@ -156,11 +168,14 @@ class Watch:
         self.signals: list[int] = []
         self.due = 0.0
 
-    def wait(self, feeding: int | None) -> None:
-        """Wait until it has ended. `feeding` keeps its stdin open until the file `fed` says that all was given."""
+    def wait(self, feeding: int | None) -> tuple[bytes, int]:
+        """Wait until it has ended, and return how.
+
+        `feeding` keeps its stdin open until the file `fed` says that all was given.
+        """
         handle = os.pidfd_open(self.child) if hasattr(os, "pidfd_open") else None
         delay = SOON
-        while os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        while (end := end_of(self.child)) is None:
             if feeding is not None and b"end" in (read(self.folder + "/fed") or b""):
                 os.close(feeding)
                 feeding = None
@@ -169,6 +184,7 @@ class Watch:
             idle = handle is None or feeding is not None
             delay = min(delay * 1.5, LATER) if idle else LOOK_AROUND
             select.select([] if handle is None else [handle], [], [], min(delay, pause))
+        return end
 
     def look(self, now: float) -> float:
         """Look around, end it if that is due, and return in how many seconds to look again."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import parse_timestamp
+from tpuctl.platforms import processes_with
 from tpuctl.sandbox.sshd.folders import Folders, write_private_file
 from tpuctl.sandbox.sshd.guest import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
 # Unverified: a plausible time for a VM to boot, in the sandbox's time.
@@ -40,29 +39,18 @@ def is_rebooting(folders: Folders, now: datetime) -> bool:
 
 
 def end_processes(folders: Folders) -> None:
-    """Kill what runs on the worker, the caller's own session last; empty its `/tmp`. Does not return when called on the worker.
+    """Kill what runs on the worker, the caller's own session last; empty its `/tmp`.
 
-    Where the system does not show the environment of processes (macOS), only the caller's session ends.
+    Does not return when called on the worker.
     """
     for file in folders.temporary.glob("*"):
         if file.is_file():
             file.unlink(missing_ok=True)
-    mark = f"{MARK}={folders.control}"
-    for process in _marked(mark.encode()):
+    for process in processes_with(MARK, str(folders.control)):
         if process != os.getpid():
             _kill(process)
     if os.environ.get(MARK) == str(folders.control):
         os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-def _marked(mark: bytes) -> Iterator[int]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (folder / "environ").read_bytes()
-        except OSError:  # it has ended, or is another user's
-            continue
-        if mark in environment.split(b"\0"):
-            yield int(folder.name)
 
 
 def _kill(process: int) -> None:

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl import platforms
 from tpuctl.clock import parse_timestamp
 from tpuctl.sandbox.sshd.folders import Folders, write_private_file
 from tpuctl.sandbox.sshd.host_keys import HOST_KEY_FILE, SshdUnavailableError
@@ -19,21 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-# sshd is seldom on the PATH of an ordinary user; Homebrew, Fedora and Arch keep it, or sftp-server, elsewhere.
-_SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
-_SFTP_SERVERS = (
-    "/usr/lib/openssh/sftp-server",
-    "/usr/libexec/openssh/sftp-server",
-    "/usr/lib/ssh/sftp-server",
-    "/usr/libexec/sftp-server",
-    "/opt/homebrew/opt/openssh/libexec/sftp-server",
-    "/usr/local/libexec/sftp-server",
-)
 _KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[A-Za-z0-9+/]+=*)(?: (?P<comment>.*))?")
-_PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
-def find_sshd(folders: Iterable[str] = _SSHD_FOLDERS) -> str:
+def find_sshd(folders: Iterable[str] = platforms.SSHD_FOLDERS) -> str:
     """Return the path of sshd. Raises `SshdUnavailableError` naming the package that has it."""
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
     found = shutil.which("sshd", path=path)
@@ -99,7 +89,7 @@ def _configuration(folders: Folders, session: Path, *, login: str) -> str:
         "AcceptEnv": "LANG LC_*",
         "LogLevel": "ERROR",
     }
-    if server := next((path for path in _SFTP_SERVERS if os.access(path, os.X_OK)), None):
+    if server := next((path for path in platforms.SFTP_SERVERS if os.access(path, os.X_OK)), None):
         # internal-sftp would run in sshd itself, past the session program, and land in the real home.
         settings["Subsystem"] = f"sftp {server}"
     return "".join(f"{key} {value}\n" for key, value in settings.items())
@@ -118,12 +108,12 @@ def _needs_pam(login: str) -> bool:
 
 def become_sshd(sshd: str, configuration: Path) -> None:
     """Replace this process by an sshd that serves one connection on stdin and stdout. Does not return."""
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and (needed := platforms.sshd_privilege_separation()):
         try:
-            _PRIVILEGE_SEPARATION.mkdir(mode=0o755, parents=True, exist_ok=True)
+            needed.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
-            text = f"sshd run by root needs `{_PRIVILEGE_SEPARATION}`, which cannot be made: {error.strerror}"
-            raise SshdUnavailableError(text, hint=f"make it with `sudo mkdir -p {_PRIVILEGE_SEPARATION}`") from error
+            text = f"sshd run by root needs `{needed}`, which cannot be made: {error.strerror}"
+            raise SshdUnavailableError(text, hint=f"make it with `sudo mkdir -p {needed}`") from error
     log = configuration.parent / "log"
     # The log goes to a file: what a ProxyCommand writes to stderr appears on the user's terminal.
     os.execv(sshd, [sshd, "-i", "-f", str(configuration), "-E", str(log)])  # noqa: S606  # an argv, no shell

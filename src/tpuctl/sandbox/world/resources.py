@@ -45,10 +45,10 @@ class Resources:
     def under(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[Resource]:
         """Yield the records of a parent (of all without one) by name, those whose name begins with a prefix."""
         text = (
-            "SELECT parent, name, record FROM resources WHERE kind = ?1 AND (?2 IS NULL OR parent = ?2)"
-            " AND name >= ?3 AND substr(name, 1, length(?3)) = ?3 ORDER BY parent, name"
+            "SELECT parent, name, record FROM resources WHERE kind = :kind AND (:parent IS NULL OR parent = :parent)"
+            " AND name >= :prefix AND substr(name, 1, length(:prefix)) = :prefix ORDER BY parent, name"
         )
-        for row in self._connection.execute(text, (kind, parent, prefix)):
+        for row in self._connection.execute(text, {"kind": kind, "parent": parent, "prefix": prefix}):
             yield Resource(row[0], row[1], json.loads(row[2]))
 
     def put(self, kind: str, parent: str, name: str, document: Json) -> None:
@@ -62,10 +62,10 @@ class Resources:
     def trim(self, kind: str, parent: str, *, keep: int) -> None:
         """Forget the records of a parent but the last by name."""
         text = (
-            "DELETE FROM resources WHERE kind = ?1 AND parent = ?2 AND name <= (SELECT name FROM resources"
-            " WHERE kind = ?1 AND parent = ?2 ORDER BY name DESC LIMIT 1 OFFSET ?3)"
+            "DELETE FROM resources WHERE kind = ? AND parent = ? AND name <= (SELECT name FROM resources"
+            " WHERE kind = ? AND parent = ? ORDER BY name DESC LIMIT 1 OFFSET ?)"
         )
-        self._write(text, kind, parent, keep)
+        self._write(text, kind, parent, kind, parent, keep)
 
     def content(self, name: str) -> bytes:
         """Return the bytes that were kept under a name; none when there are none."""

@@ -79,10 +79,12 @@ class Session:
     ) -> Iterator[NodeRecord]:
         """Yield nodes by zone and name, those to come included; after a (zone, node id), at most `limit` (-1: all)."""
         text = (
-            f"SELECT {_NODE} FROM nodes WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR zone = ?2)"  # noqa: S608  # a constant
-            " AND (zone, node_id) > (?3, ?4) AND (gone IS NULL OR gone > ?5) ORDER BY zone, node_id LIMIT ?6"
+            f"SELECT {_NODE} FROM nodes WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            " AND (zone, node_id) > (:after_zone, :after_id) AND (gone IS NULL OR gone > :now)"
+            " ORDER BY zone, node_id LIMIT :limit"
         )
-        rows = self._connection.execute(text, (project, zone, *after, self.now.timestamp(), limit))
+        values = {"project": project, "zone": zone, "after_zone": after[0], "after_id": after[1]}
+        rows = self._connection.execute(text, {**values, "now": self.now.timestamp(), "limit": limit})
         return map(records.load_node, rows)
 
     def node_at(self, address: int) -> NodeRecord | None:
@@ -131,10 +133,12 @@ class Session:
     ) -> list[QueuedRecord]:
         """Return queued resources by zone and name."""
         text = (
-            f"SELECT {_QUEUED} FROM queued WHERE (?1 IS NULL OR project = ?1) AND (?2 IS NULL OR zone = ?2)"  # noqa: S608  # a constant
-            " AND (?3 IS NULL OR queued_resource_id = ?3) AND (gone IS NULL OR gone > ?4) ORDER BY zone, queued_resource_id"
+            f"SELECT {_QUEUED} FROM queued WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
+            " AND (:only IS NULL OR queued_resource_id = :only) AND (gone IS NULL OR gone > :now)"
+            " ORDER BY zone, queued_resource_id"
         )
-        rows = self._connection.execute(text, (project, zone, only, self.now.timestamp()))
+        values = {"project": project, "zone": zone, "only": only, "now": self.now.timestamp()}
+        rows = self._connection.execute(text, values)
         return [records.load_queued(row) for row in rows]
 
     def put_queued_resource(self, record: QueuedRecord) -> None:
@@ -161,8 +165,12 @@ class Session:
         self, project: str, zone: str | None, *, after: int = 0, limit: int
     ) -> list[tuple[int, OperationRecord]]:
         """Return operations in the order in which they began, each with its serial number."""
-        text = "SELECT serial, record FROM operations WHERE project = ?1 AND (?2 IS NULL OR zone = ?2) AND serial > ?3 LIMIT ?4"
-        rows = self._connection.execute(text, (project, zone, after, limit))
+        text = (
+            "SELECT serial, record FROM operations WHERE project = :project AND (:zone IS NULL OR zone = :zone)"
+            " AND serial > :after LIMIT :limit"
+        )
+        values = {"project": project, "zone": zone, "after": after, "limit": limit}
+        rows = self._connection.execute(text, values)
         return [(serial, records.load_operation(record)) for serial, record in rows]
 
     def pending_operations(self, target: str) -> list[OperationRecord]:

@@ -1,0 +1,94 @@
+"""What differs between the systems that tpuctl runs on, Linux and macOS, with a way on each; all else is POSIX.
+
+Programs for workers (`remote/onboard`) are Linux programs. The sandbox runs them on this machine: on macOS, without /proc, they
+report less. What was tried on which system is in docs/platforms.md.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Bytes of the longest path of a socket: `sun_path` holds 104 with its end on macOS, 108 on Linux. Folders may be shared.
+LONGEST_SOCKET_PATH = 103
+# File descriptors that every system allows a process: macOS 256, most Linux systems 1024.
+OPEN_FILES = 256
+# sshd is seldom on the PATH of an ordinary user: Debian, macOS; Homebrew. sftp-server: Debian, Fedora, Arch, macOS; Homebrew.
+SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
+SFTP_SERVERS = (
+    "/usr/lib/openssh/sftp-server",
+    "/usr/libexec/openssh/sftp-server",
+    "/usr/lib/ssh/sftp-server",
+    "/usr/libexec/sftp-server",
+    "/opt/homebrew/opt/openssh/libexec/sftp-server",
+    "/usr/local/libexec/sftp-server",
+)
+_PROC = Path("/proc")
+# macOS: all processes, with their environment, each on one line.
+_PS = ("ps", "-A", "-E", "-ww", "-o", "pid=,command=")
+_PS_SECONDS = 10
+
+
+def sshd_privilege_separation(system: str = sys.platform) -> Path | None:
+    """Return the folder that sshd needs when root runs it and that a boot removes; None where the system has it for good."""
+    return Path("/run/sshd") if system == "linux" else None
+
+
+def write_to_disk(file: int) -> None:
+    """Have the contents of a descriptor written to the disk itself. Raises `OSError`.
+
+    `fsync` of macOS leaves them in the disk's own cache [fcntl(2) there], and not all its file systems know more.
+    """
+    full: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):
+            fcntl.fcntl(file, full)
+            return
+    os.fsync(file)
+
+
+def enlarge_pipe(pipe: int, size: int) -> None:
+    """Let a pipe hold more at once, where it can (Linux) and the user's limit allows it."""
+    with suppress(AttributeError, OSError):
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+
+
+def mount_table(proc: Path = _PROC) -> str | None:
+    """Return the table of mounts of proc(5); None on macOS, whose temporary folders are on the disk."""
+    try:
+        return (proc / "self" / "mounts").read_text("utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator[int]:
+    """Yield the processes of this user that were started with this value of an environment variable."""
+    wanted = f"{variable}={value}".encode(errors="surrogateescape")
+    if not (proc / "self").exists():
+        import subprocess  # noqa: PLC0415  # most commands that come here need none
+
+        with suppress(OSError, subprocess.SubprocessError):
+            listed = subprocess.run(
+                _PS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PS_SECONDS, check=True
+            )
+            yield from listed_with(wanted, listed.stdout)
+        return
+    for folder in proc.glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                yield int(folder.name)
+
+
+def listed_with(wanted: bytes, listing: bytes) -> Iterator[int]:
+    """Yield the processes that `ps -E` lists with `NAME=value` among the words after their command. Pure."""
+    for line in listing.splitlines():
+        process, _, words = line.strip().partition(b" ")
+        if process.isdigit() and b" %s " % wanted in b"%s " % words:
+            yield int(process)

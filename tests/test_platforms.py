@@ -1,0 +1,96 @@
+"""What differs between Linux and macOS has a way on each; that of the other system is tried with what its programs print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tpuctl import platforms
+from tpuctl.remote.onboard.supervisor import WAITID, end_of
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
+
+# As `ps -A -E -ww -o pid=,command=` of macOS prints it: the variables stand behind the words of the command.
+LISTED = b"""\
+    1 /sbin/launchd
+  501 /bin/sh -c sleep 9 MARK=/state/worker 0 HOME=/Users/ada
+  502 sleep 9 HOME=/Users/ada MARK=/state/worker 0
+  503 sleep 9 MARK=/state/worker 01 HOME=/Users/ada
+  504 grep XMARK=/state/worker 0
+not a process MARK=/state/worker 0
+"""
+
+
+@pytest.fixture
+def marked() -> Iterator[int]:
+    """Yield a process with a variable of its own."""
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "TPUCTL_MARK": "a b"}) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.parametrize(("system", "folder"), [("linux", Path("/run/sshd")), ("darwin", None)], ids=["linux", "macos"])
+def test_sshd_has_its_folder_made_only_where_a_boot_removes_it(system: str, folder: Path | None) -> None:
+    assert platforms.sshd_privilege_separation(system) == folder
+
+
+def test_listed_processes_are_found_by_their_environment() -> None:
+    assert [*platforms.listed_with(b"MARK=/state/worker 0", LISTED)] == [501, 502]
+
+
+@needs_proc
+def test_running_processes_are_found_by_their_environment(marked: int) -> None:
+    assert [*platforms.processes_with("TPUCTL_MARK", "a b")] == [marked]
+    assert [*platforms.processes_with("TPUCTL_MARK", "a")] == []
+
+
+def test_processes_without_proc_are_asked_of_ps(tmp_path: Path) -> None:
+    """Whatever this system's `ps` makes of macOS's options."""
+    assert [*platforms.processes_with("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []
+
+
+def test_mounts_without_proc_are_unknown(tmp_path: Path) -> None:
+    assert platforms.mount_table(tmp_path) is None
+
+
+def test_what_is_written_to_disk_can_be_read(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb", buffering=0) as file:
+        file.write(b"kept")
+        platforms.write_to_disk(file.fileno())
+
+    assert (tmp_path / "file").read_bytes() == b"kept"
+
+
+def test_a_pipe_still_works_after_it_was_enlarged() -> None:
+    readable, writable = os.pipe()
+    try:
+        platforms.enlarge_pipe(writable, 1 << 17)
+        os.write(writable, b"x")
+        assert os.read(readable, 2) == b"x"
+    finally:
+        os.close(readable)
+        os.close(writable)
+
+
+@pytest.mark.parametrize("waitid", [WAITID, None], ids=["waitid", "without-waitid"])
+@pytest.mark.parametrize(
+    ("line", "end"), [("exit 7", (b"exit", 7)), ("kill -9 $$", (b"signal", 9)), ("exit 0", (b"exit", 0))]
+)
+def test_the_end_of_a_command_is_the_same_with_and_without_waitid(
+    line: str, end: tuple[bytes, int], waitid: object
+) -> None:
+    process = subprocess.Popen(["sh", "-c", f"read x; {line}"], stdin=subprocess.PIPE)
+    assert end_of(process.pid, waitid) is None
+
+    assert process.stdin is not None
+    process.stdin.close()
+    while (found := end_of(process.pid, waitid)) is None:
+        time.sleep(0.005)
+    process.wait()
+
+    assert found == end
