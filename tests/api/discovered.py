@@ -23,6 +23,8 @@ _BASES = {"compute": "/compute/v1/", "storage": "/storage/v1/"}
 # What an answer that went well has not, or that would make a list endless.
 _LEFT_OUT = frozenset({"deleted", "error", "nextPageToken"})
 _DEEPEST = 7
+# Text whose form is not in the documents.
+_FORMED = {"ipAddress": "10.0.0.2", "externalIp": "203.0.113.2", "locationId": "us-east1-a", "username": "ada"}
 
 
 @dataclass(frozen=True)
@@ -223,6 +225,10 @@ def _scalar(api: str, spec: Json, name: str) -> Any:
             return "7"
     if names := spec.get("enum"):
         return "DONE" if "DONE" in names else names[-1]
+    if spec.get("format") in {"google-datetime", "date-time"}:
+        return "2026-01-01T00:00:00Z"
+    if name in _FORMED:
+        return _FORMED[name]
     if name == "name":
         return "n" if api in _BASES else "projects/p/locations/z/things/n"
     return f"some {name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -71,14 +72,41 @@ def test_no_other_failure_means_absent(answer: Any, kind: type[Exception]) -> No
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>hi</html>", b'{"name": "pro', b'[{"name": 1}]', b"", b"\xff", b"{}", b'{"name": 5}']
+    ("body", "text"),
+    [
+        pytest.param(b"<html>hi</html>", "not JSON; it begins with `<html>hi</html>`", id="html"),
+        pytest.param(b'{"name": "pro', 'not JSON; it begins with `{"name": "pro`', id="cut off"),
+        pytest.param(b'[{"name": 1}]', 'not a JSON object; it begins with `[{"name": 1}]`', id="a list"),
+        pytest.param(b"null", "not a JSON object; it begins with `null`", id="null"),
+        pytest.param(b"", "not JSON; it begins with no content", id="empty"),
+        pytest.param(b"\xff", "not UTF-8; it begins with `\ufffd`", id="bytes"),
+        pytest.param('{"name": "ä"}'.encode("latin-1"), 'not UTF-8; it begins with `{"name": "\ufffd"}`', id="latin-1"),
+        pytest.param(
+            b'{"error": {"code": 503}}',
+            'an error with status 200; it begins with `{"error": {"code": 503}}`',
+            id="error",
+        ),
+        pytest.param(b'{"n": NaN}', 'NaN is not JSON; it begins with `{"n": NaN}`', id="NaN"),
+        pytest.param(b'{"n": 1e999}', 'a number is too large; it begins with `{"n": 1e999}`', id="infinite"),
+        pytest.param(b'{"name": "\\ud800"}', 'not UTF-8; it begins with `{"name": "\\ud800"}`', id="half a character"),
+        pytest.param(b"{}", "name: missing", id="empty object"),
+        pytest.param(b'{"name": 5}', "name: expected a full resource name", id="name of another type"),
+        pytest.param(
+            json.dumps(node(networkEndpoints={})).encode(), "networkEndpoints: expected a list", id="object for a list"
+        ),
+        pytest.param(
+            json.dumps({**node(), "name": str(NAME).replace("trainer", "other")}).encode(),
+            "name: a resource that was not asked for",
+            id="another node",
+        ),
+    ],
 )
-def test_an_answer_that_cannot_be_read_is_shown_and_is_no_state(body: bytes) -> None:
+def test_get_with_an_unexpected_answer_is_one_error_and_no_state(body: bytes, text: str) -> None:
     with client_of(lambda _: Reply(body)) as (client, server):
-        with pytest.raises(ServiceUnavailableError, match="it begins with") as caught:
-            client.get_node(NAME)
+        with pytest.raises(ServiceUnavailableError) as caught:
+            client.find_node(NAME)
 
-        assert body.decode("utf-8", "replace") in caught.value.message
+        assert caught.value.message == f"unexpected response from the service: {text}"
         assert len(server.lines) == 5
 
 
@@ -202,7 +230,7 @@ def test_a_refusal_of_the_wildcard_alone_is_no_refusal_of_the_zones() -> None:
 
 def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
     clock = ManualClock()
-    zones = {"us-a-a": Reply({"nodes": []}), "us-b-b": Reply({"nodes": []})}
+    zones = {"us-a-a": Reply({}), "us-b-b": Reply({})}
     with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND")), clock=clock) as (client, server):
         asking = [
             threading.Thread(target=ask, args=("p",))

@@ -5,7 +5,6 @@ Message texts are read by `diagnosis` alone; where it knows nothing, the status 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -39,6 +38,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.model import OperationError
+from tpuctl.shapes import ShapeError, parse_json
 
 _BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
     {
@@ -127,7 +127,8 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     error = _error_body(content)
     if error is None:
         return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
-    details = [detail for detail in error.get("details") or () if isinstance(detail, dict)]
+    listed = error.get("details")
+    details = [detail for detail in listed if isinstance(detail, dict)] if isinstance(listed, list) else []
     reason = next((str(detail["reason"]) for detail in details if detail.get("reason")), "")
     localized = next(
         (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
@@ -248,8 +249,8 @@ def _with_rate_limit(refusal: Refusal) -> Refusal:
 
 def _error_body(content: bytes) -> Mapping[str, Any] | None:
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
+        data = parse_json(content)
+    except ShapeError:
         return None
     # Some front ends wrap the object in a list of one.
     if isinstance(data, list) and len(data) == 1:

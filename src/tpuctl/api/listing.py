@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
 from tpuctl.errors import TpuctlError
 from tpuctl.names import short
+from tpuctl.shapes import Page
 
 if TYPE_CHECKING:
     from tpuctl.api.calls import Caller
@@ -51,10 +52,10 @@ class Listing(Generic[T]):
 def all_pages(
     caller: Caller,
     build: Callable[[str | None], Any],
-    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    shape: Page,
     read: Callable[[Mapping[str, Any]], T],
 ) -> Listing[T]:
-    """Return the items of all pages, which are below `key`, or are what it makes of a page.
+    """Return the items of all pages.
 
     Raises the failures of `api/`; a page token that comes again is one of them.
     """
@@ -64,10 +65,9 @@ def all_pages(
     token: str | None = None
 
     def read_page(data: Mapping[str, Any]) -> tuple[list[T], list[str], str | None]:
-        found = key(data) if callable(key) else data.get(key) or ()
-        # Compute Engine has the word in the plural [API compute v1].
+        shape.check(data)
         missing = data.get("unreachable") or data.get("unreachables") or ()
-        return [read(entry) for entry in found], [short(zone) for zone in missing], data.get("nextPageToken") or None
+        return shape.items(data, read), [short(zone) for zone in missing], data.get("nextPageToken") or None
 
     while True:
         page, zones, token = caller.attempt(build(token), read_page)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,14 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
+from tpuctl.shapes import COUNT, TIME, Page, Shape
 
 if TYPE_CHECKING:
     pass
 
+_OBJECT = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME}, required=("generation",))
+_OBJECTS = Page("storage.v1 Objects", "items")
+_NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
 _CONTENT_TYPE = "application/octet-stream"
 # An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
 _READS = 5
@@ -129,6 +133,7 @@ class StorageClient(Client):
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
         """Yield the names of the objects that begin with `prefix`, in the service's order."""
         token: str | None = None
+        seen: set[str] = set()
         while True:
             request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
             with _translated(bucket, prefix, "storage.objects.list"):
@@ -136,6 +141,12 @@ class StorageClient(Client):
             yield from names
             if not token:
                 return
+            if token in seen:
+                raise ServiceUnavailableError(
+                    f"the list of `gs://{bucket}/{prefix}` has no end: the service repeats a page",
+                    hint="try again later",
+                )
+            seen.add(token)
 
     @property
     def _objects(self) -> Any:
@@ -168,13 +179,14 @@ class StorageClient(Client):
             raise
 
     def _read_head(self, headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
-        generation, updated = read_json(content, lambda data: (_generation(data), data["updated"]))
+        generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
         written = parse_timestamp(updated)
         if written is None:
             raise GarbledAnswerError(f"an object was updated at `{updated}`")
         try:
             now: datetime = parsedate_to_datetime(headers["date"])
-        except (KeyError, ValueError) as error:
+            now = now if now.tzinfo else now.replace(tzinfo=UTC)
+        except (KeyError, ValueError, OverflowError) as error:
             # An age by this machine's clock might let a lease of another's expire too early.
             raise GarbledAnswerError("the answer does not tell the service's time") from error
         return generation, max(now - written, timedelta())
@@ -242,11 +254,12 @@ def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
 
 
 def _generation(data: Mapping[str, Any]) -> int:
-    return int(data["generation"])
+    return int(_OBJECT.read(data)["generation"])
 
 
 def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    return tuple(str(item["name"]) for item in data.get("items") or ()), data.get("nextPageToken")
+    _OBJECTS.check(data)
+    return tuple(_OBJECTS.items(data, lambda item: str(_NAMED.read(item)["name"]))), data.get("nextPageToken")
 
 
 def _text(generation: int | None) -> str | None:
