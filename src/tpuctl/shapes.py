@@ -20,8 +20,6 @@ _LONGEST_ANSWER: Final = 64 << 20
 _MOST_DIGITS: Final = 20
 _LONGEST_KEY: Final = 60
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-# What lists of older APIs have beside their items [API compute v1, storage v1].
-_BESIDE_ITEMS: Final = frozenset({"kind", "id", "etag", "selfLink", "warning"})
 _FIELD: Final = re.compile(r"[A-Za-z_]\w{0,59}", re.ASCII)
 
 
@@ -169,7 +167,8 @@ class Page:
         """Raise `ShapeError` for what is no page. `{}` is an empty list, an object with unknown fields only is not a list."""
         shape = self.shape
         shape.check(value)
-        if value and not value.keys() & {*shape.fields, *_BESIDE_ITEMS}:
+        # The `kind` of an older API is there without items, too [API storage v1].
+        if value and not value.keys() & {*shape.fields, "kind"}:
             raise ShapeError("missing", self.key)
 
     def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
@@ -258,12 +257,14 @@ def matching(pattern: str, words: str) -> Scalar:
     return Scalar(words, lambda value: type(value) is str and expression.fullmatch(value) is not None)
 
 
-_SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._:~-]{0,255}"
+_SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}"
 # A part of a name enters URLs, paths of files and argvs.
 RESOURCE: Final = matching(
-    rf"projects/{_SEGMENT}/locations/{_SEGMENT}/[A-Za-z]{{1,64}}/{_SEGMENT}", "a full resource name"
+    rf"projects/{_SEGMENT}/locations/{_SEGMENT}/[A-Za-z]{{1,64}}/{_SEGMENT}[0-9-]{{0,9}}", "a full resource name"
 )
 SEGMENT: Final = matching(_SEGMENT, "a name")
+# Empty as absent.
+NODE_ID: Final = matching(rf"(?:{_SEGMENT})?", "the name of a node")
 ADDRESS: Final = matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
 _TEXT: Final = Scalar("text", lambda value: type(value) is str)
 _SWITCH: Final = Scalar("true or false", lambda value: type(value) is bool, "boolean")

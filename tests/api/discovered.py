@@ -24,7 +24,10 @@ _BASES = {"compute": "/compute/v1/", "storage": "/storage/v1/"}
 _LEFT_OUT = frozenset({"deleted", "error", "nextPageToken"})
 _DEEPEST = 7
 # Text whose form is not in the documents.
-_FORMED = {"ipAddress": "10.0.0.2", "externalIp": "203.0.113.2", "locationId": "us-east1-a", "username": "ada"}
+_FORMED = {
+    **{"ipAddress": "10.0.0.2", "externalIp": "203.0.113.2", "locationId": "us-east1-a", "username": "ada"},
+    **{"nodeId": "n", "nodeIdPrefix": "n"},
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,12 @@ class Known(dict[str, Any]):
 def resource(api: str, version: str, schema: str) -> Any:
     """Return a resource with every field that its schema has."""
     return _known(_filled(load(api, version), {"$ref": schema}, ""))
+
+
+def plain(api: str, version: str, schema: str) -> Json:
+    """Return a resource with every field that its schema has, as the service would send it."""
+    found: Json = _filled(load(api, version), {"$ref": schema}, "")
+    return found
 
 
 def _known(value: Any) -> Any:

@@ -46,7 +46,7 @@ _FIELDS: Fields = {
     "serviceAccount": Shape("tpu.v2 ServiceAccount", {"email": str, "scope": ListOf(str)}),
     "shieldedInstanceConfig": Shape("tpu.v2 ShieldedInstanceConfig", {"enableSecureBoot": bool}),
     "bootDiskConfig": Shape("tpu.v2 BootDiskConfig", {}),
-    "dataDisks": ListOf(Shape("tpu.v2 AttachedDisk", {"sourceDisk": str, "mode": str})),
+    "dataDisks": ListOf(Shape("tpu.v2 AttachedDisk", {"sourceDisk": str, "mode": str}, required=("sourceDisk",))),
     "labels": MapOf(str),
     "metadata": MapOf(str),
     "tags": ListOf(str),

@@ -9,7 +9,7 @@ from tpuctl.model.node import REQUESTED_NODE
 from tpuctl.model.operation import STATUS
 from tpuctl.model.states import QueuedState
 from tpuctl.names import short
-from tpuctl.shapes import COUNT, RESOURCE, TIME, ListOf, Scalar, Shape
+from tpuctl.shapes import COUNT, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,10 +25,10 @@ _NODES = Scalar(
 _NODE_SPEC = Shape(
     "tpu.v2 NodeSpec",
     {
-        "nodeId": str,
+        "nodeId": NODE_ID,
         "node": REQUESTED_NODE,
-        "multisliceParams": Shape("tpu.v2 MultisliceParams", {"nodeCount": _NODES, "nodeIdPrefix": str}),
-        "multiNodeParams": Shape("tpu.v2alpha1 MultiNodeParams", {"nodeCount": _NODES, "nodeIdPrefix": str}),
+        "multisliceParams": Shape("tpu.v2 MultisliceParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
+        "multiNodeParams": Shape("tpu.v2alpha1 MultiNodeParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
     },
 )
 _STATE = Shape(
