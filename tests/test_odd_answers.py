@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -121,9 +122,9 @@ SHOWING = (("list",), STATUS, (*STATUS, "-o", "json"))
 @given(path=st.sampled_from([*places(WHOLE)]), odd=st.sampled_from(ODD))
 def test_a_node_with_one_odd_field_is_shown_or_is_one_error(path: tuple[str | int, ...], odd: Any) -> None:
     body = changed(WHOLE, path, odd)
-    with ScriptedServer(lambda sent: Reply(answer_about(sent, body))) as server:
-        environ = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "p", "HOME": "/nonexistent", "NO_GCE_CHECK": "true"}
-        console = Console({**environ, "TPUCTL_STATE_DIR": "/nonexistent"}, Path("/"))
+    with ScriptedServer(lambda sent: Reply(answer_about(sent, body))) as server, TemporaryDirectory() as home:
+        environ = {"TPUCTL_ENDPOINT": server.url, "TPUCTL_PROJECT": "p", "HOME": home, "NO_GCE_CHECK": "true"}
+        console = Console({**environ, "TPUCTL_STATE_DIR": f"{home}/state"}, Path(home))
         for command in (*SHOWING, (*LOOPS[1], "--for", "healthy")):
             out, err, code = console(*command)
             assert "Traceback" not in err

@@ -118,11 +118,12 @@ class MapOf:
 class Shape:
     """An object with declared fields. `schema` names what declares it: document and schema of an API, `tpu.v2 Node`.
 
-    It is empty for an object that is declared within another one.
+    It is empty for an object that is declared within another one, or is tpuctl's own. Where `nullable`, null is as good as
+    absent; the API leaves out what is absent.
     """
 
-    def __init__(self, schema: str, fields: Fields, *, required: tuple[str, ...] = ()) -> None:
-        self.schema, self.fields, self.required = schema, fields, required
+    def __init__(self, schema: str, fields: Fields, *, required: tuple[str, ...] = (), nullable: bool = False) -> None:
+        self.schema, self.fields, self.required, self.nullable = schema, fields, required, nullable
         # A list of nodes has a hundred thousand fields: what is the same for each of them is done once.
         self._find = {name: _prepared(kind) for name, kind in fields.items()}.get
 
@@ -134,12 +135,12 @@ class Shape:
         try:
             for key, item in value.items():  # the key is used where a value does not fit
                 expected, check = find(key, _UNKNOWN)
-                if type(item) is not expected:
+                if type(item) is not expected and not (item is None and self.nullable):
                     check(item)
         except ShapeError as error:
             raise error.below(key) from error
         for key in self.required:
-            if key not in value:
+            if value.get(key) is None:
                 raise ShapeError("missing", key)
 
     def read(self, value: Any) -> Mapping[str, Any]:
@@ -211,7 +212,7 @@ def parse_json(content: bytes | str) -> Any:
 def _prepared(kind: Kind) -> tuple[type | None, Callable[[Any], None]]:
     """Return a type that fits at once, and what checks a value of any other type."""
     if isinstance(kind, type):
-        return kind, (_TEXT if kind is str else _SWITCH).check
+        return kind, (TEXT if kind is str else _SWITCH).check
     return getattr(kind, "always", None), kind.check
 
 
@@ -266,7 +267,7 @@ SEGMENT: Final = matching(_SEGMENT, "a name")
 # Empty as absent.
 NODE_ID: Final = matching(rf"(?:{_SEGMENT})?", "the name of a node")
 ADDRESS: Final = matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
-_TEXT: Final = Scalar("text", lambda value: type(value) is str)
+TEXT: Final = Scalar("text", lambda value: type(value) is str)
 _SWITCH: Final = Scalar("true or false", lambda value: type(value) is bool, "boolean")
 TIME: Final = Scalar("a time like 2026-01-31T08:00:00Z", _is_time)
 # The API writes numbers of 64 bits as text [documentation of proto3 JSON].

@@ -25,8 +25,12 @@ _LEFT_OUT = frozenset({"deleted", "error", "nextPageToken"})
 _DEEPEST = 7
 # Text whose form is not in the documents.
 _FORMED = {
-    **{"ipAddress": "10.0.0.2", "externalIp": "203.0.113.2", "locationId": "us-east1-a", "username": "ada"},
-    **{"nodeId": "n", "nodeIdPrefix": "n"},
+    "ipAddress": "10.0.0.2",
+    "externalIp": "203.0.113.2",
+    "locationId": "us-east1-a",
+    "username": "ada",
+    "nodeId": "n",
+    "nodeIdPrefix": "n",
 }
 
 
