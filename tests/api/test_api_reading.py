@@ -57,6 +57,8 @@ def test_only_the_api_can_say_that_a_node_is_absent() -> None:
         (Reply(b"<html>404 no such page</html>", 404), ServiceUnavailableError),
         (Reply(b"", 404), ServiceUnavailableError),
         (Reply({"error": "gone"}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "message": "no such route"}}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "status": "A\nB", "details": 5}}, 404), ServiceUnavailableError),
         (refuse(403, "PERMISSION_DENIED"), AccessError),
         (refuse(401, "UNAUTHENTICATED"), AccessError),
         (refuse(503, "UNAVAILABLE"), ServiceUnavailableError),

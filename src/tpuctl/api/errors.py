@@ -5,6 +5,7 @@ Message texts are read by `diagnosis` alone; where it knows nothing, the status 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -118,6 +119,7 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
 _LONGEST: Final = 700
+_WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
 _EXCERPT: Final = 120
 
 
@@ -133,7 +135,10 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     localized = next(
         (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
     )
-    status = str(error.get("status") or _legacy_reason(error) or "UNKNOWN")
+    status = str(error.get("status") or _legacy_reason(error))
+    if not _WORD.fullmatch(status):
+        # A gateway's 404 has an error object, too, but no status: it says nothing about the resource.
+        status = "" if code == 404 else "UNKNOWN"
     refusal = Refusal(
         code=code,
         message=_one_line(str(error.get("message") or localized)),

@@ -28,12 +28,14 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
-from tpuctl.shapes import COUNT, TIME, Page, Shape
+from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
 
 if TYPE_CHECKING:
     pass
 
-_OBJECT = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME}, required=("generation",))
+# An object is held in memory.
+_SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
+_OBJECT = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME, "size": _SIZE}, required=("generation",))
 _OBJECTS = Page("storage.v1 Objects", "items")
 _NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
 _CONTENT_TYPE = "application/octet-stream"
