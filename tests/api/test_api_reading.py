@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httplib2
 import pytest
 
-from tpuctl.api.tpu import NodeListing, QueuedListing
+from tpuctl.api.tpu import NodeListing, QueuedListing, TpuClient
 from tpuctl.clock import ManualClock
 from tpuctl.errors import (
     AccessError,
@@ -151,6 +153,18 @@ def test_a_page_token_that_comes_again_ends_with_an_error() -> None:
         client_of(lambda _: Reply({"nextPageToken": "again"})) as (client, _server),
         pytest.raises(ServiceUnavailableError, match="repeats a page"),
     ):
+        client.list_nodes("p")
+
+
+def test_a_list_with_ever_new_page_tokens_ends_with_an_error() -> None:
+    tokens = itertools.count()
+
+    class Endless:
+        def request(self, *_: Any, **__: Any) -> tuple[Any, bytes]:
+            return httplib2.Response({"status": "200"}), json.dumps({"nextPageToken": str(next(tokens))}).encode()
+
+    client = TpuClient(Endless, ManualClock())
+    with pytest.raises(ServiceUnavailableError, match="the service's list has more than 1000 pages"):
         client.list_nodes("p")
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _THREADS = 8
+# A page has hundreds of items: no project has as many.
+MOST_PAGES = 1000
 # How a service says that it does not take `-` for a zone; it is then asked zone by zone.
 _NO_WILDCARD = frozenset({400, 403, 404, 501})
 # What `diagnosis` calls refusals that are about the project or the caller: each zone would answer the same.
@@ -78,6 +80,8 @@ def all_pages(
         if token in seen:
             raise GarbledAnswerError("the service repeats a page of its list, so that the list has no end")
         seen.add(token)
+        if len(seen) >= MOST_PAGES:
+            raise GarbledAnswerError(f"the service's list has more than {MOST_PAGES} pages")
 
 
 def list_everywhere(

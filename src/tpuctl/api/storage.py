@@ -17,6 +17,7 @@ from tpuctl.api.calls import Api, read_json
 from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.api.listing import MOST_PAGES
 from tpuctl.api.outcome import is_uncertain
 from tpuctl.api.retry import backoff
 from tpuctl.clock import parse_timestamp
@@ -143,10 +144,9 @@ class StorageClient(Client):
             yield from names
             if not token:
                 return
-            if token in seen:
+            if token in seen or len(seen) >= MOST_PAGES:
                 raise ServiceUnavailableError(
-                    f"the list of `gs://{bucket}/{prefix}` has no end: the service repeats a page",
-                    hint="try again later",
+                    f"the list of `gs://{bucket}/{prefix}` has no end", hint="check the endpoint and the prefix"
                 )
             seen.add(token)
 
