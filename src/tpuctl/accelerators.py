@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
 
@@ -159,6 +159,7 @@ def parse(text: str) -> AcceleratorType:
     return AcceleratorType(text, generation, size, generation.topology(size))
 
 
+@lru_cache(maxsize=256)
 def find(text: str | None) -> AcceleratorType | None:
     """Return what a type name says, or nothing where the table cannot tell."""
     try:

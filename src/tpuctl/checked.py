@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import format_timestamp, parse_timestamp
-from tpuctl.private import make_private
+from tpuctl.private import make_private, read_bounded
+from tpuctl.shapes import ANY, TIME, MapOf, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LASTS = timedelta(minutes=10)
 _MOST = 100
+_FILE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
 
 
 class Checked:
@@ -56,10 +58,11 @@ class Checked:
 
     def _entries(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text("utf-8"))
-            return {key: entry for key, entry in found.items() if self._is_fresh(entry["at"]) and "said" in entry}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            found = parse_json(read_bounded(self._path))
+            _FILE.check(found)
+        except (OSError, ShapeError):
             return {}
+        return {key: entry for key, entry in found.items() if self._is_fresh(entry["at"])}
 
     def _is_fresh(self, at: str) -> bool:
         moment = parse_timestamp(at)

@@ -16,11 +16,24 @@ import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from tpuctl.clock import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import TpuctlError
+from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, parse_json
 
+_ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
+# The owner is part of the name of a file.
+_OWNER = Scalar(
+    "the name of an owner", lambda value: type(value) is str and 0 < len(value) < 200 and value.isprintable()
+)
+_TTL = Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**9)
+_RECORD = Shape(
+    "",
+    {"owner": _OWNER, "who": str, "purpose": str, "ttl": _TTL, "acting": str, "ended": _ENDED},
+    required=("owner", "who", "purpose", "ttl"),
+    nullable=True,
+)
 # Who asks by one of these for the node to be there again removes a tombstone; a watcher does not.
 _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset"})
 
@@ -104,17 +117,17 @@ class Record:
     def from_json(cls, content: bytes, where: str) -> Record:
         """Return the record that was stored `where`. Raises `LeaseError` for what is none: it is never taken for free."""
         try:
-            data: dict[str, Any] = json.loads(content)
+            data = _RECORD.read(parse_json(content))
             ended = data.get("ended")
             return cls(
-                owner=str(data["owner"]),
-                who=str(data["who"]),
-                purpose=str(data["purpose"]),
+                owner=data["owner"],
+                who=data["who"],
+                purpose=data["purpose"],
                 ttl=timedelta(seconds=float(data["ttl"])),
-                acting=str(data["acting"]) if data.get("acting") else None,
-                ended=Ended(str(ended["by"]), str(ended["who"]), _moment(ended["at"])) if ended else None,
+                acting=data.get("acting") or None,
+                ended=Ended(ended["by"], ended["who"], _moment(ended["at"])) if ended else None,
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        except ValueError as error:
             raise LeaseError(
                 f"`{where}` is not a lease that this version can read; nothing was changed",
                 hint="make sure that nobody works on the node, remove the file or object, and try again",

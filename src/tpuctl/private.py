@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import contextmanager
@@ -10,6 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+# Far more than anything that tpuctl writes: what is larger is not its own, or would fill the memory.
+_MOST = 64 << 20
+
+
+def read_bounded(path: Path) -> bytes:
+    """Return a file's content. Raises `OSError`, also for one of more than 64 MiB."""
+    with path.open("rb") as file:
+        content = file.read(_MOST + 1)
+    if len(content) > _MOST:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST >> 20} MiB", str(path))
+    return content
 
 
 def make_private(folder: Path) -> None:

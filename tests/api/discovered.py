@@ -23,6 +23,15 @@ _BASES = {"compute": "/compute/v1/", "storage": "/storage/v1/"}
 # What an answer that went well has not, or that would make a list endless.
 _LEFT_OUT = frozenset({"deleted", "error", "nextPageToken"})
 _DEEPEST = 7
+# Text whose form is not in the documents.
+_FORMED = {
+    "ipAddress": "10.0.0.2",
+    "externalIp": "203.0.113.2",
+    "locationId": "us-east1-a",
+    "username": "ada",
+    "nodeId": "n",
+    "nodeIdPrefix": "n",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,12 @@ class Known(dict[str, Any]):
 def resource(api: str, version: str, schema: str) -> Any:
     """Return a resource with every field that its schema has."""
     return _known(_filled(load(api, version), {"$ref": schema}, ""))
+
+
+def plain(api: str, version: str, schema: str) -> Json:
+    """Return a resource with every field that its schema has, as the service would send it."""
+    found: Json = _filled(load(api, version), {"$ref": schema}, "")
+    return found
 
 
 def _known(value: Any) -> Any:
@@ -223,6 +238,10 @@ def _scalar(api: str, spec: Json, name: str) -> Any:
             return "7"
     if names := spec.get("enum"):
         return "DONE" if "DONE" in names else names[-1]
+    if spec.get("format") in {"google-datetime", "date-time"}:
+        return "2026-01-01T00:00:00Z"
+    if name in _FORMED:
+        return _FORMED[name]
     if name == "name":
         return "n" if api in _BASES else "projects/p/locations/z/things/n"
     return f"some {name}"

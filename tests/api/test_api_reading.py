@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httplib2
 import pytest
 
-from tpuctl.api.tpu import NodeListing, QueuedListing
+from tpuctl.api.tpu import NodeListing, QueuedListing, TpuClient
 from tpuctl.clock import ManualClock
 from tpuctl.errors import (
     AccessError,
@@ -56,6 +59,8 @@ def test_only_the_api_can_say_that_a_node_is_absent() -> None:
         (Reply(b"<html>404 no such page</html>", 404), ServiceUnavailableError),
         (Reply(b"", 404), ServiceUnavailableError),
         (Reply({"error": "gone"}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "message": "no such route"}}, 404), ServiceUnavailableError),
+        (Reply({"error": {"code": 404, "status": "A\nB", "details": 5}}, 404), ServiceUnavailableError),
         (refuse(403, "PERMISSION_DENIED"), AccessError),
         (refuse(401, "UNAUTHENTICATED"), AccessError),
         (refuse(503, "UNAVAILABLE"), ServiceUnavailableError),
@@ -71,14 +76,41 @@ def test_no_other_failure_means_absent(answer: Any, kind: type[Exception]) -> No
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>hi</html>", b'{"name": "pro', b'[{"name": 1}]', b"", b"\xff", b"{}", b'{"name": 5}']
+    ("body", "text"),
+    [
+        pytest.param(b"<html>hi</html>", "not JSON; it begins with `<html>hi</html>`", id="html"),
+        pytest.param(b'{"name": "pro', 'not JSON; it begins with `{"name": "pro`', id="cut off"),
+        pytest.param(b'[{"name": 1}]', 'not a JSON object; it begins with `[{"name": 1}]`', id="a list"),
+        pytest.param(b"null", "not a JSON object; it begins with `null`", id="null"),
+        pytest.param(b"", "not JSON; it begins with no content", id="empty"),
+        pytest.param(b"\xff", "not UTF-8; it begins with `\ufffd`", id="bytes"),
+        pytest.param('{"name": "ä"}'.encode("latin-1"), 'not UTF-8; it begins with `{"name": "\ufffd"}`', id="latin-1"),
+        pytest.param(
+            b'{"error": {"code": 503}}',
+            'an error with status 200; it begins with `{"error": {"code": 503}}`',
+            id="error",
+        ),
+        pytest.param(b'{"n": NaN}', 'NaN is not JSON; it begins with `{"n": NaN}`', id="NaN"),
+        pytest.param(b'{"n": 1e999}', 'a number is too large; it begins with `{"n": 1e999}`', id="infinite"),
+        pytest.param(b'{"name": "\\ud800"}', 'not UTF-8; it begins with `{"name": "\\ud800"}`', id="half a character"),
+        pytest.param(b"{}", "name: missing", id="empty object"),
+        pytest.param(b'{"name": 5}', "name: expected a full resource name", id="name of another type"),
+        pytest.param(
+            json.dumps(node(networkEndpoints={})).encode(), "networkEndpoints: expected a list", id="object for a list"
+        ),
+        pytest.param(
+            json.dumps({**node(), "name": str(NAME).replace("trainer", "other")}).encode(),
+            "name: a resource that was not asked for",
+            id="another node",
+        ),
+    ],
 )
-def test_an_answer_that_cannot_be_read_is_shown_and_is_no_state(body: bytes) -> None:
+def test_get_with_an_unexpected_answer_is_one_error_and_no_state(body: bytes, text: str) -> None:
     with client_of(lambda _: Reply(body)) as (client, server):
-        with pytest.raises(ServiceUnavailableError, match="it begins with") as caught:
-            client.get_node(NAME)
+        with pytest.raises(ServiceUnavailableError) as caught:
+            client.find_node(NAME)
 
-        assert body.decode("utf-8", "replace") in caught.value.message
+        assert caught.value.message == f"unexpected response from the service: {text}"
         assert len(server.lines) == 5
 
 
@@ -121,6 +153,18 @@ def test_a_page_token_that_comes_again_ends_with_an_error() -> None:
         client_of(lambda _: Reply({"nextPageToken": "again"})) as (client, _server),
         pytest.raises(ServiceUnavailableError, match="repeats a page"),
     ):
+        client.list_nodes("p")
+
+
+def test_a_list_with_ever_new_page_tokens_ends_with_an_error() -> None:
+    tokens = itertools.count()
+
+    class Endless:
+        def request(self, *_: Any, **__: Any) -> tuple[Any, bytes]:
+            return httplib2.Response({"status": "200"}), json.dumps({"nextPageToken": str(next(tokens))}).encode()
+
+    client = TpuClient(Endless, ManualClock())
+    with pytest.raises(ServiceUnavailableError, match="the service's list has more than 1000 pages"):
         client.list_nodes("p")
 
 
@@ -202,7 +246,7 @@ def test_a_refusal_of_the_wildcard_alone_is_no_refusal_of_the_zones() -> None:
 
 def test_lists_of_one_moment_ask_once_which_zones_there_are() -> None:
     clock = ManualClock()
-    zones = {"us-a-a": Reply({"nodes": []}), "us-b-b": Reply({"nodes": []})}
+    zones = {"us-a-a": Reply({}), "us-b-b": Reply({})}
     with client_of(zone_by_zone(zones, wildcard=refuse(404, "NOT_FOUND")), clock=clock) as (client, server):
         asking = [
             threading.Thread(target=ask, args=("p",))

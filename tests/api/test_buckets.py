@@ -110,7 +110,7 @@ def test_grants_at_the_same_time_all_hold(buckets: BucketsClient) -> None:
 def test_each_question_is_one_request_that_says_who_pays(
     ask: Callable[[Any], Any], line: str, payer: str | None
 ) -> None:
-    with scripted(BucketsClient, in_turn(Reply({"name": "a.b"}))) as (client, server):
+    with scripted(BucketsClient, in_turn(Reply({"kind": "storage#bucket", "name": "a.b"}))) as (client, server):
         ask(_Paying(client))
 
     assert [request.path for request in server.received] == [line]

@@ -91,6 +91,34 @@ def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
         assert admin.status(world).states == {}
 
 
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        pytest.param("UPDATE nodes SET record = '[]'", "expected an object", id="list"),
+        pytest.param("UPDATE nodes SET record = NULL", "not text", id="null"),
+        pytest.param(
+            "UPDATE nodes SET record = replace('x', 'x', '{\"timeline\": 5}')", "timeline: expected", id="type"
+        ),
+        pytest.param("UPDATE nodes SET record = '{}'", "incarnation: missing", id="missing"),
+        pytest.param("UPDATE nodes SET record = printf('%.*c', 100000, '[')", "nested too deep", id="nested"),
+        pytest.param("UPDATE meta SET value = '1e300' WHERE key = 'anchor'", "anchor: expected a number", id="clock"),
+        pytest.param("UPDATE meta SET value = '0' WHERE key = 'speed'", "speed: expected a speed", id="speed"),
+    ],
+)
+def test_a_damaged_record_of_the_world_says_so(tmp_path: Path, statement: str, reason: str) -> None:
+    path = tmp_path / "world.db"
+    with World.open(path) as world:
+        admin.add_node(world)
+    connection = sqlite3.connect(path)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+    with pytest.raises(WorldCorruptError, match=f"a record cannot be read: {reason}"), World.open(path) as world:
+        admin.status(world)
+    assert admin.reset(path)
+
+
 def test_reset_removes_only_what_the_sandbox_made(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("years of work")

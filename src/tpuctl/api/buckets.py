@@ -16,12 +16,16 @@ from tpuctl.api.refusals import about
 from tpuctl.api.retry import SHORT_PATIENCE, backoff
 from tpuctl.errors import ConflictError
 from tpuctl.model.bucket import AnywhereCache, Bucket, Contents, Placement
-from tpuctl.model.iam import IamPolicy
+from tpuctl.model.iam import PERMISSIONS, POLICY, IamPolicy
+from tpuctl.shapes import COUNT, Page, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 _PAGE_SIZE = 1000
+_CACHES = Page("storage.v1 AnywhereCaches", "items")
+_OBJECTS = Page("storage.v1 Objects", "items")
+_OBJECT = Shape("storage.v1 Object", {"name": str, "size": COUNT}, required=("name",))
 # A policy that is changed all the time may have to be read and written so often.
 _GRANTS = 6
 _CHANGED_MEANWHILE = frozenset({409, 412})
@@ -63,7 +67,9 @@ class BucketsClient(Client):
         query = {"permissions": sorted(permissions), "userProject": user_project}
         request = self._request(name, "/iam/testPermissions", query=query)
         with about(_words(name), None):
-            return self._caller.attempt(request, lambda data: frozenset(map(str, data.get("permissions") or ())))
+            return self._caller.attempt(
+                request, lambda data: frozenset(PERMISSIONS.read(data).get("permissions") or ())
+            )
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> Contents:
         """Return what the first thousand objects below a prefix come to; needs storage.objects.list.
@@ -88,7 +94,7 @@ class BucketsClient(Client):
             return self._request(name, "/anywhereCaches", query=query).paid_by(user_project)
 
         with about(_words(name), "storage.anywhereCaches.list"):
-            return all_pages(self._caller, page, "items", AnywhereCache.from_api).items
+            return all_pages(self._caller, page, _CACHES, AnywhereCache.from_api).items
 
     def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
         """Add one member to one role, keeping all else, whoever else changes the policy meanwhile.
@@ -97,7 +103,7 @@ class BucketsClient(Client):
         """
         for attempt in range(1, _GRANTS + 1):
             with about(_words(name), "storage.buckets.getIamPolicy"):
-                policy = self._caller.attempt(self._policy_request(name, user_project), dict)
+                policy = self._caller.attempt(self._policy_request(name, user_project), POLICY.read)
             wanted = _with_member(policy, role, member)
             if wanted is None or self._replace_policy(name, wanted, user_project):
                 return
@@ -141,7 +147,8 @@ def _words(name: str) -> str:
 
 
 def _contents(data: Mapping[str, Any]) -> Contents:
-    items = [(str(item["name"]), int(item.get("size") or 0)) for item in data.get("items") or ()]
+    _OBJECTS.check(data)
+    items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
     sizes = [size for name, size in items if size or not name.endswith("/")]
     return Contents(len(sizes), sum(sizes), not data.get("nextPageToken"))
 

@@ -22,6 +22,7 @@ from tpuctl.api.errors import credential_failure, excerpt, parse_refusal, transl
 from tpuctl.api.failures import AnswerLostError, GarbledAnswerError, NotSentError, RefusedError, TransportError
 from tpuctl.api.memory import ShortMemory
 from tpuctl.api.retry import RetryPolicy, retrying
+from tpuctl.shapes import ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -34,9 +35,7 @@ PAYER = "x-goog-user-project"
 _ACCEPT = {"accept": "application/json"}
 # What a query may hold as it is [RFC 3986]; `fields` is made of it.
 _QUERY_SAFE = "/:,()"
-
-# What a missing or ill-shaped field raises in `from_api`.
-_ILL_SHAPED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+_UNEXPECTED = "unexpected response from the service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,7 @@ class Caller:
     def _note_time(self, date: str | None) -> None:
         try:
             moment = parsedate_to_datetime(date or "")
-        except ValueError:
+        except (ValueError, OverflowError):
             return
         self.server_time = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -190,14 +189,21 @@ class Caller:
 
 
 def read_json(content: bytes, read: Callable[[Json], T]) -> T:
-    """Return what `read` makes of a JSON object. Raises `GarbledAnswerError` for anything else."""
+    """Return what `read` makes of a JSON object. Raises `GarbledAnswerError` for anything else.
+
+    Status 200 with an error in the body is not an answer either: all that may hold an error, operations, has a name.
+    """
     try:
-        data = json.loads(content)
-        if isinstance(data, dict):
-            return read(data)
-    except (*_ILL_SHAPED, RecursionError) as error:
-        raise GarbledAnswerError(f"the answer cannot be read: it begins with {excerpt(content)}") from error
-    raise GarbledAnswerError(f"the answer is not a JSON object: it begins with {excerpt(content)}")
+        data = parse_json(content)
+    except ShapeError as error:
+        raise GarbledAnswerError(f"{_UNEXPECTED}: {error}; it begins with {excerpt(content)}") from error
+    if not isinstance(data, dict) or ("error" in data and "name" not in data):
+        what = "an error with status 200" if isinstance(data, dict) else "not a JSON object"
+        raise GarbledAnswerError(f"{_UNEXPECTED}: {what}; it begins with {excerpt(content)}")
+    try:
+        return read(data)
+    except ShapeError as error:
+        raise GarbledAnswerError(f"{_UNEXPECTED}: {error}") from error
 
 
 def preview(request: Any) -> RequestPreview:

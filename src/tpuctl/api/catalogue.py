@@ -12,12 +12,20 @@ from tpuctl.api.listing import Listing, all_pages, list_everywhere
 from tpuctl.api.requests import Requests
 from tpuctl.model.project import Reservation
 from tpuctl.names import short
+from tpuctl.shapes import RESOURCE, SEGMENT, Page, Shape, ShapeError
 
 if TYPE_CHECKING:
     from tpuctl.api.calls import PlainRequest
 
 T = TypeVar("T")
-_Page = Callable[[str, str, str | None], "PlainRequest"]
+_Build = Callable[[str, str, str | None], "PlainRequest"]
+
+_LOCATION = Shape("tpu.v2 Location", {"name": str, "locationId": SEGMENT})
+_LOCATIONS = Page("tpu.v2 ListLocationsResponse", "locations")
+_TYPE = Shape("tpu.v2 AcceleratorType", {"name": str, "type": str})
+_TYPES = Page("tpu.v2 ListAcceleratorTypesResponse", "acceleratorTypes")
+_VERSION = Shape("tpu.v2 RuntimeVersion", {"name": str, "version": str})
+_VERSIONS = Page("tpu.v2 ListRuntimeVersionsResponse", "runtimeVersions")
 
 
 class CatalogueClient(Client):
@@ -33,18 +41,18 @@ class CatalogueClient(Client):
             listing = all_pages(
                 self._caller,
                 lambda token: self._requests.list_locations(project, token),
-                "locations",
-                lambda entry: str(entry.get("locationId") or short(entry["name"])),
+                _LOCATIONS,
+                _location,
             )
         return listing.items
 
     def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
         """Return the accelerator types that a zone offers to a project."""
-        return self._catalogue(self._requests.list_accelerator_types, "acceleratorTypes", "type", project, zone)
+        return self._catalogue(self._requests.list_accelerator_types, _TYPES, _type, project, zone)
 
     def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
         """Return the runtime versions that a zone offers to a project."""
-        return self._catalogue(self._requests.list_runtime_versions, "runtimeVersions", "version", project, zone)
+        return self._catalogue(self._requests.list_runtime_versions, _VERSIONS, _version, project, zone)
 
     def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
         """Return the accelerator types of every zone that answers; a zone that is not there may offer any.
@@ -53,7 +61,7 @@ class CatalogueClient(Client):
         """
         build = self._requests.list_accelerator_types
         offered: dict[str, list[str]] = {}
-        for zone, accelerator_type in self._list(build, "acceleratorTypes", _offer, project, ()).items:
+        for zone, accelerator_type in self._list(build, _TYPES, _offer, project, ()).items:
             offered.setdefault(zone, []).append(accelerator_type)
         return {zone: tuple(types) for zone, types in offered.items()}
 
@@ -63,32 +71,51 @@ class CatalogueClient(Client):
             return all_pages(
                 self._caller,
                 lambda token: self._requests.list_reservations(project, zone, token),
-                "reservations",
+                Page("tpu.v2alpha1 ListReservationsResponse", "reservations"),
                 Reservation.from_api,
             ).items
 
     def _list(
-        self, build: _Page, key: str, read: Callable[[Mapping[str, Any]], T], project: str, zones: Sequence[str]
+        self, build: _Build, page: Page, read: Callable[[Mapping[str, Any]], T], project: str, zones: Sequence[str]
     ) -> Listing[T]:
         return list_everywhere(
             self._caller,
-            lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), key, read),
+            lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), page, read),
             zones=zones,
             locations=lambda: self._caller.zones.recall(project, lambda: self.locations(project)),
         )
 
-    def _catalogue(self, build: _Page, key: str, word: str, project: str, zone: str) -> tuple[str, ...]:
+    def _catalogue(
+        self, build: _Build, page: Page, read: Callable[[Mapping[str, Any]], str], project: str, zone: str
+    ) -> tuple[str, ...]:
         with translated():
-            listing = all_pages(
-                self._caller,
-                lambda token: build(project, zone, token),
-                key,
-                lambda entry: str(entry.get(word) or short(entry["name"])),
-            )
-        return listing.items
+            return all_pages(self._caller, lambda token: build(project, zone, token), page, read).items
+
+
+def _location(data: Mapping[str, Any]) -> str:
+    zone = _named(_LOCATION, data, "locationId")
+    SEGMENT.check(zone)
+    return zone
 
 
 def _offer(data: Mapping[str, Any]) -> tuple[str, str]:
     """Return zone and type of `projects/P/locations/ZONE/acceleratorTypes/TYPE`."""
-    parts = str(data["name"]).split("/")
-    return parts[3], str(data.get("type") or parts[-1])
+    offered = _type(data)
+    RESOURCE.check(data.get("name"))
+    return str(data["name"]).split("/")[3], offered
+
+
+def _type(data: Mapping[str, Any]) -> str:
+    return _named(_TYPE, data, "type")
+
+
+def _version(data: Mapping[str, Any]) -> str:
+    return _named(_VERSION, data, "version")
+
+
+def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
+    """Return a field, or the last part of the name where it is left out."""
+    found = shape.read(data).get(field) or short(data.get("name") or "")
+    if not found:
+        raise ShapeError("missing", field)
+    return str(found)

@@ -5,7 +5,7 @@ Google's library is left out: for one URL it would read the 3 MB that describe a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -17,17 +17,52 @@ from tpuctl.api.pending import until_done
 from tpuctl.api.refusals import about
 from tpuctl.api.retry import SHORT_PATIENCE
 from tpuctl.errors import AlreadyExistsError, ConflictError, NotFoundError, ServiceUnavailableError
-from tpuctl.model.machine import Disk, Machine
-from tpuctl.model.network import FirewallRule, Network, RegionQuota, Subnetwork
+from tpuctl.model.machine import MACHINE, Disk, Machine
+from tpuctl.model.network import QUOTA, FirewallRule, Network, RegionQuota, Subnetwork
+from tpuctl.shapes import INTEGER, ListOf, MapOf, Page, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
 
 _PAGE_SIZE = 500  # the most there is [API compute v1, maxResults]
 _FIREWALL_FIELDS = (
     "items(name,network,direction,disabled,priority,sourceRanges,sourceTags,sourceServiceAccounts,targetTags,"
     "targetServiceAccounts,allowed,denied),nextPageToken"
 )
+_ITEM = Shape("", {"key": str, "value": str}, required=("key",))
+_PROJECT = Shape(
+    "compute.v1 Project", {"commonInstanceMetadata": Shape("compute.v1 Metadata", {"items": ListOf(_ITEM)})}
+)
+_FIREWALLS = Page("compute.v1 FirewallList", "items")
+_REGION = Shape(
+    "compute.v1 Region",
+    {"quotas": ListOf(QUOTA), "quotaStatusWarning": Shape("", {"code": str, "message": str})},
+)
+_ERRORS = Shape("", {"errors": ListOf(Shape("", {"code": str, "message": str}))})
+_OPERATION = Shape(
+    "compute.v1 Operation",
+    {"name": str, "status": str, "error": _ERRORS, "httpErrorStatusCode": INTEGER},
+    required=("name", "status"),
+)
+_SCOPE = Shape("compute.v1 InstancesScopedList", {"instances": ListOf(MACHINE)})
+
+
+class _ScopedPage(Page):
+    """A page of machines by zone; a zone without any has a warning in their place [API compute v1]."""
+
+    @property
+    def shape(self) -> Shape:
+        """Return the shape of the page."""
+        return Shape(self.schema, {**super().shape.fields, self.key: MapOf(_SCOPE)})
+
+    def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
+        """Return what `read` makes of the machines of all zones."""
+        return [read(one) for scope in (data.get(self.key) or {}).values() for one in scope.get("instances") or ()]
+
+
+_MACHINES = _ScopedPage("compute.v1 InstanceAggregatedList", "items")
 
 
 class ComputeClient(Client):
@@ -61,7 +96,7 @@ class ComputeClient(Client):
             return self._get(project, "global/firewalls", query=query)
 
         with about(_words(project), "compute.firewalls.list"):
-            return all_pages(self._caller, page, "items", FirewallRule.from_api).items
+            return all_pages(self._caller, page, _FIREWALLS, FirewallRule.from_api).items
 
     def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
         """Return the quotas of a region by metric; needs compute.regions.get.
@@ -70,7 +105,7 @@ class ComputeClient(Client):
         """
         request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
         with about(f"the region `{region}` in {_words(project)}", "compute.regions.get"):
-            data = self._caller.attempt(request, dict)
+            data = self._caller.attempt(request, _REGION.read)
         if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
             message = f"the quotas of {region} could not be fetched: {warning.get('message') or warning.get('code')}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
@@ -90,7 +125,7 @@ class ComputeClient(Client):
             return self._get(project, "aggregated/instances", query={**query, "pageToken": token, "fields": fields})
 
         with about(_words(project), "compute.instances.list"):
-            listing = all_pages(self._caller, page, _instances, Machine.from_api)
+            listing = all_pages(self._caller, page, _MACHINES, Machine.from_api)
         found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
         if len(found) == 1:
             return found[0]
@@ -133,7 +168,7 @@ class ComputeClient(Client):
         what = f"the firewall rule `{name}` in {_words(project)}"
         with about(what, "compute.firewalls.create"):
             try:
-                begun = self._caller.attempt(request, dict)
+                begun = self._caller.attempt(request, _OPERATION.read)
             except RefusedError as error:
                 if error.refusal.code != 409:
                     raise
@@ -143,7 +178,9 @@ class ComputeClient(Client):
 
     def _wait(self, project: str, begun: Mapping[str, Any], what: str) -> None:
         look = self._get(project, "global/operations", str(begun.get("name")))
-        ended = until_done(self._caller, begun, lambda: self._caller.attempt(look, dict), what=f"making {what}")
+        ended = until_done(
+            self._caller, begun, lambda: self._caller.attempt(look, _OPERATION.read), what=f"making {what}"
+        )
         errors = (ended.get("error") or {}).get("errors") or ()
         if errors:
             code = int(ended.get("httpErrorStatusCode") or 500)
@@ -168,12 +205,6 @@ def _words(project: str) -> str:
     return f"the project `{project}`"
 
 
-def _instances(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the machines of all zones; a zone without any has a warning in their place [API compute v1]."""
-    for scope in (data.get("items") or {}).values():
-        yield from scope.get("instances") or ()
-
-
 def _items(data: Mapping[str, Any]) -> dict[str, str]:
-    items = (data.get("commonInstanceMetadata") or {}).get("items") or ()
+    items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
     return {str(item["key"]): str(item.get("value", "")) for item in items}

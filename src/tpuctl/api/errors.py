@@ -5,7 +5,7 @@ Message texts are read by `diagnosis` alone; where it knows nothing, the status 
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -40,6 +40,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.model import OperationError
+from tpuctl.shapes import ShapeError, parse_json
 
 _BY_KIND: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
     {
@@ -119,6 +120,7 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = MappingProxyType(
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
 _LONGEST: Final = 700
+_WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
 _EXCERPT: Final = 120
 
 
@@ -128,12 +130,16 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     error = _error_body(content)
     if error is None:
         return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
-    details = [detail for detail in error.get("details") or () if isinstance(detail, dict)]
+    listed = error.get("details")
+    details = [detail for detail in listed if isinstance(detail, dict)] if isinstance(listed, list) else []
     reason = next((str(detail["reason"]) for detail in details if detail.get("reason")), "")
     localized = next(
         (str(detail["message"]) for detail in details if "LocalizedMessage" in str(detail.get("@type"))), ""
     )
-    status = str(error.get("status") or _legacy_reason(error) or "UNKNOWN")
+    status = str(error.get("status") or _legacy_reason(error))
+    if not _WORD.fullmatch(status):
+        # A gateway's 404 has an error object, too, but no status: it says nothing about the resource.
+        status = "" if code == 404 else "UNKNOWN"
     refusal = Refusal(
         code=code,
         message=_one_line(str(error.get("message") or localized)),
@@ -253,8 +259,8 @@ def _with_rate_limit(refusal: Refusal) -> Refusal:
 
 def _error_body(content: bytes) -> Mapping[str, Any] | None:
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError):
+        data = parse_json(content)
+    except ShapeError:
         return None
     # Some front ends wrap the object in a list of one.
     if isinstance(data, list) and len(data) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
 from tpuctl.clock import SystemClock, limit_calls, with_limits
 from tpuctl.errors import TpuctlError
 from tpuctl.names import short
+from tpuctl.shapes import Page
 
 if TYPE_CHECKING:
     from tpuctl.api.calls import Caller
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _THREADS = 8
+# A page has hundreds of items: no project has as many.
+MOST_PAGES = 1000
 # How a service says that it does not take `-` for a zone; it is then asked zone by zone.
 _NO_WILDCARD = frozenset({400, 403, 404, 501})
 # What `diagnosis` calls refusals that are about the project or the caller: each zone would answer the same.
@@ -52,21 +55,21 @@ class Listing(Generic[T]):
 def all_pages(
     caller: Caller,
     build: Callable[[str | None], Any],
-    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    shape: Page,
     read: Callable[[Mapping[str, Any]], T],
 ) -> Listing[T]:
-    """Return the items of all pages, which are below `key`, or are what it makes of a page.
+    """Return the items of all pages.
 
     Raises the failures of `api/`; a page token that comes again is one of them. All pages together have the time of one call.
     """
     with limit_calls(SystemClock(), caller.policy.deadline):
-        return _all_pages(caller, build, key, read)
+        return _all_pages(caller, build, shape, read)
 
 
 def _all_pages(
     caller: Caller,
     build: Callable[[str | None], Any],
-    key: str | Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]],
+    shape: Page,
     read: Callable[[Mapping[str, Any]], T],
 ) -> Listing[T]:
     items: list[T] = []
@@ -75,10 +78,9 @@ def _all_pages(
     token: str | None = None
 
     def read_page(data: Mapping[str, Any]) -> tuple[list[T], list[str], str | None]:
-        found = key(data) if callable(key) else data.get(key) or ()
-        # Compute Engine has the word in the plural [API compute v1].
+        shape.check(data)
         missing = data.get("unreachable") or data.get("unreachables") or ()
-        return [read(entry) for entry in found], [short(zone) for zone in missing], data.get("nextPageToken") or None
+        return shape.items(data, read), [short(zone) for zone in missing], data.get("nextPageToken") or None
 
     while True:
         page, zones, token = caller.attempt(build(token), read_page)
@@ -89,6 +91,8 @@ def _all_pages(
         if token in seen:
             raise GarbledAnswerError("the service repeats a page of its list, so that the list has no end")
         seen.add(token)
+        if len(seen) >= MOST_PAGES:
+            raise GarbledAnswerError(f"the service's list has more than {MOST_PAGES} pages")
 
 
 def list_everywhere(

@@ -8,6 +8,8 @@ from tpuctl.api.calls import PlainRequest
 from tpuctl.api.catalogue import CatalogueClient
 from tpuctl.api.errors import translated
 from tpuctl.api.retry import SHORT_PATIENCE
+from tpuctl.model.operation import OPERATION
+from tpuctl.shapes import TIME, Page, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -15,6 +17,12 @@ if TYPE_CHECKING:
 # A zone may have thousands; the newest are wanted, and the order of the list is not documented.
 _MOST_PAGES = 20
 _PAGE_SIZE = 500
+_OPERATIONS = Page("tpu.v2 ListOperationsResponse", "operations")
+_METADATA = Shape(
+    "tpu.v2 OperationMetadata",
+    {"createTime": TIME, "endTime": TIME, "target": str, "verb": str, "statusDetail": str, "cancelRequested": bool},
+)
+_OPERATION = Shape("tpu.v2 Operation", {**OPERATION.fields, "metadata": _METADATA}, required=("name",))
 
 
 class OperationsClient(CatalogueClient):
@@ -33,7 +41,8 @@ class OperationsClient(CatalogueClient):
         token: str | None = None
 
         def read(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-            return list(data.get("operations") or ()), data.get("nextPageToken") or None
+            _OPERATIONS.check(data)
+            return _OPERATIONS.items(data, _operation), data.get("nextPageToken") or None
 
         for _ in range(_MOST_PAGES):
             url = self._url(f"v2/projects/{project}/locations/{zone}/operations")
@@ -44,6 +53,10 @@ class OperationsClient(CatalogueClient):
             if token is None:
                 break
         return tuple(sorted(found, key=_created, reverse=True)[:limit])
+
+
+def _operation(data: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(_OPERATION.read(data))
 
 
 def _created(operation: Mapping[str, Any]) -> str:

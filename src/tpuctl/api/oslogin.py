@@ -14,10 +14,26 @@ from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import RefusedError, TransportError
 from tpuctl.errors import AccessError, InvalidInputError
+from tpuctl.shapes import COUNT, ListOf, MapOf, Scalar, Shape, matching
 
 if TYPE_CHECKING:
     pass
 
+# A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
+_LOGIN = matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,255}", "the name of a POSIX account")
+_MICROSECONDS = Scalar(
+    "a number of microseconds", lambda value: COUNT.accepts(value) and int(value) < 10**17, "integer"
+)
+_KEY = Shape("oslogin.v1 SshPublicKey", {"fingerprint": str, "key": str, "expirationTimeUsec": _MICROSECONDS})
+_PROFILE = Shape(
+    "oslogin.v1 LoginProfile",
+    {
+        "posixAccounts": ListOf(Shape("oslogin.v1 PosixAccount", {"username": _LOGIN, "primary": bool})),
+        "sshPublicKeys": MapOf(_KEY),
+    },
+)
+_IMPORTED = Shape("oslogin.v1 ImportSshPublicKeyResponse", {"loginProfile": _PROFILE}, required=("loginProfile",))
+_USER = Shape("oauth2.v2 Userinfo", {"email": str})
 _ACCOUNT = re.compile(r"[^\s/?#%]+")
 _USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
 # What `diagnosis` calls a missing permission; its advice is about TPUs.
@@ -72,7 +88,7 @@ class OsLoginClient(Client):
         request = self._users.importSshPublicKey(parent=_name(account), projectId=project, regions=[region], body=body)
         with _translated(account):
             # Adding the same key twice adds it once, so that it may be sent again.
-            return self._caller.attempt(request, lambda data: _profile(data["loginProfile"]))
+            return self._caller.attempt(request, lambda data: _profile(_IMPORTED.read(data)["loginProfile"]))
 
     def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
         """Let a key that is there last until another time; for ever with none, which is unverified."""
@@ -87,7 +103,7 @@ class OsLoginClient(Client):
         That it tells it for every kind of token with the scope cloud-platform is unverified.
         """
         try:
-            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: data.get("email") or None)
+            return self._caller.attempt(PlainRequest(_USER_INFO), lambda data: _USER.read(data).get("email") or None)
         except (RefusedError, TransportError):
             return None
 
@@ -109,6 +125,7 @@ def _expiry(expires: datetime | None) -> dict[str, str]:
 
 
 def _profile(data: Mapping[str, Any]) -> LoginProfile:
+    _PROFILE.check(data)
     accounts = sorted(data.get("posixAccounts") or (), key=lambda account: not account.get("primary"))
     logins = tuple(str(account["username"]) for account in accounts if account.get("username"))
     return LoginProfile(logins, tuple(_key(name, key) for name, key in (data.get("sshPublicKeys") or {}).items()))

@@ -19,8 +19,10 @@ from tpuctl.api.refusals import about
 from tpuctl.api.retry import SHORT_PATIENCE
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.model import Operation
-from tpuctl.model.iam import IamPolicy
+from tpuctl.model.iam import PERMISSIONS, IamPolicy
+from tpuctl.model.operation import OPERATION
 from tpuctl.model.project import OrgPolicy, Project, QuotaLimit
+from tpuctl.shapes import ListOf, Page, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
 _SERVICE_USAGE = "serviceusage"
 # So many can be asked for by name [API serviceusage v1, names of batchGet].
 _NAMED_AT_ONCE = 30
+_SERVICE = Shape("serviceusage.v1 GoogleApiServiceusageV1Service", {"name": str, "state": str}, required=("name",))
+_SERVICES = Page("serviceusage.v1 ListServicesResponse", "services")
+_NAMED = Page("serviceusage.v1 BatchGetServicesResponse", "services")
+_METRICS = Page("serviceusage.v1beta1 ListConsumerQuotaMetricsResponse", "metrics")
+_BILLING = Shape("cloudbilling.v1 ProjectBillingInfo", {"name": str, "billingEnabled": bool}, required=("name",))
+_ROLE = Shape("iam.v1 Role", {"includedPermissions": ListOf(str), "deleted": bool})
 # How an endpoint says that it cannot be asked for services by name.
 _NO_BATCHES = frozenset({400, 404, 501})
 _PAGE_SIZE = 1000
@@ -71,7 +79,9 @@ class ProjectsClient(Client):
         url = self._url(f"v3/{_name(project)}:testIamPermissions")
         request = PlainRequest.of(url, method="POST", body={"permissions": sorted(permissions)})
         with about(_words(project), "resourcemanager.projects.get"):
-            return self._caller.attempt(request, lambda data: frozenset(map(str, data.get("permissions") or ())))
+            return self._caller.attempt(
+                request, lambda data: frozenset(PERMISSIONS.read(data).get("permissions") or ())
+            )
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of some services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
@@ -92,10 +102,10 @@ class ProjectsClient(Client):
         what = f"the service `{service}` in {_words(project)}"
         with about(what, "serviceusage.services.enable"):
             # What is enabled already is enabled once more without harm.
-            begun = self._caller.attempt(PlainRequest.of(url, method="POST", body={}), dict)
+            begun = self._caller.attempt(PlainRequest.of(url, method="POST", body={}), OPERATION.read)
             look = self._get(f"v1/{quote(str(begun.get('name')), safe='/')}", service=_SERVICE_USAGE)
             ended = until_done(
-                self._caller, begun, lambda: self._caller.attempt(look, dict), what=f"enabling `{service}`"
+                self._caller, begun, lambda: self._caller.attempt(look, OPERATION.read), what=f"enabling `{service}`"
             )
         if error := Operation.from_api(ended).error:
             raise operation_error(error)
@@ -114,14 +124,14 @@ class ProjectsClient(Client):
             return self._get(path, service=_SERVICE_USAGE, query=query)
 
         with about(f"the quotas of `{service}` in {_words(project)}", "serviceusage.quotas.get"):
-            metrics = all_pages(self._caller, page, "metrics", QuotaLimit.all_from_api).items
+            metrics = all_pages(self._caller, page, _METRICS, QuotaLimit.all_from_api).items
         return tuple(limit for limits in metrics for limit in limits)
 
     def billing(self, project: str) -> bool:
         """Tell whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
         with about(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
-            return self._caller.attempt(request, lambda data: bool(data.get("billingEnabled")))
+            return self._caller.attempt(request, lambda data: bool(_BILLING.read(data).get("billingEnabled")))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
         """Return what a constraint comes to, with or without `constraints/` before it; needs orgpolicy.policy.get.
@@ -142,10 +152,10 @@ class ProjectsClient(Client):
             f"v1/{quote(name, safe='/:')}", service="iam", query={"fields": "includedPermissions,deleted"}
         )
         with about(f"the role `{name}`", "iam.roles.get"):
-            found = self._caller.attempt(request, dict)
+            found = self._caller.attempt(request, _ROLE.read)
         if found.get("deleted"):
             raise NotFoundError(f"the role `{name}` is deleted")
-        return frozenset(map(str, found.get("includedPermissions") or ()))
+        return frozenset(found.get("includedPermissions") or ())
 
     def _enabled(self, project: str, names: list[str]) -> set[str]:
         if len(names) <= _NAMED_AT_ONCE:
@@ -162,13 +172,13 @@ class ProjectsClient(Client):
             return self._get(f"v1/{_name(project)}/services", service=_SERVICE_USAGE, query=query)
 
         with about(_words(project), "serviceusage.services.list"):
-            found = all_pages(self._caller, page, "services", _service).items
+            found = all_pages(self._caller, page, _SERVICES, _service).items
         return {name for name, is_enabled in found if is_enabled}
 
     def _enabled_of(self, project: str, names: list[str]) -> set[str]:
         query = {"names": [f"{_name(project)}/services/{name}" for name in names], "fields": "services(name,state)"}
         request = self._get(f"v1/{_name(project)}/services:batchGet", service=_SERVICE_USAGE, query=query)
-        found = self._caller.attempt(request, lambda data: [_service(entry) for entry in data.get("services") or ()])
+        found = self._caller.attempt(request, _named_services)
         return {name for name, is_enabled in found if is_enabled}
 
     def _get(self, path: str, *, service: str | None = None, query: Mapping[str, Any] | None = None) -> PlainRequest:
@@ -189,4 +199,9 @@ def _takes_no_batches(error: TpuctlError) -> bool:
 
 
 def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
-    return str(data["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
+    return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
+
+
+def _named_services(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    _NAMED.check(data)
+    return _NAMED.items(data, _service)

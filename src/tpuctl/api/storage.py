@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from tpuctl.api.calls import Api, read_json
 from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.api.listing import MOST_PAGES
 from tpuctl.api.outcome import is_uncertain
 from tpuctl.api.retry import backoff
 from tpuctl.clock import GRACE, PATIENCE, SystemClock, limit_calls, parse_timestamp
@@ -28,10 +29,16 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
+from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
 
 if TYPE_CHECKING:
     pass
 
+# An object is held in memory.
+_SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
+_OBJECT = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME, "size": _SIZE}, required=("generation",))
+_OBJECTS = Page("storage.v1 Objects", "items")
+_NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
 _CONTENT_TYPE = "application/octet-stream"
 # An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
 _READS = 5
@@ -130,6 +137,7 @@ class StorageClient(Client):
         """Return the names of the objects that begin with `prefix`, in the service's order."""
         found: list[str] = []
         token: str | None = None
+        seen: set[str] = set()
         with limit_calls(SystemClock(), PATIENCE), _translated(bucket, prefix, "storage.objects.list"):
             while True:
                 request = self._objects.list(bucket=bucket, prefix=prefix, pageToken=token)
@@ -137,6 +145,11 @@ class StorageClient(Client):
                 found += names
                 if not token:
                     return iter(found)
+                if token in seen or len(seen) >= MOST_PAGES:
+                    raise ServiceUnavailableError(
+                        f"the list of `gs://{bucket}/{prefix}` has no end", hint="check the endpoint and the prefix"
+                    )
+                seen.add(token)
 
     @property
     def _objects(self) -> Any:
@@ -169,13 +182,14 @@ class StorageClient(Client):
             raise
 
     def _read_head(self, headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
-        generation, updated = read_json(content, lambda data: (_generation(data), data["updated"]))
+        generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
         written = parse_timestamp(updated)
         if written is None:
             raise GarbledAnswerError(f"an object was updated at `{updated}`")
         try:
             now: datetime = parsedate_to_datetime(headers["date"])
-        except (KeyError, ValueError) as error:
+            now = now if now.tzinfo else now.replace(tzinfo=UTC)
+        except (KeyError, ValueError, OverflowError) as error:
             # An age by this machine's clock might let a lease of another's expire too early.
             raise GarbledAnswerError("the answer does not tell the service's time") from error
         return generation, max(now - written, timedelta())
@@ -243,11 +257,12 @@ def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
 
 
 def _generation(data: Mapping[str, Any]) -> int:
-    return int(data["generation"])
+    return int(_OBJECT.read(data)["generation"])
 
 
 def _names(data: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    return tuple(str(item["name"]) for item in data.get("items") or ()), data.get("nextPageToken")
+    _OBJECTS.check(data)
+    return tuple(_OBJECTS.items(data, lambda item: str(_NAMED.read(item)["name"]))), data.get("nextPageToken")
 
 
 def _text(generation: int | None) -> str | None:

@@ -25,6 +25,7 @@ from tpuctl.api.outcome import Change, Effect, carry_out
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.model import REQUEST_LABEL, Node, NodeSpec, Operation, OperationError, QueuedResource, QueuedState
 from tpuctl.names import NodeName, short
+from tpuctl.shapes import ListOf, Page, Shape, ShapeError
 
 if TYPE_CHECKING:
     pass
@@ -35,6 +36,15 @@ T = TypeVar("T")
 
 # What the API calls the absence of guest attributes, as `diagnosis` knows it.
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
+_NODES = Page("tpu.v2 ListNodesResponse", "nodes")
+_REQUESTS = Page("tpu.v2 ListQueuedResourcesResponse", "queuedResources")
+_ATTRIBUTE = Shape(
+    "tpu.v2 GuestAttributesEntry", {"namespace": str, "key": str, "value": str}, required=("namespace", "key")
+)
+_WORKER = Shape(
+    "tpu.v2 GuestAttributes", {"queryValue": Shape("tpu.v2 GuestAttributesValue", {"items": ListOf(_ATTRIBUTE)})}
+)
+_ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": ListOf(_WORKER)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class TpuClient(CatalogueClient):
 
         Source for the wildcard: used against the real service by several programs, and by `gcloud … list --zone=-`.
         """
-        listing = self._list(self._requests.list_nodes, "nodes", Node.from_api, project, zones)
+        listing = self._list(self._requests.list_nodes, _NODES, Node.from_api, project, zones)
         return NodeListing(listing.items, listing.unreachable)
 
     def create_node(self, name: NodeName, spec: NodeSpec) -> Operation:
@@ -147,7 +157,7 @@ class TpuClient(CatalogueClient):
     def get_operation(self, name: str) -> Operation:
         """Return an operation by its full name."""
         _check(name, "operations")
-        return self._caller.call(self._requests.get_operation(name), Operation.from_api)
+        return self._caller.call(self._requests.get_operation(name), _only(name, Operation.from_api))
 
     def operation_error(self, error: OperationError) -> TpuctlError:
         """Return the exception for an operation that failed."""
@@ -159,13 +169,13 @@ class TpuClient(CatalogueClient):
         Source for the wildcard: unverified; where it is refused each zone is asked.
         """
         build = self._requests.list_queued_resources
-        listing = self._list(build, "queuedResources", QueuedResource.from_api, project, zones)
+        listing = self._list(build, _REQUESTS, QueuedResource.from_api, project, zones)
         return QueuedListing(listing.items, listing.unreachable)
 
     def get_queued_resource(self, name: str) -> QueuedResource:
         """Return a queued resource by its full name, or raise `NotFoundError`."""
         _check(name, "queuedResources")
-        return self._caller.call(self._requests.get_queued_resource(name), QueuedResource.from_api)
+        return self._caller.call(self._requests.get_queued_resource(name), _only(name, QueuedResource.from_api))
 
     def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
         """Delete a queued resource; `force` deletes its nodes first. What is gone already gives an operation that is done.
@@ -187,7 +197,8 @@ class TpuClient(CatalogueClient):
 
         def look() -> Effect:
             try:
-                found = self._caller.attempt(self._requests.get_queued_resource(name), QueuedResource.from_api)
+                request = self._requests.get_queued_resource(name)
+                found = self._caller.attempt(request, _only(name, QueuedResource.from_api))
             except RefusedError as error:
                 if error.refusal.is_not_found:
                     return Effect.DONE
@@ -214,7 +225,7 @@ class TpuClient(CatalogueClient):
         """Return a node, or nothing where it is absent. Raises the failures of `api/`."""
         try:
             with node_of(name):
-                return self._caller.attempt(self._requests.get_node(name), Node.from_api)
+                return self._caller.attempt(self._requests.get_node(name), _only(str(name), Node.from_api))
         except NodeNotFoundError:
             return None
 
@@ -227,10 +238,26 @@ class TpuClient(CatalogueClient):
 
 def _guest_attributes(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
     # An entry without queryValue is a worker that published nothing [gcloud 528 crashes on it].
-    workers = [(entry.get("queryValue") or {}).get("items") or () for entry in data.get("guestAttributes") or ()]
+    entries = _ATTRIBUTES.read(data).get("guestAttributes") or ()
+    workers = [(entry.get("queryValue") or {}).get("items") or () for entry in entries]
     return tuple(
         {f"{item['namespace']}/{item['key']}": str(item.get("value", "")) for item in items} for items in workers
     )
+
+
+def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
+    """Return a reader for the resource of one name: what the service says of another one is not an answer.
+
+    Projects are not compared: a project has an id and a number, and the service may use either.
+    """
+
+    def checked(data: Mapping[str, Any]) -> T:
+        found = read(data)
+        if str(data["name"]).split("/")[2:] != name.split("/")[2:]:
+            raise ShapeError("a resource that was not asked for", "name")
+        return found
+
+    return checked
 
 
 def _check(name: str, collection: str) -> None:

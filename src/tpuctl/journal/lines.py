@@ -10,11 +10,25 @@ import json
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.model.spec import SPEC
+from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
 Entry = dict[str, Any]  # JSON
+_LINE = Shape(
+    "",
+    {
+        **dict.fromkeys(("by", "event", "id", "state", "health", "reason", "text", "level", "error", "refused"), str),
+        **dict.fromkeys(("ok", "repair"), bool),
+        "at": TIME,
+        "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
+        "spec": SPEC,
+    },
+    nullable=True,
+)
 
 
 def encode(event: str, at: datetime, *, by: str, data: Mapping[str, Any]) -> bytes:
@@ -22,11 +36,23 @@ def encode(event: str, at: datetime, *, by: str, data: Mapping[str, Any]) -> byt
     return (json.dumps({"at": _moment(at), "by": by, "event": event, **data}, sort_keys=True) + "\n").encode()
 
 
-def decode(content: bytes) -> tuple[list[Entry], bool]:
-    """Return what can be read, in order, and whether the last line is torn. A line that is no JSON object is left out."""
-    lines = [line for line in content.split(b"\n") if line.strip()]
-    entries = [_entry(line) for line in lines]
-    return [entry for entry in entries if entry is not None], bool(entries) and entries[-1] is None
+def decode(content: bytes) -> tuple[list[Entry], tuple[int, ...], bool]:
+    """Return what can be read, in order; the numbers, from 1, of damaged lines; and whether the last line is torn.
+
+    A torn line has no end. One before the last was the last once, when that was told.
+    """
+    entries: list[Entry] = []
+    damaged: list[int] = []
+    is_torn = False
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            entry = _entry(line)
+            is_torn = entry is None and not line.rstrip().endswith(b"}")
+            if entry is not None:
+                entries.append(entry)
+            elif not is_torn:
+                damaged.append(number)
+    return entries, tuple(damaged), is_torn
 
 
 def halves(content: bytes, *, before: bytes = b"") -> tuple[bytes, bytes]:
@@ -59,7 +85,16 @@ def joined(older: bytes, newer: bytes) -> bytes:
 
 def _spec_line(lines: Sequence[bytes]) -> bytes:
     """Return the last line that holds a spec, or nothing."""
-    return next((line for line in reversed(lines) if b'"spec"' in line and (_entry(line) or {}).get("spec")), b"")
+    return next((line for line in reversed(lines) if b'"spec"' in line and _has_spec(line)), b"")
+
+
+def _has_spec(line: bytes) -> bool:
+    """Tell whether a line holds a spec, also one that only another version of tpuctl can read."""
+    try:
+        entry = parse_json(line)
+    except ShapeError:
+        return False
+    return isinstance(entry, dict) and bool(entry.get("spec"))
 
 
 def _lines(content: bytes) -> list[bytes]:
@@ -69,10 +104,9 @@ def _lines(content: bytes) -> list[bytes]:
 
 def _entry(line: bytes) -> Entry | None:
     try:
-        entry = json.loads(line)
-    except ValueError:  # also for bytes that are no UTF-8
+        return dict(_LINE.read(parse_json(line)))
+    except ShapeError:
         return None
-    return entry if isinstance(entry, dict) else None
 
 
 def _moment(at: datetime) -> str:

@@ -16,7 +16,7 @@ from tpuctl.journal.lines import halves, joined
 from tpuctl.journal.store import LIMIT, JournalError, UnreadableJournalError
 from tpuctl.names import NodeName
 from tpuctl.platforms import write_to_disk
-from tpuctl.private import make_private
+from tpuctl.private import make_private, read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +51,8 @@ class LocalStore:
         path = self._path(name)
         try:
             with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
-                newer = path.read_bytes()
-                older = _rotated(path).read_bytes() if rotated and _rotated(path).exists() else b""
+                newer = read_bounded(path)
+                older = read_bounded(_rotated(path)) if rotated and _rotated(path).exists() else b""
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -65,7 +65,7 @@ class LocalStore:
         place = self._path(name) if name else self._folder
         try:
             if name:
-                place.read_bytes()
+                read_bounded(place)
                 return
             for place in (self._folder, *self._folder.glob("*/"), *self._folder.glob("*/*/")):
                 list(place.iterdir())

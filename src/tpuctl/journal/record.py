@@ -69,12 +69,19 @@ class Journal:
     def entries(self, name: NodeName, *, rotated: bool = True) -> list[Entry]:
         """Return what was written about a node, oldest first; without `rotated` only the newer lines where there are many.
 
-        A torn line is left out. A file that cannot be read is empty; a bucket that cannot be read raises its error.
+        A torn or damaged line is left out, and `warn` is told.
+        A file that cannot be read is empty; a bucket that cannot be read raises its error.
         """
-        entries, is_torn = decode(self._store.read(name, rotated=rotated))
-        if is_torn and name not in self._warned:
+        entries, damaged, is_torn = decode(self._store.read(name, rotated=rotated))
+        if (damaged or is_torn) and name not in self._warned:
             self._warned.add(name)
-            self._warn(f"the last line of the journal is incomplete and is left out: {self._store.where(name)}")
+            where = self._store.where(name)
+            if is_torn:
+                self._warn(f"the last line of the journal is incomplete and is left out: {where}")
+            if damaged:
+                lines = f"lines {', '.join(map(str, damaged[:3]))}{' …' if len(damaged) > 3 else ''}"
+                which = f"{lines} of the journal are" if len(damaged) > 1 else f"line {damaged[0]} of the journal is"
+                self._warn(f"{which} not tpuctl's, or damaged, and left out: {where}")
         return entries
 
     def check(self, name: NodeName | None = None) -> None:

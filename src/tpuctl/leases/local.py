@@ -20,7 +20,8 @@ from tpuctl.clock import parse_timestamp
 from tpuctl.errors import PreconditionFailedError
 from tpuctl.lease import LeaseError, Record, Stored
 from tpuctl.platforms import write_to_disk
-from tpuctl.private import open_private
+from tpuctl.private import open_private, read_bounded
+from tpuctl.shapes import ANY, TIME, MapOf, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # No project can be called that.
 _PROCESSES = ".processes"
+_REQUIRED = ("version", "written", "record")
+_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": MapOf(ANY)}, required=_REQUIRED)
 
 
 class LocalStore:
@@ -71,14 +74,14 @@ class LocalStore:
 
     def _read(self, file: Path) -> Stored | None:
         try:
-            content = file.read_bytes()
+            content = read_bounded(file)
         except FileNotFoundError:
             return None
         try:
-            document = json.loads(content)
-            version, body = str(document["version"]), json.dumps(document["record"]).encode()
+            document = _DOCUMENT.read(parse_json(content))
+            version, body = document["version"], json.dumps(document["record"]).encode()
             written = parse_timestamp(document["written"])
-        except (KeyError, TypeError, ValueError, RecursionError):
+        except ShapeError:
             version, body, written = "", b"", None
         record = Record.from_json(body, str(file))
         age = max(self._clock.now() - written, timedelta()) if written else timedelta()

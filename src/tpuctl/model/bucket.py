@@ -6,8 +6,38 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.shapes import ANY, INTEGER, SECONDS, Fields, ListOf, MapOf, Shape
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_SWITCH = Shape("", {"enabled": bool})
+_PLACEMENT: Fields = {
+    "location": str,
+    "locationType": str,
+    "customPlacementConfig": Shape("", {"dataLocations": ListOf(str)}),
+}
+PLACEMENT = Shape("storage.v1 BucketStorageLayout", _PLACEMENT)
+_RULE = Shape("", {"action": Shape("", {"type": str}), "condition": MapOf(ANY)})
+BUCKET = Shape(
+    "storage.v1 Bucket",
+    {
+        **_PLACEMENT,
+        "name": str,
+        "projectNumber": INTEGER,
+        "storageClass": str,
+        "billing": Shape("", {"requesterPays": bool}),
+        "iamConfiguration": Shape("", {"uniformBucketLevelAccess": _SWITCH, "publicAccessPrevention": str}),
+        "versioning": _SWITCH,
+        "retentionPolicy": Shape("", {"retentionPeriod": SECONDS, "isLocked": bool}),
+        "defaultEventBasedHold": bool,
+        "softDeletePolicy": Shape("", {"retentionDurationSeconds": SECONDS}),
+        "autoclass": _SWITCH,
+        "lifecycle": Shape("", {"rule": ListOf(_RULE)}),
+    },
+    required=("name",),
+)
+CACHE = Shape("storage.v1 AnywhereCache", {"zone": str, "anywhereCacheId": str, "state": str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +55,8 @@ class Placement:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Placement:
-        """Read a Bucket, or a BucketStorageLayout, which both have these fields [API storage v1]."""
+        """Read a Bucket, or a BucketStorageLayout, which both have these fields [API storage v1]. Raises `ShapeError`."""
+        PLACEMENT.check(data)
         placed = (data.get("customPlacementConfig") or {}).get("dataLocations") or ()
         return cls(
             str(data.get("location") or "").upper(),
@@ -53,7 +84,11 @@ class Bucket:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Bucket:
-        """Read a Bucket [API storage v1]. An absent soft-delete policy, or one of 0 seconds, means none."""
+        """Read a Bucket [API storage v1].
+
+        An absent soft-delete policy, or one of 0 seconds, means none. Raises `ShapeError`.
+        """
+        BUCKET.check(data)
         retention = data.get("retentionPolicy") or {}
         access = data.get("iamConfiguration") or {}
         return cls(
@@ -89,7 +124,8 @@ class AnywhereCache:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> AnywhereCache:
-        """Read an AnywhereCache."""
+        """Read an AnywhereCache. Raises `ShapeError`."""
+        CACHE.check(data)
         return cls(str(data.get("zone") or data.get("anywhereCacheId") or ""), str(data.get("state") or ""))
 
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.shapes import ListOf, Shape
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_BINDING = Shape(
+    "cloudresourcemanager.v3 Binding",
+    {"role": str, "members": ListOf(str), "condition": Shape("cloudresourcemanager.v3 Expr", {"expression": str})},
+    required=("role",),
+)
+POLICY = Shape("cloudresourcemanager.v3 Policy", {"bindings": ListOf(_BINDING), "etag": str})
+PERMISSIONS = Shape("cloudresourcemanager.v3 TestIamPermissionsResponse", {"permissions": ListOf(str)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,8 @@ class IamPolicy:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> IamPolicy:
-        """Read a Policy."""
+        """Read a Policy. Raises `ShapeError`."""
+        POLICY.check(data)
         bindings = [
             Binding(
                 str(entry["role"]),

@@ -6,9 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.names import short
+from tpuctl.shapes import ListOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_ACCOUNT = Shape("compute.v1 ServiceAccount", {"email": str, "scopes": ListOf(str)})
+MACHINE = Shape(
+    "compute.v1 Instance",
+    {"name": str, "zone": str, "status": str, "serviceAccounts": ListOf(_ACCOUNT)},
+    required=("name",),
+)
+DISK = Shape(
+    "compute.v1 Disk",
+    {"name": str, "zone": str, "type": str, "status": str, "users": ListOf(str)},
+    required=("name",),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +36,8 @@ class Machine:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Machine:
-        """Read an Instance; the zone without its path."""
+        """Read an Instance; the zone without its path. Raises `ShapeError`."""
+        MACHINE.check(data)
         account = next(iter(data.get("serviceAccounts") or ()), dict[str, Any]())
         return cls(
             str(data["name"]),
@@ -46,7 +60,8 @@ class Disk:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Disk:
-        """Read a Disk; zone, type and users without their paths."""
+        """Read a Disk; zone, type and users without their paths. Raises `ShapeError`."""
+        DISK.check(data)
         return cls(
             str(data["name"]),
             short(str(data.get("zone") or "")),

@@ -6,9 +6,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.names import short
+from tpuctl.shapes import INTEGER, NUMBER, ListOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+NETWORK = Shape(
+    "compute.v1 Network",
+    {"name": str, "selfLink": str, "autoCreateSubnetworks": bool, "IPv4Range": str},
+    required=("name",),
+)
+SUBNETWORK = Shape(
+    "compute.v1 Subnetwork",
+    {"name": str, "region": str, "network": str, "privateIpGoogleAccess": bool},
+    required=("name",),
+)
+_PROTOCOL = Shape("", {"IPProtocol": str, "ports": ListOf(str)}, required=("IPProtocol",))
+FIREWALL = Shape(
+    "compute.v1 Firewall",
+    {
+        "name": str,
+        "network": str,
+        "direction": str,
+        "disabled": bool,
+        "priority": INTEGER,
+        "sourceRanges": ListOf(str),
+        "sourceTags": ListOf(str),
+        "sourceServiceAccounts": ListOf(str),
+        "targetTags": ListOf(str),
+        "targetServiceAccounts": ListOf(str),
+        "allowed": ListOf(_PROTOCOL),
+        "denied": ListOf(_PROTOCOL),
+    },
+    required=("name",),
+)
+QUOTA = Shape("compute.v1 Quota", {"metric": str, "limit": NUMBER, "usage": NUMBER}, required=("metric",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +54,8 @@ class Network:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Network:
-        """Read a Network; one with an address range of its own is of the old kind, without subnetworks."""
+        """Read a Network; one with an address range of its own is of the old kind, without subnetworks. Raises `ShapeError`."""
+        NETWORK.check(data)
         is_legacy = bool(data.get("IPv4Range"))
         return cls(
             str(data["name"]), str(data.get("selfLink") or ""), bool(data.get("autoCreateSubnetworks")), is_legacy
@@ -40,7 +73,8 @@ class Subnetwork:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Subnetwork:
-        """Read a Subnetwork; region and network without their paths."""
+        """Read a Subnetwork; region and network without their paths. Raises `ShapeError`."""
+        SUBNETWORK.check(data)
         return cls(
             str(data["name"]),
             short(str(data.get("region") or "")),
@@ -68,7 +102,8 @@ class FirewallRule:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> FirewallRule:
-        """Read a Firewall; the network without its path."""
+        """Read a Firewall; the network without its path. Raises `ShapeError`."""
+        FIREWALL.check(data)
         parts = data.get("denied") or data.get("allowed") or ()
         protocols: dict[str, tuple[str, ...]] = {}
         for part in parts:
@@ -102,5 +137,6 @@ class RegionQuota:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> RegionQuota:
-        """Read a Quota."""
+        """Read a Quota. Raises `ShapeError`."""
+        QUOTA.check(data)
         return cls(str(data["metric"]), float(data.get("limit") or 0), float(data.get("usage") or 0))

@@ -12,9 +12,65 @@ from tpuctl.clock import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.model.states import Health, NodeState, Tier
 from tpuctl.names import NodeName, short
+from tpuctl.shapes import ADDRESS, INTEGER, RESOURCE, TIME, Fields, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_NETWORK = Shape(
+    "tpu.v2 NetworkConfig",
+    {"network": str, "subnetwork": str, "enableExternalIps": bool, "canIpForward": bool, "queueCount": INTEGER},
+)
+_ENDPOINT = Shape(
+    "tpu.v2 NetworkEndpoint",
+    {"ipAddress": ADDRESS, "port": INTEGER, "accessConfig": Shape("tpu.v2 AccessConfig", {"externalIp": ADDRESS})},
+)
+_FIELDS: Fields = {
+    "name": RESOURCE,
+    "id": INTEGER,
+    "state": str,
+    "health": str,
+    "healthDescription": str,
+    "description": str,
+    "createTime": TIME,
+    "acceleratorType": str,
+    "acceleratorConfig": Shape("tpu.v2 AcceleratorConfig", {"type": str, "topology": str}),
+    "runtimeVersion": str,
+    "apiVersion": str,
+    "cidrBlock": str,
+    "networkConfig": _NETWORK,
+    "networkConfigs": ListOf(_NETWORK),
+    "networkEndpoints": ListOf(_ENDPOINT),
+    "schedulingConfig": Shape("tpu.v2 SchedulingConfig", {"preemptible": bool, "reserved": bool, "spot": bool}),
+    "serviceAccount": Shape("tpu.v2 ServiceAccount", {"email": str, "scope": ListOf(str)}),
+    "shieldedInstanceConfig": Shape("tpu.v2 ShieldedInstanceConfig", {"enableSecureBoot": bool}),
+    "bootDiskConfig": Shape("tpu.v2 BootDiskConfig", {}),
+    "dataDisks": ListOf(Shape("tpu.v2 AttachedDisk", {"sourceDisk": str, "mode": str}, required=("sourceDisk",))),
+    "labels": MapOf(str),
+    "metadata": MapOf(str),
+    "tags": ListOf(str),
+    "queuedResource": str,
+    "multisliceNode": bool,
+    "protectionTier": str,
+    "symptoms": ListOf(
+        Shape("tpu.v2 Symptom", {"symptomType": str, "workerId": str, "details": str, "createTime": TIME})
+    ),
+    "upcomingMaintenance": Shape(
+        "tpu.v2 UpcomingMaintenance",
+        {
+            "type": str,
+            "maintenanceStatus": str,
+            "windowStartTime": str,
+            "windowEndTime": str,
+            "latestWindowStartTime": str,
+            "canReschedule": bool,
+        },
+    ),
+}
+NODE = Shape("tpu.v2 Node", _FIELDS, required=("name",))
+# In the request of a queued resource, a node has no name yet.
+REQUESTED_NODE = Shape("tpu.v2 Node", {**_FIELDS, "name": str})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +121,8 @@ class Node:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Node:
-        """Read a Node. Nothing but the name is required."""
-        parts = data["name"].split("/")
+        """Read a Node. Only the name is required. Raises `ShapeError`."""
+        parts = NODE.read(data)["name"].split("/")
         return cls(NodeName(parts[1], parts[3], parts[5]), data)
 
     @property

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.names import short
+from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+STATUS = Shape("tpu.v2 Status", {"code": INTEGER, "message": str, "details": ListOf(MapOf(ANY))})
+OPERATION = Shape(
+    "tpu.v2 Operation", {"name": str, "done": bool, "error": STATUS, "metadata": MapOf(ANY)}, required=("name",)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +37,12 @@ class Operation:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Operation:
-        """Read an Operation."""
-        status = data.get("error")
+        """Read an Operation. Raises `ShapeError`."""
+        status = OPERATION.read(data).get("error")
         error = None
         if status:
             reasons = [detail.get("reason", "") for detail in status.get("details") or ()]
-            reason = next(filter(None, reasons), "")
+            reason = str(next(filter(None, reasons), ""))
             error = OperationError(int(status.get("code", 2)), status.get("message", ""), reason)
         return cls(data.get("name"), bool(data.get("done")), error)
 

@@ -5,8 +5,54 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+PROJECT = Shape(
+    "cloudresourcemanager.v3 Project",
+    {"name": str, "projectId": str, "state": str, "parent": str},
+    required=("name", "projectId"),
+)
+_VALUES = Shape(
+    "orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpecPolicyRuleStringValues",
+    {"allowedValues": ListOf(str), "deniedValues": ListOf(str)},
+)
+_RULE = Shape(
+    "orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpecPolicyRule",
+    {"values": _VALUES, "enforce": bool, "allowAll": bool, "denyAll": bool, "condition": MapOf(ANY)},
+)
+ORG_POLICY = Shape(
+    "orgpolicy.v2 GoogleCloudOrgpolicyV2Policy",
+    {"name": str, "spec": Shape("orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpec", {"rules": ListOf(_RULE)})},
+    required=("name",),
+)
+_QUOTA_BUCKET = Shape("serviceusage.v1beta1 QuotaBucket", {"effectiveLimit": INTEGER, "dimensions": MapOf(str)})
+_LIMIT = Shape(
+    "serviceusage.v1beta1 ConsumerQuotaLimit", {"metric": str, "unit": str, "quotaBuckets": ListOf(_QUOTA_BUCKET)}
+)
+QUOTA_METRIC = Shape(
+    "serviceusage.v1beta1 ConsumerQuotaMetric",
+    {"metric": str, "displayName": str, "consumerQuotaLimits": ListOf(_LIMIT)},
+)
+RESERVATION = Shape(
+    "tpu.v2alpha1 Reservation",
+    {
+        "name": str,
+        "state": str,
+        "standard": Shape(
+            "tpu.v2alpha1 Standard",
+            {
+                "capacityUnits": str,
+                "resourceType": str,
+                "size": INTEGER,
+                "usage": Shape("tpu.v2alpha1 Usage", {"total": INTEGER}),
+            },
+        ),
+    },
+    required=("name",),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +70,8 @@ class Project:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Project:
-        """Read a Project [API cloudresourcemanager v3]."""
+        """Read a Project [API cloudresourcemanager v3]. Raises `ShapeError`."""
+        PROJECT.check(data)
         number = str(data["name"]).rpartition("/")[2]
         return cls(str(data["projectId"]), number, str(data.get("state") or ""), str(data.get("parent") or ""))
 
@@ -52,7 +99,8 @@ class OrgPolicy:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> OrgPolicy:
-        """Read a Policy as `getEffectivePolicy` returns it [API orgpolicy v2]."""
+        """Read a Policy as `getEffectivePolicy` returns it [API orgpolicy v2]. Raises `ShapeError`."""
+        ORG_POLICY.check(data)
         rules = (data.get("spec") or {}).get("rules") or ()
         values = [rule.get("values") or {} for rule in rules]
         return cls(
@@ -81,7 +129,8 @@ class QuotaLimit:
 
     @classmethod
     def all_from_api(cls, data: Mapping[str, Any]) -> tuple[QuotaLimit, ...]:
-        """Read a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]."""
+        """Read a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]. Raises `ShapeError`."""
+        QUOTA_METRIC.check(data)
         found = []
         for limit in data.get("consumerQuotaLimits") or ():
             for bucket in limit.get("quotaBuckets") or ():
@@ -108,6 +157,7 @@ class Reservation:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Reservation:
-        """Read a Reservation [API tpu v2alpha1]."""
+        """Read a Reservation [API tpu v2alpha1]. Raises `ShapeError`."""
+        RESERVATION.check(data)
         parts = str(data["name"]).split("/")
         return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)

@@ -5,11 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.model.node import REQUESTED_NODE
+from tpuctl.model.operation import STATUS
 from tpuctl.model.states import QueuedState
 from tpuctl.names import short
+from tpuctl.shapes import COUNT, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+# No zone has room for as many nodes; each of their names is listed.
+MOST_NODES = 10_000
+_NODES = Scalar(
+    f"a number of nodes, at most {MOST_NODES}",
+    lambda value: COUNT.accepts(value) and int(value) <= MOST_NODES,
+    "integer",
+)
+_NODE_SPEC = Shape(
+    "tpu.v2 NodeSpec",
+    {
+        "nodeId": NODE_ID,
+        "node": REQUESTED_NODE,
+        "multisliceParams": Shape("tpu.v2 MultisliceParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
+        "multiNodeParams": Shape("tpu.v2alpha1 MultiNodeParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
+    },
+)
+_STATE = Shape(
+    "tpu.v2 QueuedResourceState",
+    {"state": str, "stateInitiator": str, "failedData": Shape("tpu.v2 FailedData", {"error": STATUS})},
+)
+QUEUED_RESOURCE = Shape(
+    "tpu.v2 QueuedResource",
+    {
+        "name": RESOURCE,
+        "createTime": TIME,
+        "state": _STATE,
+        "tpu": Shape("tpu.v2 Tpu", {"nodeSpec": ListOf(_NODE_SPEC)}),
+        "guaranteed": Shape("tpu.v2alpha1 Guaranteed", {"reserved": bool}),
+        "spot": Shape("tpu.v2 Spot", {}),
+        "reservationName": str,
+    },
+    required=("name",),
+)
 
 
 @dataclass(frozen=True)
@@ -21,8 +59,8 @@ class QueuedResource:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> QueuedResource:
-        """Read a QueuedResource."""
-        return cls(data["name"], data)
+        """Read a QueuedResource. Raises `ShapeError`."""
+        return cls(QUEUED_RESOURCE.read(data)["name"], data)
 
     @property
     def queued_resource_id(self) -> str:

@@ -12,6 +12,7 @@ from tpuctl.accelerators import find
 from tpuctl.model.node import Node
 from tpuctl.model.states import Tier
 from tpuctl.names import short
+from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Scalar, Shape
 
 # The label by which a create whose answer was lost is found again. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -26,6 +27,32 @@ class DataDisk:
 
     source: str
     mode: str = "READ_WRITE"
+
+
+_KEPT = Shape(
+    "",
+    {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
+)
+_DISK = Scalar(
+    "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
+)
+# What the journal keeps.
+SPEC = Shape(
+    "",
+    {
+        **dict.fromkeys(("accelerator_type", "runtime_version", "topology", "network", "subnetwork"), str),
+        **dict.fromkeys(("cidr_block", "service_account", "description", "setup"), str),
+        **dict.fromkeys(("internal_ips", "shielded_secure_boot"), bool),
+        **dict.fromkeys(("labels", "metadata"), MapOf(str)),
+        **dict.fromkeys(("scopes", "tags", "named"), ListOf(str)),
+        "tier": Scalar("a tier", lambda value: value in list(Tier)),
+        "queue_count": INTEGER,
+        "data_disks": ListOf(_DISK),
+        "kept": _KEPT,
+    },
+    required=("accelerator_type", "runtime_version"),
+    nullable=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +149,8 @@ class NodeSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
-        """Read what `to_json` returned; fields of another version of tpuctl are left out."""
+        """Read what `to_json` returned; fields of another version of tpuctl are left out. Raises `ShapeError`."""
+        SPEC.check(data)
         known = {entry.name for entry in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))

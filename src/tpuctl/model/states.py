@@ -20,7 +20,7 @@ class ApiEnum(StrEnum):
     @property
     def is_known(self) -> bool:
         """Tell whether this version of tpuctl knows the value."""
-        return self.value in type(self).__members__.values()
+        return self.value in type(self)._value2member_map_
 
 
 class NodeState(ApiEnum):

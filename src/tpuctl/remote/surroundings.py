@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.remote.reach import Network, Surroundings
+from tpuctl.shapes import INTEGER, TEXT, Checker, ListOf, Shape, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +17,8 @@ _PRODUCT = Path("/sys/class/dmi/id/product_name")
 # Its address, not its name: on a laptop no name is looked up [google-auth, as above].
 _ADDRESS = "169.254.169.254"
 _TIMEOUT_SECONDS = 0.5
+_MOST = 1 << 20
+_INTERFACES = ListOf(Shape("", {"network": str}))
 
 
 def surroundings(environ: Mapping[str, str], *, product: Path = _PRODUCT) -> Surroundings | None:
@@ -28,12 +30,12 @@ def surroundings(environ: Mapping[str, str], *, product: Path = _PRODUCT) -> Sur
     host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_IP")
     if environ.get("NO_GCE_CHECK", "").lower() == "true" or not (host or _is_of_google(product)):
         return None
-    interfaces = _ask(host or _ADDRESS, "instance/network-interfaces/?recursive=true")
-    project = _ask(host or _ADDRESS, "project/project-id?alt=json")
-    number = _ask(host or _ADDRESS, "project/numeric-project-id?alt=json")
-    if not isinstance(interfaces, list) or project is None:
+    interfaces = _ask(host or _ADDRESS, "instance/network-interfaces/?recursive=true", _INTERFACES)
+    project = _ask(host or _ADDRESS, "project/project-id?alt=json", TEXT)
+    number = _ask(host or _ADDRESS, "project/numeric-project-id?alt=json", INTEGER)
+    if interfaces is None or project is None:
         return None
-    named = [str(one.get("network") or "") for one in interfaces if isinstance(one, dict)]
+    named = [str(one.get("network") or "") for one in interfaces]
     return Surroundings(str(project), str(number), tuple(Network.parse(name) for name in named if name))
 
 
@@ -44,7 +46,7 @@ def _is_of_google(product: Path) -> bool:
         return False
 
 
-def _ask(host: str, path: str) -> Any:  # JSON
+def _ask(host: str, path: str, kind: Checker) -> Any:  # JSON
     """Return an entry of the metadata, or nothing where it is not told."""
     import http.client  # noqa: PLC0415  # only on machines of Google Cloud
 
@@ -54,7 +56,9 @@ def _ask(host: str, path: str) -> Any:  # JSON
             connection.request("GET", f"/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
             answer = connection.getresponse()
             if answer.status == 200 and answer.headers.get("Metadata-Flavor") == "Google":
-                return json.loads(answer.read())
+                found = parse_json(answer.read(_MOST))
+                kind.check(found)
+                return found
         finally:
             connection.close()
     return None

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from tpuctl.shapes import parse_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -102,11 +104,13 @@ def _append(world: Path, entry: Entry) -> None:
 
 
 def _entry(line: str) -> Entry | None:
-    """Return the entry of a line; nothing for one that was torn by the end of a process."""
+    """Return the entry of a line; None for one that was torn by the end of a process, or is damaged."""
     try:
-        at, method, path, status, client = json.loads(line)
+        at, method, path, status, client = found = parse_json(line)
+        if [type(value) for value in found[1:]] != [str, str, int, str]:
+            return None
         return Entry(datetime.fromtimestamp(at, UTC), method, path, status, client)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, OSError):
         return None
 
 

@@ -134,19 +134,20 @@ def forget_served(world: Path, url: str) -> None:
 def served_at(world: Path) -> str:
     """Return the URL at which a world is served now. Raises `NotServedError`."""
     url = _read(world)
-    parts = urlsplit(url)
-    if not parts.hostname or not parts.port:
-        raise NotServedError
     try:
+        parts = urlsplit(url)
+        if not parts.hostname or not parts.port:
+            raise NotServedError
         socket.create_connection((parts.hostname, parts.port), timeout=2).close()
-    except OSError as error:
+    # A damaged file holds no URL.
+    except (OSError, ValueError) as error:
         raise NotServedError from error
     return url
 
 
 def _read(world: Path) -> str:
     try:
-        return _served(world).read_text("utf-8")
+        return _served(world).read_text("utf-8", "replace")
     except FileNotFoundError:
         return ""
 

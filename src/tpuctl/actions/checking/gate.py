@@ -15,6 +15,7 @@ from tpuctl.preflight.evaluation import ALL, Report, evaluate
 from tpuctl.preflight.findings import Finding, Found, Level
 from tpuctl.preflight.lines import head, warning_line
 from tpuctl.preflight.wanted import Wishes
+from tpuctl.shapes import Fields, ListOf, Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -84,7 +85,9 @@ class Gate:
         wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = question_key(wanted, self._accepted, self._identity)
         remembered = self._memory.recall(key)
-        findings = self._ask(wanted) if remembered is None else _read(remembered)
+        findings = _read(remembered)
+        if findings is None:
+            findings = self._ask(wanted)
         self._passed[name] = now
         # What is created now takes of the quota, and of the grants, that others were found to have.
         self._memory.forget(but=key)
@@ -213,12 +216,25 @@ def _written(finding: Finding) -> dict[str, Any]:
     return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **about}
 
 
-def _read(remembered: Any) -> tuple[Finding, ...]:  # what `_written` made
+_FIELDS: Fields = {
+    **dict.fromkeys(("id", "subject", "text", "why"), str),
+    "accepted": bool,
+    "level": Scalar("a level", lambda value: value in list(Level)),
+}
+_REMEMBERED = ListOf(Shape("", _FIELDS, required=("id", "level", "subject", "text", "accepted"), nullable=True))
+
+
+def _read(remembered: Any) -> tuple[Finding, ...] | None:  # what `_written` made
+    """Return what was remembered; None where it is not what `_written` makes."""
+    try:
+        _REMEMBERED.check(remembered)
+    except ShapeError:
+        return None
     return tuple(
         Finding(
             entry["id"],
             "",
-            Found(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry["why"]),
+            Found(level=Level(entry["level"]), subject=entry["subject"], text=entry["text"], why=entry.get("why")),
             accepted=entry["accepted"],
         )
         for entry in remembered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from tpuctl.api.failures import TransportError
 from tpuctl.checkup.surroundings.facts import CredentialFile, Identity, NoToken, Token
 from tpuctl.errors import CredentialsError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
+from tpuctl.shapes import Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.actions.checkup.ways import TokenAccess, Ways
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 # What it is told stays between it and us: the token is in the body, which nothing logs [documentation: tokeninfo].
 _ASKED_OF_TOKENS = "https://oauth2.googleapis.com/tokeninfo"
+_TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
 
 
 def look(ways: Ways, settings: Settings | None, token: Fact[Token | NoToken] | None) -> Identity:
@@ -50,9 +51,9 @@ def read_file(ways: Ways) -> Fact[CredentialFile]:
     if isinstance(text, Unknown):
         return Unknown(f"`{path}`: {text.reason}")
     try:
-        about = json.loads(text.value)
+        about = parse_json(text.value)
         kind = about.get("type") if isinstance(about, dict) else None
-    except (ValueError, RecursionError):
+    except ShapeError:
         kind = None
     if not isinstance(kind, str):
         return Unknown(f"`{path}` holds no credentials")
@@ -113,8 +114,8 @@ def _told_of(token: str, request: Any) -> dict[str, Any]:  # as above
         body=urlencode({"access_token": token}).encode(),
         headers={"content-type": "application/x-www-form-urlencoded"},
     )
-    told = json.loads(answer.data)
-    return told if answer.status == 200 and isinstance(told, dict) else {}
+    told = dict(_TOKEN_INFO.read(parse_json(answer.data)))
+    return told if answer.status == 200 else {}
 
 
 def _refused(error: Exception) -> NoToken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import locale
 import re
 import sys
@@ -14,6 +13,7 @@ from tpuctl.actions.checkup.files import ask_program, bytes_left, entry, find_pr
 from tpuctl.checkup.surroundings.facts import Gcloud, Machine, Program
 from tpuctl.journal import LocalStore, UnreadableJournalError
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
+from tpuctl.shapes import ANY, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,8 +99,8 @@ def _gcloud(environ: Mapping[str, str]) -> Fact[Gcloud]:
 def _packaging(root: Path) -> str | None:
     about = known(text_of(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
     try:
-        is_off = bool(json.loads(about or "{}").get("disable_updater"))
-    except (ValueError, AttributeError):
+        is_off = bool(Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"))
+    except ShapeError:
         is_off = False
     if not is_off:
         return None

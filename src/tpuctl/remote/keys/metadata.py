@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import parse_timestamp
+from tpuctl.shapes import parse_json
 
 if TYPE_CHECKING:
     from tpuctl.remote.keys.pair import SshKey
@@ -115,6 +116,6 @@ def _parse(line: str) -> _Entry | None:
 def _end(words: str) -> datetime | None:
     """Return when the words after `google-ssh` end; nothing where they do not say."""
     try:
-        return parse_timestamp(json.loads(words)["expireOn"])
+        return parse_timestamp(parse_json(words)["expireOn"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import format_timestamp, parse_timestamp
-from tpuctl.private import make_private
+from tpuctl.private import make_private, read_bounded
 from tpuctl.remote.keys.os_login import SWITCHES
+from tpuctl.shapes import MapOf, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # Somebody who switches OS Login on or off for a project waits so long at most until every tpuctl knows.
 LIFETIME = timedelta(minutes=10)
+_FILE = MapOf(MapOf(str))
 
 
 class RememberedSwitches:
@@ -34,9 +36,9 @@ class RememberedSwitches:
 
     def of(self, project: str) -> Mapping[str, str] | None:
         """Return the switches that were seen lately; nothing where that is too long ago."""
-        entry = self._read().get(project)
-        seen_at = parse_timestamp(entry.get("at")) if isinstance(entry, dict) else None
-        if not isinstance(entry, dict) or seen_at is None or not timedelta() <= self._clock.now() - seen_at < LIFETIME:
+        entry = self._read().get(project, {})
+        seen_at = parse_timestamp(entry.get("at"))
+        if seen_at is None or not timedelta() <= self._clock.now() - seen_at < LIFETIME:
             return None
         return {str(name): str(value) for name, value in entry.items() if name in SWITCHES}
 
@@ -49,10 +51,11 @@ class RememberedSwitches:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text("utf-8"))
-        except (OSError, ValueError):
+            found = parse_json(read_bounded(self._path))
+            _FILE.check(found)
+        except (OSError, ShapeError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return dict(found)
 
     def _write(self, entries: Mapping[str, Any]) -> None:
         make_private(self._path.parent)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 from tpuctl.names import NodeName
 from tpuctl.remote.ssh import ALIVE_INTERVAL, trust_options
+from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.model import Node
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from tpuctl.remote.ssh_config.taken import TakenNames
 
 _BEGIN = "# tpuctl "
+_TEXTS = ("id", "cloud", "prefix")
+_MARK = Shape(
+    "",
+    {"node": RESOURCE, **dict.fromkeys(_TEXTS, str), "options": MapOf(str)},
+    required=("node", *_TEXTS, "options"),
+)
 _END = "# tpuctl end"
 _PREFIX = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
@@ -117,7 +124,7 @@ def parse(text: str, *, source: object) -> Text:
         try:
             end = next(later for later in range(number + 1, len(lines)) if lines[later].rstrip() == _END)
             parts.append(_entry(lines[number], lines[number + 1 : end]))
-        except (StopIteration, ValueError, KeyError, TypeError, IndexError):
+        except (StopIteration, ShapeError):
             raise SshConfigError(
                 f"line {number + 1} of `{source}` begins an entry that is damaged",
                 hint="remove the file; `tpuctl ssh-config NODE` writes its entries again",
@@ -177,12 +184,10 @@ def _taken(host: str, what: str, remedy: str) -> NameTakenError:
 
 
 def _entry(mark: str, lines: list[str]) -> Entry:
-    """Read an entry. Raises `ValueError`, `KeyError`, `TypeError` or `IndexError` for what is none."""
-    data = json.loads(mark.removeprefix(_BEGIN))
-    parts = data["node"].split("/")
+    """Read an entry. Raises `ShapeError` for anything else."""
+    data = _MARK.read(parse_json(mark.removeprefix(_BEGIN)))
+    parts = str(data["node"]).split("/")
     name = NodeName(parts[1], parts[3], parts[5])
-    texts = {key: str(data[key]) for key in ("id", "cloud", "prefix")}
-    options = {str(key): str(value) for key, value in dict(data["options"]).items()}
     return Entry(
-        name, texts["id"], texts["cloud"], texts["prefix"], options, tuple(line.rstrip("\n") for line in lines)
+        name, data["id"], data["cloud"], data["prefix"], data["options"], tuple(line.rstrip("\n") for line in lines)
     )

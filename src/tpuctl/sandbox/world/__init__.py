@@ -26,12 +26,21 @@ from tpuctl.sandbox.world.errors import (
     WorldTooNewError,
     WorldUnusableError,
 )
-from tpuctl.sandbox.world.records import NodeRecord, OperationRecord, QueuedRecord
+from tpuctl.sandbox.world.records import NodeRecord, OperationRecord, QueuedRecord, stored
 from tpuctl.sandbox.world.session import Session
+from tpuctl.shapes import NUMBER, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# More seconds than that are more years than a calendar has.
+_SPAN = Scalar("a number of seconds", lambda value: abs(value) < 10**11)
+_META = Shape(
+    "",
+    {"anchor": _SPAN, "offset": _SPAN, "speed": Scalar("a speed", lambda value: value > 0), "seed": _SPAN},
+    required=("anchor", "offset", "speed"),
+)
 
 __all__ = [
     "NodeRecord",
@@ -225,7 +234,9 @@ class World:
     def _meta(self) -> dict[str, float]:
         text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
         with translated(self.path):
-            return {key: json.loads(value) for key, value in self._connection.execute(text)}
+            found = {key: float(stored(value, NUMBER)) for key, value in self._connection.execute(text)}
+            _META.check(found)
+            return found
 
     def _rate(self) -> Rate:
         meta = self._meta()

@@ -17,6 +17,7 @@ from tpuctl.sandbox.world.errors import (
     WorldTooNewError,
     WorldUnusableError,
 )
+from tpuctl.shapes import ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,6 +152,8 @@ def translated(path: Path) -> Iterator[None]:
         # `tpuctl sandbox reset` removes only what has the marker: to name it elsewhere would be no way out.
         kind = WorldCorruptError if marker(path).is_file() else WorldForeignError
         raise kind(path, error) from error
+    except ShapeError as error:
+        raise WorldCorruptError(path, f"a record cannot be read: {error}") from error
     except OSError as error:
         raise WorldUnusableError(path, error.strerror) from error
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.sandbox.lifecycle import Phase, Timeline, phase_at
+from tpuctl.shapes import INTEGER, ITEM, Checker, Fields, ListOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Json
@@ -103,6 +104,57 @@ class Event:
     document: Json
 
 
+def _is_time(value: object) -> bool:
+    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number by now
+
+
+def _is_phase(row: object) -> bool:
+    return isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+
+
+_OBJECT = Scalar("an object", lambda value: isinstance(value, dict))
+_TIMELINE = Scalar("a list of phases", lambda value: isinstance(value, list) and all(map(_is_phase, value)))
+_TIME = Scalar("a time", _is_time)
+_COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
+_NODE = Shape(
+    "",
+    {**_COMMON, "queued_resource": str, "keys_before": str, "keys_changed": _TIME},
+    required=(*_COMMON, "queued_resource", "keys_before"),
+    nullable=True,
+)
+_QUEUED = Shape(
+    "", {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT}, required=(*_COMMON, "node_ids"), nullable=True
+)
+_TEXTS = ("name", "project", "zone", "verb", "target", "goal", "version")
+_OPERATION = Shape(
+    "",
+    {
+        **dict.fromkeys((*_TEXTS, "request_id"), str),
+        **dict.fromkeys(("created", "ended"), _TIME),
+        **dict.fromkeys(("snapshot", "error"), _OBJECT),
+        "incarnation": INTEGER,
+        "cancel_requested": bool,
+    },
+    required=(*_TEXTS, "created", "snapshot", "incarnation"),
+    nullable=True,
+)
+
+
+def stored(text: object, kind: Checker = ITEM) -> Any:
+    """Return JSON as the world keeps it. Raises `ShapeError` for what is damaged, which becomes `WorldCorruptError`."""
+    if not isinstance(text, str):
+        raise ShapeError("not text")
+    found = parse_json(text)
+    kind.check(found)
+    return found
+
+
+def stored_object(text: object) -> Json:
+    """Return an object as `stored` does."""
+    found: Json = stored(text, _OBJECT)
+    return found
+
+
 def dump_timeline(timeline: Timeline) -> list[list[object]]:
     """Return a timeline as JSON."""
     return [
@@ -142,7 +194,7 @@ def dump_node(record: NodeRecord) -> str:
 def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
     """Return the node of a database row."""
     project, zone, node_id, number, first_address, workers, text = row
-    rest = json.loads(text)
+    rest = stored(text, _NODE)
     return NodeRecord(
         project=project,
         zone=zone,
@@ -155,7 +207,7 @@ def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
         first_address=first_address,
         queued_resource=rest["queued_resource"],
         keys_before=rest["keys_before"],
-        keys_changed=moment(rest["keys_changed"]) if rest["keys_changed"] is not None else None,
+        keys_changed=moment(rest["keys_changed"]) if rest.get("keys_changed") is not None else None,
     )
 
 
@@ -175,7 +227,7 @@ def dump_queued(record: QueuedRecord) -> str:
 def load_queued(row: tuple[str, str, str, str]) -> QueuedRecord:
     """Return the queued resource of a database row."""
     project, zone, queued_resource_id, text = row
-    rest = json.loads(text)
+    rest = stored(text, _QUEUED)
     return QueuedRecord(
         project,
         zone,
@@ -184,7 +236,7 @@ def load_queued(row: tuple[str, str, str, str]) -> QueuedRecord:
         rest["document"],
         load_timeline(rest["timeline"]),
         tuple(rest["node_ids"]),
-        rest["error"],
+        rest.get("error"),
     )
 
 
@@ -198,7 +250,7 @@ def dump_operation(record: OperationRecord) -> str:
 
 def load_operation(text: str) -> OperationRecord:
     """Return an operation read from JSON."""
-    values = json.loads(text)
+    values = stored(text, _OPERATION)
     values["created"] = moment(values["created"])
-    values["ended"] = moment(values["ended"]) if values["ended"] is not None else None
-    return OperationRecord(**values)
+    values["ended"] = moment(values["ended"]) if values.get("ended") is not None else None
+    return OperationRecord(**{field: values[field] for field in OperationRecord.__slots__ if field in values})

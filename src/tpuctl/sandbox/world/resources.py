@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+from tpuctl.sandbox.world.records import stored_object
+
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
@@ -34,13 +36,13 @@ class Resources:
         """Return a document; nothing when there is none."""
         text = "SELECT record FROM resources WHERE kind = ? AND parent = ? AND name = ?"
         row = self._connection.execute(text, (kind, parent, name)).fetchone()
-        return dict(json.loads(row[0])) if row else None
+        return stored_object(row[0]) if row else None
 
     def named(self, kind: str, name: str) -> Resource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's."""
         text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
         row = self._connection.execute(text, (kind, name)).fetchone()
-        return Resource(row[0], row[1], json.loads(row[2])) if row else None
+        return Resource(row[0], row[1], stored_object(row[2])) if row else None
 
     def under(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[Resource]:
         """Yield the records of a parent (of all without one) by name, those whose name begins with a prefix."""
@@ -49,7 +51,7 @@ class Resources:
             " AND name >= :prefix AND substr(name, 1, length(:prefix)) = :prefix ORDER BY parent, name"
         )
         for row in self._connection.execute(text, {"kind": kind, "parent": parent, "prefix": prefix}):
-            yield Resource(row[0], row[1], json.loads(row[2]))
+            yield Resource(row[0], row[1], stored_object(row[2]))
 
     def put(self, kind: str, parent: str, name: str, document: Json) -> None:
         """Keep a document in place of what was there."""

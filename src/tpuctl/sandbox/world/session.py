@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.sandbox.lifecycle import end_of, phase_at
 from tpuctl.sandbox.world import records
 from tpuctl.sandbox.world.resources import Resources
+from tpuctl.shapes import INTEGER
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,18 +38,18 @@ class Session:
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting of the world, or the default."""
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
-        return json.loads(row[0]) if row else default
+        return records.stored(row[0]) if row else default
 
     @property
     def seed(self) -> int:
         """The number from which all random draws come."""
         row = self._row("SELECT value FROM meta WHERE key = 'seed'")
-        return int(json.loads(row[0])) if row else 0
+        return int(records.stored(row[0], INTEGER)) if row else 0
 
     def settings(self) -> dict[str, object]:
         """Return all settings of the world that differ from their defaults."""
         rows = self._connection.execute("SELECT key, value FROM meta WHERE key LIKE 'setting.%'")
-        return {key.removeprefix("setting."): json.loads(value) for key, value in rows}
+        return {key.removeprefix("setting."): records.stored(value) for key, value in rows}
 
     def set_setting(self, name: str, value: object) -> None:
         """Keep a setting of the world; nothing (None) restores the default."""
@@ -210,7 +211,7 @@ class Session:
     def events(self) -> list[records.Event]:
         """Return what is planned, soonest first."""
         rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
-        return [records.Event(records.moment(at), json.loads(text)) for at, text in rows]
+        return [records.Event(records.moment(at), records.stored_object(text)) for at, text in rows]
 
     def is_event_due(self) -> bool:
         """Tell whether the time of something planned has come."""
@@ -223,14 +224,15 @@ class Session:
         if row is None:
             return None
         self._write("DELETE FROM events WHERE id = ?", row[0])
-        return records.Event(records.moment(row[1]), json.loads(row[2]))
+        return records.Event(records.moment(row[1]), records.stored_object(row[2]))
 
     # Faults, projects, the log of writes
 
     def faults(self) -> list[tuple[int, Json]]:
         """Return the faults with their ids, oldest first."""
         return [
-            (i, json.loads(text)) for i, text in self._connection.execute("SELECT id, record FROM faults ORDER BY id")
+            (i, records.stored_object(text))
+            for i, text in self._connection.execute("SELECT id, record FROM faults ORDER BY id")
         ]
 
     def put_fault(self, document: Json, *, fault_id: int | None = None) -> int:
@@ -245,7 +247,7 @@ class Session:
     def project(self, project: str) -> Json:
         """Return what is kept about a project (its Compute Engine metadata); an empty object at first."""
         row = self._row("SELECT record FROM projects WHERE project = ?", project)
-        return dict(json.loads(row[0])) if row else {}
+        return records.stored_object(row[0]) if row else {}
 
     def put_project(self, project: str, document: Json) -> None:
         """Keep what is known about a project."""
