@@ -1,0 +1,25 @@
+"""A slice of four workers, honest until a test says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.hostile import HostileSlice
+
+
+@pytest.fixture
+def face() -> dict[str, str]:
+    """How the API is reached does not matter here."""
+    return {"TPUCTL_SANDBOX": "1"}
+
+
+@pytest.fixture
+def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
+    """A node `pod` with four workers that know our key."""
+    made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox)
+    return made
