@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.answers import (
+    UnexpectedAnswerError,
+    array,
+    boolean,
+    choice,
+    integer,
+    member_of,
+    number,
+    parse_json,
+    record,
+    seconds,
+    shown,
+    string,
+)
 from tpuctl.remote.running.values import Ending, Outcome, parse_end
 
 if TYPE_CHECKING:
@@ -23,6 +36,11 @@ SIGNALS = {
 _HIGHEST_SIGNAL = 64
 # It is part of a folder's name, together with the worker's number.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Of what is kept with a job, and of how it ended, a worker sends no more (remote/onboard/small_files.py).
+_LONGEST = 64 * 1024
+# Clocks of workers may be wrong, but not beyond what a date can be: the year 9000.
+_LATEST = 221_845_392_000
+_LONGEST_AGE = 100 * 365 * 86400
 
 
 class State(StrEnum):
@@ -98,19 +116,37 @@ def signal_name(number: int) -> str:
     return next((name for name, known in SIGNALS.items() if known == number), str(number))
 
 
-def parse_share(member: Member, told: dict[str, Any]) -> Share:
-    """Return what a worker tells of one job. Raises `ValueError`, `TypeError` or `KeyError` for what no worker would tell."""
-    age = timedelta(seconds=max(0.0, told["age"]))
-    command, is_detached = _about(told["about"])
-    state, ending = State(told["state"]) if told["state"] != "ended" else State.EXITED, None
-    if state is State.EXITED:
-        ending = _ending(member, told["end"])
-        state = State.LOST if ending is None else State(ending.outcome.value)
+def parse_name(value: Any, where: str) -> str:
+    """Return the name of a job that a worker tells. Raises `UnexpectedAnswerError`."""
+    name = string(value, where, longest=100)
+    if not _NAME.fullmatch(name):
+        raise UnexpectedAnswerError(f"{where}: {shown(name)} cannot be the name of a job")
+    return name
+
+
+def parse_share(member: Member, value: Any, where: str) -> Share:
+    """Return what a worker tells of one job. Raises `UnexpectedAnswerError`."""
+    told = record(value, where)
+
+    def of(name: str) -> tuple[Any, str]:
+        return member_of(told, name, where), f"{where}.{name}"
+
+    # The clock may have been set back since it began.
+    age = max(timedelta(), seconds(*of("age"), low=-_LONGEST_AGE, high=_LONGEST_AGE))
+    command, is_detached = _about(string(*of("about"), longest=_LONGEST))
+    record_of_end = string(*of("end"), longest=_LONGEST)
+    word = choice(*of("state"), ("running", "ended", "lost"))
+    ending = _ending(member, record_of_end) if word == "ended" else None
+    state = State(ending.outcome.value) if ending else State.RUNNING if word == "running" else State.LOST
+    sizes = _two(*of("sizes"))
+    starts = _two(*of("starts"))
+    for at, start, size in zip(("0", "1"), starts, sizes, strict=True):
+        integer(start, f"{where}.starts[{at}]", high=size)
     return Share(
         member=member,
-        job=str(told["name"]),
+        job=parse_name(*of("name")),
         state=state,
-        began=datetime.fromtimestamp(told["began"], UTC),
+        began=datetime.fromtimestamp(number(*of("began"), low=0, high=_LATEST), UTC),
         age=age,
         duration=ending.duration if ending else age if state is State.RUNNING else None,
         code=ending.code if ending else None,
@@ -120,24 +156,31 @@ def parse_share(member: Member, told: dict[str, Any]) -> Share:
         disk_was_full=bool(ending and ending.disk_was_full),
         command=command,
         is_detached=is_detached,
-        is_followed=bool(told["followed"]),
-        sizes=(int(told["sizes"][0]), int(told["sizes"][1])),
-        starts=(int(told["starts"][0]), int(told["starts"][1])),
+        is_followed=boolean(*of("followed")),
+        sizes=sizes,
+        starts=starts,
     )
 
 
-def _about(record: bytes) -> tuple[str, bool | None]:
-    """Return the command, and whether it was detached, as far as that can be read."""
+def _two(value: Any, where: str) -> tuple[int, int]:
+    """Return one number for stdout and one for stderr."""
+    if len(both := array(value, where, most=2)) != 2:
+        raise UnexpectedAnswerError(f"{where}: {len(both)} values where 2 are expected")
+    return integer(both[0], f"{where}[0]"), integer(both[1], f"{where}[1]")
+
+
+def _about(text: str) -> tuple[str, bool | None]:
+    """Return the command, and whether it was detached, as far as that can be read: the disk may have been full."""
     try:
-        about = json.loads(record)
-        return str(about["command"]), about["detached"] is True
-    except (ValueError, TypeError, KeyError):
+        about = record(parse_json(text), "about")
+        return string(about.get("command"), "command", longest=_LONGEST), about.get("detached") is True
+    except UnexpectedAnswerError:
         return "", None
 
 
-def _ending(member: Member, record: bytes) -> Ending | None:
+def _ending(member: Member, text: str) -> Ending | None:
     """Return how it ended; nothing where that cannot be read: the disk was full."""
     try:
-        return parse_end(member, record, (0, 0))
-    except (ValueError, OverflowError):
+        return parse_end(member, text.encode(errors="replace"), (0, 0))
+    except UnexpectedAnswerError:
         return None
