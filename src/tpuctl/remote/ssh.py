@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.pipes import Kept, end, exchange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +26,8 @@ ALIVE_INTERVAL = timedelta(seconds=15)
 # For a session that must show whether a worker can be reached now, whatever is kept, also by the user's own configuration.
 FRESH = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 SSH_FAILED = 255
+# ssh says last what ended it; before that a worker may print a message of any length.
+_ERRORS_KEPT = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +146,16 @@ def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
     seconds = timeout.total_seconds()
     options = (*FRESH, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = argv(connection, ("true",), options=options)
+    nowhere = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, errors="replace", check=False
-        )
+        process = subprocess.Popen(words, bufsize=0, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE)
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
-    except subprocess.TimeoutExpired as late:
-        return None, late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else late.stderr or ""
-    return done.returncode, done.stderr
+    errors = Kept(head=0, tail=_ERRORS_KEPT)
+    with process:
+        has_ended = exchange(process, b"", Kept(head=0, tail=0), errors, timeout)
+        end(process)
+    return process.returncode if has_ended else None, bytes(errors).decode(errors="replace")
 
 
 def classify(code: int, stderr: str) -> ProbeResult:

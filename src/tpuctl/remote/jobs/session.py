@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
-from tpuctl.remote.session import Kept, end, exchange
+from tpuctl.remote.pipes import Kept, end, exchange
 from tpuctl.remote.ssh import argv
 
 if TYPE_CHECKING:

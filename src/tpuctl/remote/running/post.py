@@ -14,10 +14,10 @@ from tpuctl.remote.answers import MOST_BYTES, UnexpectedAnswerError, decimal, on
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.pipes import Kept
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
 from tpuctl.remote.running.order_text import order_text
 from tpuctl.remote.running.values import Ending, Outcome, Phase, parse_end
-from tpuctl.remote.session import Kept
 from tpuctl.remote.ssh import CONNECT_TIMEOUT, FRESH, argv
 
 if TYPE_CHECKING:
