@@ -1,11 +1,296 @@
-"""What workers may do to run, jobs, logs, attach, kill, unstick, doctor and wait: each attack ends as one error."""
+"""What workers may answer to run, jobs, logs, attach, kill, unstick, doctor and wait: each attack is one error.
+
+A table of attacks is one command on a slice with a worker for each row.
+"""
 
 from __future__ import annotations
 
-from tests.hostile import HostileSlice
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.hostile import MARK, HostileSlice, Step, frame, hold, repeat, send, until
+from tests.lifecycle import said
+from tpuctl.remote.running.frames import Told
+
+HELLO = frame(b"h", b"new")
+KNOWN = frame(b"h", b"known")
+STARTED = frame(b"s")
+GO = frame(b"g")
+EXIT = frame(b"x", b"exit 0 1.5")
+
+# What a worker sends before an attack, and the words for where it is then.
+STAGES: dict[str, tuple[list[Step], str]] = {
+    "hello": ([send(MARK)], "before it said that it is ready"),
+    "offered": ([send(MARK, HELLO)], "before it was told to start the command"),
+    "starting": ([send(MARK, HELLO), until(GO)], "before it said that the command was started"),
+    "followed": ([send(MARK, HELLO), until(GO), send(STARTED)], "after the command was started"),
+}
+# Frames that may come at each stage; all others are an attack.
+ALLOWED = {
+    "hello": "READY CONFLICT REFUSED",
+    "offered": "",
+    "starting": "STARTED CONFLICT REFUSED",
+    "followed": "OUT ERR OUT_GONE ERR_GONE TAKEN EXIT LOST REFUSED",
+}
+PAYLOADS = {Told.READY: b"new", Told.EXIT: b"exit 0 1.5", Told.TAKEN: b"1", Told.OUT: b"x", Told.ERR: b"x"}
 
 
-def test_workers_without_steps_are_honest(pod: HostileSlice) -> None:
+def out_of_order() -> dict[str, tuple[list[Step], str]]:
+    """Return each frame at each stage where it may not come, and how that is said."""
+    return {
+        f"{kind.name} at {stage}": (
+            [*steps, send(frame(kind.value, PAYLOADS.get(kind, b"")))],
+            f"a frame `{kind.name}` {where}",
+        )
+        for stage, (steps, where) in STAGES.items()
+        for kind in Told
+        if kind.name not in ALLOWED[stage].split() and (stage, kind) != ("hello", Told.MISSING)
+    }
+
+
+FOLLOWED = STAGES["followed"][0]
+NINES = b"9" * 5000
+
+
+def after(*pieces: bytes) -> list[Step]:
+    """Return what a worker does that sends this once it has started the command."""
+    return [*FOLLOWED, send(*pieces)]
+
+
+OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
+    "MISSING at hello": (
+        [send(MARK, frame(b"m"))],
+        "a frame `MISSING` about a job that was to be started",
+    ),
+    "known before go": (
+        [send(MARK, KNOWN, STARTED, EXIT)],
+        "it says that it has started the command, which it was not told to do",
+    ),
+    "neither new nor known": (
+        [send(MARK, frame(b"h", b"\x1b[2Jerror: x\n"))],
+        "a frame `READY` with `\\x1b[2Jerror: x\\n` in it",
+    ),
+    "started with more": ([*STAGES["starting"][0], send(frame(b"s", b"1"))], "a frame `STARTED` with `1` in it"),
+    "no frame": ([send(MARK, b"Broadcast message from root")], "no frame begins with `B`"),
+    "not ASCII": ([send(MARK, b"\xff\xff\xff\xff\xff")], "no frame begins with `\\xff`"),
+    "4 GiB": (
+        [send(MARK, frame(b"h", length=2**32 - 1)), repeat(b"x", 1 << 20)],
+        "a frame of 4294967295 bytes where at most 65536 are expected",
+    ),
+    "a banner without end": (
+        [repeat(b"welcome\n", 3 << 20)],
+        "more than 1048576 bytes before the program's first",
+    ),
+    **{
+        f"exit {name}": (after(frame(b"x", payload)), f"no exit code: `{shown}`")
+        for name, payload, shown in (
+            ("of nothing", b"", ""),
+            ("without seconds", b"exit 0", "exit 0"),
+            ("of a word", b"exit zero 1.0", "exit zero 1.0"),
+            ("negative", b"exit -1 1.0", "exit -1 1.0"),
+            ("5_0", b"exit 5_0 1.0", "exit 5_0 1.0"),
+            ("in other digits", "exit \u0663 1.0".encode(), "exit \u0663 1.0"),
+            ("nan", b"exit 0 nan", "exit 0 nan"),
+            ("inf", b"exit 0 inf", "exit 0 inf"),
+            ("1e300", b"exit 0 1e300", "exit 0 1e300"),
+            ("10**5000", b"exit " + NINES + b" 1", f"exit {'9' * 74}…"),
+            ("with other words", b"exit 0 1.0 good", "exit 0 1.0 good"),
+            ("with a word twice", b"exit 0 1.0 late late", "exit 0 1.0 late late"),
+            ("with a line end", b"exit 0 1.0\n", "exit 0 1.0\\n"),
+            ("in UTF-16", b"\xff\xfee\0x\0", "\\xff\\xfee\\x00x\\x00"),
+            ("otherwise", b"done 0 1.0", "done 0 1.0"),
+        )
+    },
+    "exit 256": (after(frame(b"x", b"exit 256 1")), "an exit code: expected 0 to 255, got 256"),
+    "signal 0": (after(frame(b"x", b"signal 0 1")), "a signal: expected 1 to 64, got 0"),
+    "signal 65": (after(frame(b"x", b"signal 65 1")), "a signal: expected 1 to 64, got 65"),
+    "lost with more": (after(frame(b"l", b"?")), "a frame `LOST` with `?` in it"),
+    "empty output": (after(frame(b"o")), "a frame `OUT` with nothing in it"),
+    "long output": (after(frame(b"o", length=65537)), "a frame of 65537 bytes where at most 65536 are expected"),
+    "stdin that was not sent": (
+        after(frame(b"a", b"0")),
+        "a frame `TAKEN` about stdin, of which nothing was sent",
+    ),
+    **{
+        f"gone: {name}": (after(frame(b"O", payload)), f"bytes that are not kept: expected {expected}")
+        for name, payload, expected in (
+            ("nothing", b"", "an integer, got ``"),
+            ("0", b"0", "1 to 9223372036854775807, got 0"),
+            ("backwards", b"-5", "an integer, got `-5`"),
+            ("5_000", b"5_000", "an integer, got `5_000`"),
+            ("10**5000", NINES, f"an integer, got `{'9' * 79}…`"),
+        )
+    },
+    "gone: 2**63 in parts": (
+        after(frame(b"E", b"%d" % (2**63 - 1)), frame(b"E", b"1")),
+        "bytes that are not kept: expected 1 to 0, got 1",
+    ),
+}
+
+
+@pytest.fixture
+def crowd(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
+    """A node `pod` with 64 workers."""
+    made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.put(sandbox, "v4-512")
+    return made
+
+
+def play(pod: HostileSlice, rows: Mapping[str, tuple[list[Step], str]], *end: Step) -> str:
+    """Let the first workers attack, one for each row, and then do this; return which they are."""
+    pod.play({worker: [[*steps, *end]] for worker, (steps, _) in enumerate(rows.values())})
+    return f"0-{len(rows) - 1}"
+
+
+@pytest.mark.parametrize("rows", [out_of_order(), OFF_SCHEMA], ids=["out of order", "off the schema"])
+def test_a_worker_that_breaks_the_protocol_of_run_fails(
+    crowd: HostileSlice, rows: Mapping[str, tuple[list[Step], str]]
+) -> None:
+    workers = play(crowd, rows, hold())
+
+    out, err, code = crowd.tpuctl("run", "pod", "--worker", workers, "--partial", "-o", "json", "--", "true")
+
+    report = json.loads(out)["workers"]
+    assert {name: one.get("error") for name, one in zip(rows, report, strict=True)} == {
+        name: f"unexpected answer: {what}" for name, (_, what) in rows.items()
+    }
+    assert ({one["exitCode"] for one in report}, code) == ({None}, 11)
+    assert "Traceback" not in err
+    # None of them is asked again.
+    assert {len(crowd.connections(worker)) for worker in range(len(rows))} == {1}
+
+
+def test_an_exit_of_a_command_that_was_never_started_starts_it_nowhere(pod: HostileSlice) -> None:
+    pod.play({1: [[send(MARK, EXIT), hold()]]})
+
+    assert pod.tpuctl("run", "pod", "--", "touch begun") == (
+        "",
+        said(
+            "error: 1 of 4 workers cannot run it, so the command was started on none: 1",
+            "  hint: unexpected answer from worker 1: a frame `EXIT` before it said that it is ready",
+            "  hint: `--partial` starts it on the others",
+        ),
+        11,
+    )
+    assert not list(pod.root.glob("*/begun"))
+
+
+def test_a_worker_that_breaks_the_protocol_later_fails_alone(pod: HostileSlice) -> None:
+    pod.play({1: [[*FOLLOWED, send(frame(b"o", b"1\n"), HELLO, EXIT), hold()]]})
+
     out, err, code = pod.tpuctl("run", "pod", "--", "echo $TPUCTL_WORKER_ID")
 
-    assert (sorted(out.splitlines()), err, code) == (["[0] 0", "[1] 1", "[2] 2", "[3] 3"], "", 0)
+    assert (sorted(out.splitlines()), err, code) == (
+        ["[0] 0", "[1] 1", "[2] 2", "[3] 3"],
+        said(
+            "error: the command failed on 1 of 4 workers: 1 (unexpected answer)",
+            "  hint: unexpected answer from worker 1: a frame `READY` after the command was started",
+        ),
+        11,
+    )
+
+
+def test_what_comes_after_the_end_of_a_command_does_not_count(pod: HostileSlice) -> None:
+    pod.play({1: [[*FOLLOWED, send(EXIT, frame(b"x", b"exit 1 1.5"), frame(b"o", b"more")), hold()]]})
+
+    assert pod.tpuctl("run", "pod", "--worker", "1", "--", "true") == ("", "", 0)
+
+
+SHARE: dict[str, Any] = {
+    "name": "a",
+    "began": 1.0,
+    "age": 5.0,
+    "state": "ended",
+    "end": "exit 0 1.5",
+    "about": '{"command": "x", "detached": true}',
+    "followed": False,
+    "sizes": [10, 0],
+    "starts": [0, 0],
+}
+
+
+def listing(*shares: Mapping[str, Any], total: object = 1) -> bytes:
+    """Return a worker's answer about its jobs."""
+    return frame(b"x", json.dumps({"total": total, "jobs": shares}).encode())
+
+
+def share(name: str, value: object, what: str) -> tuple[list[Step], str]:
+    """Return a worker that tells a wrong value of a job."""
+    return [
+        send(MARK, listing(SHARE | {name: value}))
+    ], f"the list.jobs[0].{name}{what if what[0] == '[' else f': {what}'}"
+
+
+INF, HUGE = float("inf"), 10**400
+NOT_FINITE = "a number that is not finite: `Infinity`"
+JOBS: dict[str, tuple[list[Step], str]] = {
+    "name ../": share("name", "../../.ssh/x", "`../../.ssh/x` cannot be the name of a job"),
+    "name of two lines": share("name", "a\nerror: x", "`a\\nerror: x` cannot be the name of a job"),
+    "name empty": share("name", "", "`` cannot be the name of a job"),
+    "name 5": share("name", 5, "expected a string, got 5"),
+    "name long": share("name", "x" * 101, "101 characters where at most 100 are expected"),
+    "began 1e300": share("began", 1e300, "expected 0 to 2.21845e+11, got 1e+300"),
+    "began -1": share("began", -1, "expected 0 to 2.21845e+11, got -1"),
+    "began x": share("began", "x", "expected a number, got `x`"),
+    "age inf": ([send(MARK, listing(SHARE | {"age": INF}))], NOT_FINITE),
+    "age 1e300": share("age", 1e300, "expected -3.1536e+09 to 3.1536e+09, got 1e+300"),
+    "age 10**400": ([send(MARK, listing(SHARE | {"age": HUGE}))], "a number of 401 digits"),
+    "age true": share("age", True, "expected a number, got True"),
+    "state": share("state", "ruined", "expected running or ended or lost, got `ruined`"),
+    "end": share("end", 5, "expected a string, got 5"),
+    "about": share("about", ["x"], "expected a string, got a list"),
+    "followed": share("followed", 0, "expected true or false, got 0"),
+    "sizes one": share("sizes", [1], "1 values where 2 are expected"),
+    "sizes three": share("sizes", [1, 2, 3], "3 values where at most 2 are expected"),
+    "sizes None": share("sizes", None, "expected a list, got None"),
+    "sizes negative": share("sizes", [-1, 0], "[0]: expected 0 to 9223372036854775807, got -1"),
+    "sizes 2**63": share("sizes", [0, 2**63], "[1]: expected 0 to 9223372036854775807, got 9223372036854775808"),
+    "sizes 1.5": share("sizes", [1.5, 0], "[0]: expected an integer, got 1.5"),
+    "starts backwards": share("starts", [11, 0], "[0]: expected 0 to 10, got 11"),
+    "total -1": ([send(MARK, listing(total=-1))], "the list.total: expected 0 to 100000, got -1"),
+    "total too small": ([send(MARK, listing(SHARE, total=0))], "the list.total: expected 1 to 100000, got 0"),
+    "two of a name": ([send(MARK, listing(SHARE, SHARE, total=2))], "the list.jobs[1]: `a` for the second time"),
+    "too many": ([send(MARK, listing(*[SHARE] * 101))], "the list.jobs: 101 values where at most 100 are expected"),
+    "jobs an object": ([send(MARK, frame(b"x", b'{"total": 1, "jobs": {}}'))], "the list.jobs: expected a list, got an object"),
+    "without jobs": ([send(MARK, frame(b"x", b'{"total": 1}'))], "the list: `jobs` is missing"),
+    "None": ([send(MARK, frame(b"x", b"null"))], "the list: expected an object, got None"),
+    "deep": ([send(MARK, frame(b"x", b"[" * 100_000))], "JSON nested more than 32 deep"),
+    "a literal": ([send(MARK, frame(b"x", b"{'total': 1}"))], "not JSON: `{'total': 1}`"),
+    "not UTF-8": ([send(MARK, frame(b"x", b"\xff"))], "not UTF-8: `\\xff`"),
+    "5_000": ([send(MARK, frame(b"x", b'{"total": 5_000}'))], "not JSON: `{\"total\": 5_000}`"),
+    "two frames": ([send(MARK, listing(), listing())], "2 frames where one is expected"),
+    "output": ([send(MARK, frame(b"o", b"x"))], "a frame `OUT` as an answer"),
+    "no such job": ([send(MARK, frame(b"m"))], "a frame `MISSING` as an answer"),
+    "half a frame": ([send(MARK, listing()[:-1])], "0 frames where one is expected"),
+    "4 GiB": (
+        [send(MARK, frame(b"x", length=2**32 - 1))],
+        "a frame of 4294967295 bytes where at most 4194304 are expected",
+    ),
+    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 5242880 bytes"),
+}  # fmt: skip
+
+
+def errors(err: str, rows: Iterable[str]) -> dict[str, str]:
+    """Return the first line of each error, by the row that it is about."""
+    found = [line.removeprefix("error: ") for line in err.splitlines() if line.startswith("error: ")]
+    assert len(found) == len(set(rows))
+    return dict(zip(rows, found, strict=True))
+
+
+def expected(rows: Mapping[str, tuple[list[Step], str]]) -> dict[str, str]:
+    """Return the errors of workers that attack."""
+    return {name: f"unexpected answer from worker {at}: {what}" for at, (name, (_, what)) in enumerate(rows.items())}
+
+
+def test_an_answer_about_jobs_that_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+    workers = play(crowd, JOBS)
+
+    out, err, code = crowd.tpuctl("jobs", "pod", "--worker", workers)
+
+    assert errors(err, JOBS) == expected(JOBS)
+    assert (out, code) == ("", 11)

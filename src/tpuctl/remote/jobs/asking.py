@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError
 from tpuctl.remote.answers import (
     LONGEST_BANNER,
+    Fields,
     UnexpectedAnswerError,
-    array,
     boolean,
     choice,
     integer,
-    member_of,
     one_line,
     parse_json,
     record,
@@ -99,18 +99,15 @@ class Workers:
         """Return the newest jobs, or those that are named. With `tail` a share's `starts` says where its last lines begin."""
 
         def parse(member: Member, value: Any) -> Listed:
-            told = record(value, "the list")
-            jobs = array(member_of(told, "jobs", "the list"), "jobs", most=limit)
-            shares = tuple(parse_share(member, one, f"jobs[{at}]") for at, one in enumerate(jobs))
+            told = Fields(value, "the list")
+            shares = told.each("jobs", partial(parse_share, member), most=limit)
             found = [share.job for share in shares]
             for at, name in enumerate(found):
                 if names and name not in names:
-                    raise UnexpectedAnswerError(f"jobs[{at}]: `{name}` was not asked for")
+                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not asked for")
                 if name in found[:at]:
-                    raise UnexpectedAnswerError(f"jobs[{at}]: `{name}` for the second time")
-            return Listed(
-                shares, integer(member_of(told, "total", "the list"), "total", low=len(shares), high=_MOST_JOBS)
-            )
+                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` for the second time")
+            return Listed(shares, told.get("total", integer, low=len(shares), high=_MOST_JOBS))
 
         return self._each({"do": "list", "names": list(names), "limit": limit, "tail": tail}, parse, again=True)
 
@@ -120,11 +117,11 @@ class Workers:
         def parse(member: Member, value: Any) -> Signaled | None:
             if value is None:
                 return None
-            told = record(value, "the answer")
-            share = parse_share(member, member_of(told, "job", "the answer"), "job")
+            told = Fields(value, "the answer")
+            share = told.get("job", partial(parse_share, member))
             if share.job != job:
-                raise UnexpectedAnswerError(f"job: `{share.job}` was not asked for")
-            return Signaled(boolean(member_of(told, "sent", "the answer"), "sent"), share)
+                raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not asked for")
+            return Signaled(told.get("sent", boolean), share)
 
         order = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
         return self._each(order, parse, patience=PATIENCE + wait)

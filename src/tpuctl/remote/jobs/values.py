@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.remote.answers import (
+    Fields,
     UnexpectedAnswerError,
     array,
     boolean,
     choice,
     integer,
-    member_of,
     number,
     parse_json,
     record,
@@ -126,27 +126,22 @@ def parse_name(value: Any, where: str) -> str:
 
 def parse_share(member: Member, value: Any, where: str) -> Share:
     """Return what a worker tells of one job. Raises `UnexpectedAnswerError`."""
-    told = record(value, where)
-
-    def of(name: str) -> tuple[Any, str]:
-        return member_of(told, name, where), f"{where}.{name}"
-
+    told = Fields(value, where)
     # The clock may have been set back since it began.
-    age = max(timedelta(), seconds(*of("age"), low=-_LONGEST_AGE, high=_LONGEST_AGE))
-    command, is_detached = _about(string(*of("about"), longest=_LONGEST))
-    record_of_end = string(*of("end"), longest=_LONGEST)
-    word = choice(*of("state"), ("running", "ended", "lost"))
-    ending = _ending(member, record_of_end) if word == "ended" else None
+    age = max(timedelta(), told.get("age", seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
+    command, is_detached = _about(told.get("about", string, longest=_LONGEST))
+    end = told.get("end", string, longest=_LONGEST)
+    word = told.get("state", choice, allowed=("running", "ended", "lost"))
+    ending = _ending(member, end) if word == "ended" else None
     state = State(ending.outcome.value) if ending else State.RUNNING if word == "running" else State.LOST
-    sizes = _two(*of("sizes"))
-    starts = _two(*of("starts"))
-    for at, start, size in zip(("0", "1"), starts, sizes, strict=True):
+    sizes, starts = told.get("sizes", _two), told.get("starts", _two)
+    for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         integer(start, f"{where}.starts[{at}]", high=size)
     return Share(
         member=member,
-        job=parse_name(*of("name")),
+        job=told.get("name", parse_name),
         state=state,
-        began=datetime.fromtimestamp(number(*of("began"), low=0, high=_LATEST), UTC),
+        began=datetime.fromtimestamp(told.get("began", number, low=0, high=_LATEST), UTC),
         age=age,
         duration=ending.duration if ending else age if state is State.RUNNING else None,
         code=ending.code if ending else None,
@@ -156,7 +151,7 @@ def parse_share(member: Member, value: Any, where: str) -> Share:
         disk_was_full=bool(ending and ending.disk_was_full),
         command=command,
         is_detached=is_detached,
-        is_followed=boolean(*of("followed")),
+        is_followed=told.get("followed", boolean),
         sizes=sizes,
         starts=starts,
     )
