@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.hostile import MARK, HostileSlice, Step, frame, hold, repeat, send, until
+from tests.hostile import err as stderr
 from tests.lifecycle import said
 from tpuctl.remote.running.frames import Told
 
@@ -294,3 +295,247 @@ def test_an_answer_about_jobs_that_does_not_fit_is_an_error(crowd: HostileSlice)
 
     assert errors(err, JOBS) == expected(JOBS)
     assert (out, code) == ("", 11)
+
+
+def answers(*pieces: bytes) -> list[Step]:
+    """Return what a worker does that answers with these frames."""
+    return [send(MARK, *pieces)]
+
+
+def signaled(**changes: object) -> list[Step]:
+    """Return a worker that tells what a signal met, wrongly."""
+    return answers(frame(b"x", json.dumps({"sent": True, "job": SHARE} | changes).encode()))
+
+
+KILL: dict[str, tuple[list[Step], str]] = {
+    "another job": (signaled(job=SHARE | {"name": "b"}), "the answer.job: `b` was not asked for"),
+    "no job": (signaled(job=None), "the answer.job: expected an object, got None"),
+    "sent 1": (signaled(sent=1), "the answer.sent: expected true or false, got 1"),
+    "a list": (answers(frame(b"x", b"[]")), "the answer: expected an object, got a list"),
+    "no JSON": (answers(frame(b"x")), "not JSON: ``"),
+    "missing with more": (answers(frame(b"m", b"1")), "a frame `MISSING` as an answer"),
+    "ready": (answers(HELLO), "a frame `READY` as an answer"),
+}
+# Of a job that has printed ten bytes.
+LOGS: dict[str, tuple[list[Step], str]] = {
+    "more than there was": (answers(frame(b"o", b"x" * 11)), "11 bytes of output, to 11 of 10"),
+    "more in the end": (answers(*[frame(b"o", b"xxxxxx")] * 2), "6 bytes of output, to 12 of 10"),
+    "stderr": (answers(frame(b"e", b"x")), "1 bytes of output, to 1 of 0"),
+    "empty": (answers(frame(b"o")), "0 bytes of output, to 0 of 10"),
+    "more gone": (answers(frame(b"O", b"11")), "11 bytes of output, to 11 of 10"),
+    "gone -1": (answers(frame(b"O", b"-1")), "bytes that are not kept: expected an integer, got `-1`"),
+    "exit code": (answers(EXIT), "a frame `EXIT` among what the job printed"),
+    "started": (answers(STARTED), "a frame `STARTED` among what the job printed"),
+    "taken": (answers(frame(b"a", b"1")), "a frame `TAKEN` among what the job printed"),
+    "no frame": (answers(b"welcome\n"), "no frame begins with `w`"),
+    "4 GiB": (
+        answers(frame(b"o", length=2**32 - 1)),
+        "a frame of 4294967295 bytes where at most 65536 are expected",
+    ),
+}
+ATTACH: dict[str, tuple[list[Step], str]] = {
+    "exit at once": (answers(EXIT), "a frame `EXIT` before it said that it is ready"),
+    "new": (answers(HELLO), "it would start a job that was only to be followed"),
+    "exit before started": (answers(KNOWN, EXIT), "a frame `EXIT` before it said that the command was started"),
+    "known twice": (answers(KNOWN, KNOWN), "a frame `READY` before it said that the command was started"),
+    "exit inf": (answers(KNOWN, STARTED, frame(b"x", b"exit 0 inf")), "no exit code: `exit 0 inf`"),
+}
+
+
+def test_what_a_worker_tells_of_a_signal_and_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+    good = len(KILL)
+    crowd.play({worker: [steps] for worker, steps in enumerate([*(steps for steps, _ in KILL.values()), signaled()])})
+
+    _, err, code = crowd.tpuctl("kill", "pod", "a", "--worker", f"0-{good}")
+
+    assert (errors(err, KILL), code) == (expected(KILL), 11)
+
+
+def test_output_that_was_not_asked_for_is_an_error(crowd: HostileSlice) -> None:
+    crowd.play({at: [answers(listing(SHARE)), [*steps, hold()]] for at, (steps, _) in enumerate(LOGS.values())})
+
+    out, err, code = crowd.tpuctl("logs", "pod", "a", "--worker", f"0-{len(LOGS) - 1}")
+
+    assert errors(err, LOGS) == expected(LOGS)
+    assert (out.split(), code) == (["[1]", "xxxxxx"], 11)
+
+
+def test_a_worker_that_breaks_the_protocol_of_attach_fails(crowd: HostileSlice) -> None:
+    rows = ATTACH
+    crowd.play({worker: [answers(listing(SHARE)), [*steps, hold()]] for worker, (steps, _) in enumerate(rows.values())})
+
+    out, _, code = crowd.tpuctl("attach", "pod", "a", "-o", "json", "--worker", f"0-{len(rows) - 1}")
+
+    report = json.loads(out)["workers"]
+    assert {name: one.get("error") for name, one in zip(rows, report, strict=True)} == {
+        name: f"unexpected answer: {what}" for name, (_, what) in rows.items()
+    }
+    assert code == 11
+
+
+def test_what_a_worker_says_has_jobs_of_no_other_removed(pod: HostileSlice) -> None:
+    jobs = pod.home(0) / ".tpuctl" / "jobs"
+    for name in ("victim.0", "precious"):
+        (jobs / name).mkdir(parents=True)
+        for file, text in (("token", ""), ("about", "{}"), ("out", ""), ("exit", "exit 0 1.0")):
+            (jobs / name / file).write_text(text)
+    theirs = answers(frame(b"x", b'{"victim": "ended"}'))
+    done = answers(frame(b"x", b'{"victim": "removed"}'))
+    worse = answers(frame(b"x", b'{"../jobs/precious": "ended"}'))
+    pod.play({1: [theirs, done]})
+
+    assert pod.tpuctl("jobs", "pod", "--prune", "--worker", "0-1") == ("victim\n", "", 0)
+    assert [b"'victim'" in pod.received(1), len(pod.connections(1))] == [False, 2]
+    pod.play({1: [worse]})
+    assert pod.tpuctl("jobs", "pod", "--prune", "--worker", "0-1") == (
+        "",
+        said("error: unexpected answer from worker 1: name 0: `../jobs/precious` cannot be the name of a job"),
+        11,
+    )
+    assert sorted(path.name for path in jobs.iterdir()) == ["precious", "victim.0"]
+
+
+def test_a_refusal_of_a_worker_is_one_line(pod: HostileSlice) -> None:
+    refusal = answers(frame(b"!", b"no\nerror: all is lost\x1b[2J\xff"))
+    pod.play({0: [refusal], 1: [refusal]})
+
+    _, err, code = pod.tpuctl("jobs", "pod", "--worker", "0")
+    assert (err, code) == ("error: worker 0: no\\nerror: all is lost\\x1b[2J\ufffd\n", 11)
+    _, err, code = pod.tpuctl("run", "pod", "--worker", "1", "--", "true")
+    assert err.splitlines()[1:] == ["  hint: worker 1: no\\nerror: all is lost\\x1b[2J\ufffd"]
+
+
+HOLDER: dict[str, Any] = {
+    "pid": 7,
+    "start": 5,
+    "state": "S",
+    "name": "python3",
+    "user": "ada",
+    "age": 1.0,
+    "command": "python3 train.py",
+    "container": None,
+    "devices": ["accel0"],
+    "hasLockFile": False,
+    "mapsLibrary": True,
+    "isProtected": False,
+}
+HELD: dict[str, Any] = {"holders": [HOLDER], "hidden": 0, "lockFile": None, "isRoot": True}
+
+
+def tells(**changes: object) -> list[Step]:
+    """Return a worker that tells what holds its TPU, with some of it changed."""
+    return [send(b"\ntpuctl-holders " + json.dumps(HELD | changes).encode() + b"\n")]
+
+
+def holder(name: str, value: object, what: str) -> tuple[list[Step], str]:
+    """Return a worker that tells a wrong value of a process."""
+    return tells(holders=[HOLDER | {name: value}]), f"the answer.holders[0].{name}: {what}"
+
+
+UNSTICK: dict[str, tuple[list[Step], str]] = {
+    "pid 0": holder("pid", 0, "expected 1 to 4194304, got 0"),
+    "pid -1": holder("pid", -1, "expected 1 to 4194304, got -1"),
+    "pid text": holder("pid", "1; reboot", "expected an integer, got `1; reboot`"),
+    "pid 10**400": (tells(holders=[HOLDER | {"pid": HUGE}]), "a number of 401 digits"),
+    "start 1.5": holder("start", 1.5, "expected an integer, got 1.5"),
+    "age inf": (tells(holders=[HOLDER | {"age": INF}]), NOT_FINITE),
+    "age 1e300": holder("age", 1e300, "expected 0 to 3.1536e+10, got 1e+300"),
+    "devices": holder("devices", "accel0", "expected a list, got `accel0`"),
+    "name None": holder("name", None, "expected a string, got None"),
+    "protected 0": holder("isProtected", 0, "expected true or false, got 0"),
+    "holders": (tells(holders={}), "the answer.holders: expected a list, got an object"),
+    "hidden": (tells(hidden="0"), "the answer.hidden: expected an integer, got `0`"),
+    "lock file": (tells(lockFile=[]), "the answer.lockFile: expected an object, got a list"),
+    "deep": ([send(b"tpuctl-holders " + b'{"a":' * 100_000)], "JSON nested more than 32 deep"),
+    "half": ([send(b'tpuctl-holders {"holders": []')], 'not JSON: `{"holders": []`'),
+    "without end": ([repeat(b"welcome\n", 8 << 20)], "more than 4194304 bytes"),
+}
+
+
+def test_an_answer_about_what_holds_the_tpu_that_does_not_fit_is_an_error(crowd: HostileSlice) -> None:
+    workers = play(crowd, UNSTICK)
+
+    _, err, code = crowd.tpuctl("unstick", "pod", "--worker", workers, "--dry-run")
+
+    assert errors(err, UNSTICK) == expected(UNSTICK)
+    assert code == 11
+
+
+OUTCOMES: dict[str, tuple[list[Step], str]] = {
+    "none": (
+        tells(outcomes=[], lockOutcome="absent"),
+        "the outcomes are not those of the processes that were to be ended",
+    ),
+    "of another": (
+        tells(outcomes=[{"pid": 8, "start": 5, "outcome": "ended"}], lockOutcome="absent"),
+        "the outcomes are not those of the processes that were to be ended",
+    ),
+    "unknown": (
+        tells(outcomes=[{"pid": 7, "start": 5, "outcome": "fine"}], lockOutcome="absent"),
+        "the answer.outcomes[0].outcome: expected ended or killed or survives or refused or gone, got `fine`",
+    ),
+    "of the lock file": (
+        tells(outcomes=[{"pid": 7, "start": 5, "outcome": "ended"}], lockOutcome=None),
+        "the answer.lockOutcome: expected removed or absent or held or refused, got None",
+    ),
+}
+
+
+def test_an_outcome_that_does_not_fit_the_order_is_an_error(pod: HostileSlice) -> None:
+    pod.play({worker: [tells(), [*steps, hold()]] for worker, (steps, _) in enumerate(OUTCOMES.values())})
+
+    _, err, code = pod.tpuctl("unstick", "pod", "--yes")
+
+    assert errors(err, OUTCOMES) == expected(OUTCOMES)
+    assert code == 11
+    # Each was sent back what it had told itself.
+    assert all(b"'processes': [[7, 5]]" in pod.received(worker) for worker in range(4))
+
+
+def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSlice) -> None:
+    answer = b"\ntpuctl-examination "
+    pod.play(
+        {
+            0: [[stderr(b"x" * 100_000), repeat(b"x", 1 << 40)]],
+            1: [[send(answer + b'{"a":' * 50_000 + b"\n")]],
+            2: [[send(answer + b"{\n")]],
+            3: [[send(answer + b'{"version": 1, "began": 1e300, "ended": 1}\n')]],
+        }
+    )
+
+    out, err, code = pod.tpuctl("doctor", "pod")
+
+    rows = [line.split("\t")[1:4] for line in out.splitlines()]
+    whats = (
+        "more than 4194304 bytes",
+        "JSON nested more than 32 deep",
+        "not JSON: `{`",
+        "the answer.began: expected 0 to 2.21845e+11, got 1e+300",
+    )
+    found = [
+        ["TPU967", f"worker {at}", f"it tells nothing of itself: unexpected answer: {what}"]
+        for at, what in enumerate(whats)
+    ]
+    assert [row for row in rows if row[0] == "TPU967"] == found
+    assert ("Traceback" in err, code) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("goal", "steps", "why"),
+    [
+        ("ssh", [stderr(b"x" * 100_000), repeat(b"x", 1 << 40)], "1 of 4 workers do not answer ssh (0)"),
+        ("startup", [repeat(b"x", 1 << 40)], "1 of 4 workers do not answer ssh (0)"),
+        ("devices", [send(b"tpuctl-worker startup=done about=- chips=123456 holders=-\n")],
+         "worker 0 has not told whether its startup has ended"),
+    ],
+    ids=["without end to ssh", "without end to startup", "too many chips"],
+)  # fmt: skip
+def test_a_worker_that_does_not_answer_properly_is_not_usable(
+    pod: HostileSlice, goal: str, steps: list[Step], why: str
+) -> None:
+    pod.play({0: [steps]})
+
+    out, err, code = pod.tpuctl("wait", "pod", "--for", goal, "--timeout", "5s")
+
+    assert (out, code) == ("", 5)
+    assert why in err

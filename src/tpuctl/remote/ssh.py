@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.pipes import Kept, end, exchange
 
@@ -130,9 +131,13 @@ def plain_argv(
 def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
     """Run `true` on a worker and return what came of it; it never asks anything.
 
-    Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable.
+    Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable, and so is one that prints
+    without end.
     """
-    code, stderr = knock(connection, timeout)
+    try:
+        code, stderr = knock(connection, timeout)
+    except UnexpectedAnswerError as error:
+        return ProbeResult(ProbeOutcome.UNREACHABLE, f"unexpected answer: {error.what}")
     if code is None:
         return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {timeout.total_seconds():g} s")
     return classify(code, stderr)
@@ -141,20 +146,22 @@ def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
 def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
     """Run `true` on a worker and return ssh's exit code, nothing where the time was up, and its stderr; it never asks anything.
 
-    Raises `SshProgramMissingError`.
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for more output than a login may print.
     """
     seconds = timeout.total_seconds()
     options = (*FRESH, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = argv(connection, ("true",), options=options)
-    nowhere = subprocess.DEVNULL
+    nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        process = subprocess.Popen(words, bufsize=0, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE)
+        process = subprocess.Popen(words, bufsize=0, stdin=nowhere, stdout=pipe, stderr=pipe)
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
     errors = Kept(head=0, tail=_ERRORS_KEPT)
     with process:
-        has_ended = exchange(process, b"", Kept(head=0, tail=0), errors, timeout)
-        end(process)
+        try:
+            has_ended = exchange(process, b"", Kept(head=0, tail=0), errors, timeout, most=LONGEST_BANNER)
+        finally:
+            end(process)
     return process.returncode if has_ended else None, bytes(errors).decode(errors="replace")
 
 

@@ -232,7 +232,7 @@ def _inspect(way: Connection, text: str, *, probe: str | None, timeout: timedelt
     try:
         ended = run(way, inspection.COMMAND, text=text, timeout=timeout)
     except UnexpectedAnswerError as error:
-        return WorkerSeen(Answer.YES, detail=f"it answers ssh, but not properly: {error.what}")
+        return WorkerSeen(Answer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = inspection.parse(ended.output, probe=probe, timeout=timeout)
     if report is not None:
         return WorkerSeen(
