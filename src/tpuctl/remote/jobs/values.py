@@ -168,7 +168,9 @@ def _about(text: str) -> tuple[str, bool | None]:
     """Return the command, and whether it was detached, as far as that can be read: the disk may have been full."""
     try:
         about = record(parse_json(text), "about")
-        return string(about.get("command"), "command", longest=_LONGEST), about.get("detached") is True
+        command = string(about.get("command"), "command", longest=_LONGEST)
+        # Half a surrogate can go to no stream; it stands for a byte that is no UTF-8.
+        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
     except UnexpectedAnswerError:
         return "", None
 
