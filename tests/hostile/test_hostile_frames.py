@@ -6,6 +6,9 @@ A table of attacks is one command on a slice with a worker for each row.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.hostile import MARK, HostileSlice, Step, frame, hold, repeat, send, until
+from tests.hostile import MARK, HostileSlice, Step, frame, hold, leave, repeat, send, until
 from tests.hostile import err as stderr
 from tests.lifecycle import said
 from tpuctl.remote.running.frames import Told
@@ -194,6 +197,55 @@ def test_a_worker_that_breaks_the_protocol_later_fails_alone(pod: HostileSlice) 
         ),
         11,
     )
+
+
+CUT = [stderr(b"client_loop: send disconnect: Broken pipe\n"), leave(255)]
+# What a worker answers on its second connection, after the first was cut once the command had begun.
+REJOINED: dict[str, tuple[list[Step], str | None]] = {
+    "the same": ([send(MARK, KNOWN, STARTED, EXIT), hold()], None),
+    "would start it again": ([send(MARK, HELLO)], "it would start a job that was only to be followed"),
+    "exit at once": ([send(MARK, EXIT)], "a frame `EXIT` before it said that it is ready"),
+    "exit before started": (
+        [send(MARK, KNOWN, EXIT)],
+        "a frame `EXIT` before it said that the command was started",
+    ),
+    "missing with more": ([send(MARK, frame(b"m", b"1"))], "a frame `MISSING` with `1` in it"),
+}
+
+
+def test_a_worker_that_is_joined_again_is_held_to_the_protocol_from_the_beginning(crowd: HostileSlice) -> None:
+    rows = REJOINED
+    crowd.play({at: [[*FOLLOWED, *CUT], steps] for at, (steps, _) in enumerate(rows.values())})
+
+    out, _, code = crowd.tpuctl("run", "pod", "--worker", f"0-{len(rows) - 1}", "-o", "json", "--", "true")
+
+    report = json.loads(out)["workers"]
+    assert {name: one.get("error") for name, one in zip(rows, report, strict=True)} == {
+        name: what and f"unexpected answer: {what}" for name, (_, what) in rows.items()
+    }
+    assert ([one["outcome"] for one in report], code) == (["exited", "lost", "lost", "lost", "lost"], 11)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([b"0", b"4"], "bytes of stdin: expected 0 to 3, got 4"),
+        ([b"0", b"2", b"1"], "bytes of stdin: expected 2 to 3, got 1"),
+    ],
+    ids=["more than was sent", "backwards"],
+)
+def test_a_worker_cannot_have_taken_other_stdin_than_it_was_sent(
+    pod: HostileSlice, told: list[bytes], why: str
+) -> None:
+    first, *more = (frame(b"a", count) for count in told)
+    pod.play({0: [[*FOLLOWED, send(first), until(b"i\0\0\0\x03abc"), send(*more), hold()]]})
+    environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
+
+    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--", "cat"]
+    done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc", capture_output=True, check=False)
+
+    assert done.stderr.decode().splitlines()[1] == f"  hint: unexpected answer from worker 0: {why}"
+    assert (done.stdout, done.returncode) == (b"", 11)
 
 
 def test_what_comes_after_the_end_of_a_command_does_not_count(pod: HostileSlice) -> None:
