@@ -35,6 +35,8 @@ _BRACKET = re.compile(r"[\[\]{}]")
 class UnexpectedAnswerError(RemoteCommandError):
     """A worker's answer breaks the protocol or does not fit its schema. `what` says what was unexpected, in one line."""
 
+    kind = "unexpected_answer"
+
     def __init__(self, what: str, *, worker: str | None = None, hint: str | None = None) -> None:
         self.what = what
         super().__init__(
