@@ -122,7 +122,7 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     ("value", "show", "every"),
-    [(SHARE, show_share, 1), (HELD, show_holders, 1), (EXAMINATION, show_examination, 3)],
+    [(SHARE, show_share, 1), (HELD, show_holders, 1), (EXAMINATION, show_examination, 6)],
     ids=["jobs", "unstick", "doctor"],
 )
 def test_an_odd_value_is_rejected_or_can_be_shown(

@@ -226,25 +226,18 @@ def test_a_worker_that_is_joined_again_is_held_to_the_protocol_from_the_beginnin
     assert ([one["outcome"] for one in report], code) == (["exited", "lost", "lost", "lost", "lost"], 11)
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        ([b"0", b"4"], "bytes of stdin: expected 0 to 3, got 4"),
-        ([b"0", b"2", b"1"], "bytes of stdin: expected 2 to 3, got 1"),
-    ],
-    ids=["more than was sent", "backwards"],
-)
-def test_a_worker_cannot_have_taken_other_stdin_than_it_was_sent(
-    pod: HostileSlice, told: list[bytes], why: str
-) -> None:
-    first, *more = (frame(b"a", count) for count in told)
+def test_a_worker_cannot_have_taken_other_stdin_than_it_was_sent(pod: HostileSlice) -> None:
+    first, *more = (frame(b"a", count) for count in (b"0", b"2", b"4"))
     pod.play({0: [[*FOLLOWED, send(first), until(b"i\0\0\0\x03abc"), send(*more), hold()]]})
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
 
     words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--", "cat"]
     done = subprocess.run(words, env=environ, cwd=pod.tpuctl.folder, input=b"abc", capture_output=True, check=False)
 
-    assert done.stderr.decode().splitlines()[1] == f"  hint: unexpected answer from worker 0: {why}"
+    assert (
+        done.stderr.decode().splitlines()[1]
+        == "  hint: unexpected answer from worker 0: bytes of stdin: expected 2 to 3, got 4"
+    )
     assert (done.stdout, done.returncode) == (b"", 11)
 
 
@@ -577,11 +570,10 @@ def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSli
     ("goal", "steps", "why"),
     [
         ("ssh", [stderr(b"x" * 100_000), repeat(b"x", 1 << 40)], "1 of 4 workers do not answer ssh (0)"),
-        ("startup", [repeat(b"x", 1 << 40)], "1 of 4 workers do not answer ssh (0)"),
         ("devices", [send(b"tpuctl-worker startup=done about=- chips=123456 holders=-\n")],
          "worker 0 has not told whether its startup has ended"),
     ],
-    ids=["without end to ssh", "without end to startup", "too many chips"],
+    ids=["without end", "too many chips"],
 )  # fmt: skip
 def test_a_worker_that_does_not_answer_properly_is_not_usable(
     pod: HostileSlice, goal: str, steps: list[Step], why: str
