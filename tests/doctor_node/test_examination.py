@@ -198,13 +198,22 @@ def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "its answer makes no sense: JSONDecodeError"),
-        ("[]", "its answer makes no sense: TypeError"),
-        ("{}", "its answer makes no sense: KeyError"),
+        ("", "unexpected answer: not JSON: ``"),
+        ("[]", "unexpected answer: the answer: expected an object, got a list"),
+        ("{}", "unexpected answer: the answer: `version` is missing"),
         ('{"version": 2}', "its answer is of version 2, which this tpuctl does not know"),
-        ('{"version": 1, "began": "x", "ended": 1}', "its answer makes no sense: ValueError"),
-        ('{"version": 1, "began": 1, "ended": 1, "kernel": 1}', "its answer makes no sense: TypeError"),
-        ('{"version": 1, "began": 1e400, "ended": 1}', "its answer makes no sense: OverflowError"),
+        (
+            '{"version": 1, "began": "x", "ended": 1}',
+            "unexpected answer: the answer.began: expected a number, got `x`",
+        ),
+        (
+            '{"version": 1, "began": 1, "ended": 1, "kernel": 1}',
+            "unexpected answer: the answer.kernel: expected a string, got 1",
+        ),
+        (
+            '{"version": 1, "began": 1e400, "ended": 1}',
+            "unexpected answer: a number that is not finite: `1e400`",
+        ),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_unknown(text: str, expected: str) -> None:
@@ -237,13 +246,22 @@ def test_a_part_that_makes_no_sense_is_unknown_and_the_others_count() -> None:
 
     assert isinstance(read, Known)
     one = read.value
-    assert (one.kernel, one.offset.low, one.offset.high) == ("6 [2J", timedelta(seconds=4), timedelta(seconds=5))
-    senseless = "that part of the answer makes no sense: "
-    assert (one.uptime, one.logs) == (Unknown(senseless + "ValueError"), Unknown(senseless + "ValueError"))
-    assert (one.memory, one.kills) == (Unknown("it is gone"), Unknown(senseless + "TypeError"))
-    assert (one.environments, one.hold) == (Unknown(senseless + "KeyError"), Unknown(senseless + "KeyError"))
-    assert (one.disks, one.chips) == (Unknown(senseless + "TypeError"), Unknown(senseless + "KeyError"))
-    assert one.variables == Unknown(senseless + "TypeError")
+    assert (one.kernel, one.offset.low, one.offset.high) == (r"6\x1b[2J", timedelta(seconds=4), timedelta(seconds=5))
+    unexpected = {
+        name: getattr(one, name).reason.removeprefix("unexpected answer: the answer.")
+        for name in ("uptime", "logs", "kills", "environments", "hold", "disks", "chips", "variables")
+    }
+    assert unexpected == {
+        "uptime": "uptime.ok: no number",
+        "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
+        "kills": "killed.ok: expected an object, got a list",
+        "environments": "environments.ok[0]: `packages` is missing",
+        "hold": "unexpected answer: the answer: `holders` is missing",
+        "disks": "said.space: expected an object, got a list",
+        "chips": "said: `inspection` is missing",
+        "variables": "session.JAX_PLATFORMS: expected a string, got 1",
+    }
+    assert one.memory == Unknown("it is gone")
     # What is no version would go into a command that is advised.
     packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
     told["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}

@@ -6,6 +6,7 @@ honest: it runs what it is sent, in a home folder of its own. All that a hostile
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import sys
@@ -23,13 +24,13 @@ WORKERS = 4
 MARK = b"\n\0tpuctl-job\n"
 
 _SSH = """
-import base64, json, os, sys, threading, time
+import _thread, binascii, os, sys, time  # json, base64 and threading would cost as long again as all of this
 root, words = {root!r}, sys.argv[1:]
 # Of the words only the host begins so, with or without a login; a ProxyCommand may name it, too.
 at = next(at for at, word in enumerate(words) if word.rpartition("@")[2].startswith("198.18.0."))
 worker = str(int(words[at].rpartition(".")[2]) - 1)
 line = " ".join(words[at + 1:]).removeprefix("-- ")
-plan = json.load(open(root + "/plan")).get(worker)
+plan = eval(open(root + "/plan").read()).get(worker)
 if plan is None:
     home = root + "/home-" + worker
     os.makedirs(home, exist_ok=True)
@@ -38,9 +39,9 @@ if plan is None:
     os.execve("/bin/sh", ["sh", "-c", line], environ)
 
 with open(root + "/connections-" + worker, "a") as log:
-    log.write(json.dumps(words) + "\\n")
+    log.write(repr(words) + "\\n")
 number = len(open(root + "/connections-" + worker).readlines()) - 1
-received, news = bytearray(), threading.Condition()
+received, lock = bytearray(), _thread.allocate_lock()
 ended = False
 
 def receive():
@@ -52,15 +53,19 @@ def receive():
             except OSError:
                 data = b""
             kept.write(data)
-            with news:
+            with lock:
                 received.extend(data)
                 del received[: -(1 << 20)]
-                ended = ended or not data
-                news.notify_all()
+            ended = not data
             if not data:
                 return
 
-threading.Thread(target=receive, daemon=True).start()
+_thread.start_new_thread(receive, ())
+
+def wait_for(is_so, seconds):
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.005)
 
 def write(data, file=1):
     try:
@@ -70,7 +75,7 @@ def write(data, file=1):
         os._exit(0)
 
 for kind, *values in plan[min(number, len(plan) - 1)]:
-    data = base64.b64decode(values[0]) if values and isinstance(values[0], str) else b""
+    data = binascii.a2b_base64(values[0]) if values and isinstance(values[0], str) else b""
     if kind == "send":
         write(data)
     elif kind == "err":
@@ -86,15 +91,14 @@ for kind, *values in plan[min(number, len(plan) - 1)]:
             write(data)
             time.sleep(values[2])
     elif kind == "until":
-        with news:
-            news.wait_for(lambda: data in received or ended, 20)
+        wait_for(lambda: data in received or ended, 20)
+        with lock:
             if data in received:
                 del received[: received.index(data) + len(data)]
     elif kind == "wait":
         time.sleep(values[0])
     elif kind == "hold":
-        with news:
-            news.wait_for(lambda: ended, values[0])
+        wait_for(lambda: ended, values[0])
     elif kind == "leave":
         os._exit(values[0])
 os._exit(0)
@@ -156,9 +160,9 @@ class HostileSlice:
         self._program.write_text(_SSH.format(root=str(root)))
         self._fake_ssh = fake_ssh
 
-    def put(self, sandbox: Sandbox) -> None:
+    def put(self, sandbox: Sandbox, accelerator_type: str = "v4-32") -> None:
         """Make the node, which then knows our key."""
-        put(sandbox, "pod", acceleratorType="v4-32")
+        put(sandbox, "pod", acceleratorType=accelerator_type)
         self.tpuctl("ssh", "pod", "--worker", "0", "--", "true")
         self._fake_ssh(f"exec '{sys.executable}' -ISc 'exec(open(\"{self._program}\").read())' \"$@\"")
         self.play({})
@@ -176,7 +180,7 @@ class HostileSlice:
     def connections(self, worker: int) -> list[list[str]]:
         """Return the argv of each ssh to a hostile worker."""
         path = self.root / f"connections-{worker}"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def received(self, worker: int) -> bytes:
         """Return all that a hostile worker was sent, over all its connections."""

@@ -36,9 +36,9 @@ exec cat >>'{root}'/received-$((host - 1))
 class Crowd(HostileSlice):
     """A slice with 64 workers: one for each attack of a table."""
 
-    def put(self, sandbox: Sandbox) -> None:
+    def put(self, sandbox: Sandbox, accelerator_type: str = "v4-512") -> None:
         """Make the node, which then knows our key."""
-        put(sandbox, "pod", acceleratorType="v4-512")
+        put(sandbox, "pod", acceleratorType=accelerator_type)
         self.tpuctl("ssh", "pod", "--worker", "0", "--", "true")
         self._fake_ssh(_SSH.format(root=self.root, python=sys.executable))
         self.play({})

@@ -18,7 +18,7 @@ from tpuctl.remote.copying.values import Tally, pause_after
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import STEP, Entry, RefusedError, digest
 from tpuctl.remote.onboard.copy_keeping import Keeper
-from tpuctl.remote.stderr import Stderr
+from tpuctl.remote.pipes import Stderr
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.running.frames import MARK, Decoder, Said, Told, frame
 from tpuctl.remote.running.stopping import Reason, Stop, Stopping
 from tpuctl.remote.running.values import Limits
@@ -27,7 +28,7 @@ def test_what_is_no_frame_is_not_taken_for_one() -> None:
     decoder = Decoder()
     decoder.feed(MARK + STREAM)
 
-    with pytest.raises(ValueError, match="is not a valid Told"):
+    with pytest.raises(UnexpectedAnswerError, match="no frame begins with `B`"):
         decoder.feed(b"Broadcast message\n")
 
 

@@ -59,12 +59,13 @@ def remove_jobs(workers: Workers, names: Sequence[str], *, older: timedelta, nod
     A job that runs anywhere is left everywhere, and where a worker does not tell nothing is removed. Raises
     `SshProgramMissingError`.
     """
-    answers = workers.remove(names, older=older, only_looks=True)
+    answers = workers.ended(names, older=older)
     if silent := [answer for answer in answers if isinstance(answer, Silence)]:
         return Removal((), tuple(failures(silent)))
     outcomes: dict[str, dict[str, list[Member]]] = {}
-    for member, answer in zip(workers.members, answers, strict=True):
-        for name, outcome in {} if isinstance(answer, Silence) else answer.items():
+    told = [answer for answer in answers if not isinstance(answer, Silence)]
+    for member, answer in zip(workers.members, told, strict=True):
+        for name, outcome in answer.items():
             outcomes.setdefault(name, {}).setdefault(outcome, []).append(member)
     errors = [error for name in names if (error := _obstacle(name, outcomes.get(name, {}), nodes))]
     ended = sorted(
@@ -72,7 +73,9 @@ def remove_jobs(workers: Workers, names: Sequence[str], *, older: timedelta, nod
     )
     if not ended:
         return Removal((), tuple(errors))
-    removed = workers.remove(ended, older=older)
+    # Each worker removes what it has itself said to have: what one says moves nothing on another.
+    theirs = [[name for name in ended if answer.get(name) == "ended"] for answer in told]
+    removed = workers.remove(theirs, older=older)
     silent = [answer for answer in removed if isinstance(answer, Silence)]
     return Removal(tuple(ended), (*errors, *failures(silent)))
 

@@ -50,13 +50,17 @@ def to_json(result: Result) -> dict[str, Any]:
                 "seconds": ending.duration.total_seconds() if ending.duration is not None else None,
                 "stdoutBytes": ending.out_size,
                 "stderrBytes": ending.err_size,
-                **({"error": ending.why} if ending.why else {}),
+                **({"error": _error(ending)} if ending.why else {}),
                 **{name: True for name, is_so in _remarks(ending).items() if is_so},
             }
             for ending in result.endings
         ],
         "diagnosis": result.diagnosis.to_json() if result.diagnosis else None,
     }
+
+
+def _error(ending: Ending) -> str:
+    return f"unexpected answer: {ending.why}" if ending.is_unexpected else ending.why
 
 
 def warnings(endings: Sequence[Ending], *, tells_ends: bool = True) -> list[str]:
@@ -156,6 +160,8 @@ def _groups(endings: Iterable[Ending]) -> list[tuple[str, list[Ending]]]:
 
 
 def _how(ending: Ending) -> str:
+    if ending.is_unexpected:
+        return "unexpected answer"
     if ending.code is None:
         return {Outcome.NOT_STARTED: "not started", Outcome.LOST: "lost"}.get(ending.outcome, str(ending.outcome))
     if ending.was_late:
@@ -166,9 +172,9 @@ def _how(ending: Ending) -> str:
 
 def _reasons(endings: Iterable[Ending]) -> str | None:
     """Return why, one line for each reason."""
-    whys: defaultdict[str, list[Ending]] = defaultdict(list)
+    whys: defaultdict[tuple[bool, str], list[Ending]] = defaultdict(list)
     for ending in endings:
         if ending.why and ending.ssh_said is None and ending.outcome is not Outcome.NOT_STARTED:
-            whys[ending.why].append(ending)
-    lines = [f"worker {labels(group)}: {why}" for why, group in list(whys.items())[:_SHOWN]]
+            whys[ending.is_unexpected, ending.why].append(ending)
+    lines = [group[0].explain(labels(group)) for group in list(whys.values())[:_SHOWN]]
     return "\n".join(map(visible, lines)) or None

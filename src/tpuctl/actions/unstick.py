@@ -179,7 +179,10 @@ def _unheard(node_id: str, sites: Sequence[Site]) -> Iterator[TpuctlError]:
         yield from explain_failures(shut_out, look_around(shut_out[0][0], accepted_elsewhere=got_in))
     for site in sites:
         where, hint = f"worker {site.member.label} of `{node_id}`", f"look again: `tpuctl unstick {node_id} --dry-run`"
-        if isinstance(site.seen, Silence) and site.seen.ssh_said is None:
+        for silence in (site.seen, site.after):
+            if isinstance(silence, Silence) and silence.error is not None:
+                yield silence.error.of(site.member.label, hint=hint)
+        if isinstance(site.seen, Silence) and site.seen.ssh_said is None and site.seen.error is None:
             yield RemoteCommandError(f"{where} did not tell what holds its TPU: {site.seen.why}", hint=hint)
-        if isinstance(site.after, Silence):
+        if isinstance(site.after, Silence) and site.after.error is None:
             yield RemoteCommandError(f"{where} did not tell what became of the order: {site.after.why}", hint=hint)

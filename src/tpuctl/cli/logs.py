@@ -97,6 +97,6 @@ def _follow(app: App, choice: Choice, job: Job, others: Sequence[Member]) -> int
     cut = [ending for ending in result.endings if ending.code is None]
     if not cut:
         return ExitCode.OK
-    whys = dict.fromkeys(f"worker {ending.member.label}: {ending.why or ending.outcome}" for ending in cut)
+    whys = dict.fromkeys(ending.explain(ending.member.label) for ending in cut)
     text = f"job `{job.name}` could not be followed to its end on worker {labels(cut)}"
     return tell_errors(app, [RemoteCommandError(text, hint="\n".join(map(visible, whys)))])

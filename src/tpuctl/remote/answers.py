@@ -10,12 +10,12 @@ import json
 import math
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tpuctl.errors import RemoteCommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 # Sizes and offsets of files are signed 64-bit numbers for every kernel.
 MOST_BYTES = 2**63 - 1
@@ -27,6 +27,7 @@ _LONGEST_TIME = 1000 * 365 * 86400
 _LONGEST_ANSWER = 4 << 20
 _DEEPEST = 32
 _LONGEST_SHOWN = 80
+_T = TypeVar("_T")
 _DECIMAL = re.compile(rb"[0-9]{1,19}")
 _LONGEST_NUMBER = 25
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -35,13 +36,17 @@ _BRACKET = re.compile(r"[\[\]{}]")
 class UnexpectedAnswerError(RemoteCommandError):
     """A worker's answer breaks the protocol or does not fit its schema. `what` says what was unexpected, in one line."""
 
-    def __init__(self, what: str, *, worker: str | None = None) -> None:
-        self.what = what
-        super().__init__(f"unexpected answer from {'a worker' if worker is None else f'worker {worker}'}: {what}")
+    kind = "unexpected_answer"
 
-    def of(self, worker: str) -> UnexpectedAnswerError:
+    def __init__(self, what: str, *, worker: str | None = None, hint: str | None = None) -> None:
+        self.what = what
+        super().__init__(
+            f"unexpected answer from {'a worker' if worker is None else f'worker {worker}'}: {what}", hint=hint
+        )
+
+    def of(self, worker: str, *, hint: str | None = None) -> UnexpectedAnswerError:
         """Return the same error with the worker's label in it."""
-        return UnexpectedAnswerError(self.what, worker=worker)
+        return UnexpectedAnswerError(self.what, worker=worker, hint=hint)
 
 
 def parse_json(data: bytes | str, *, longest: int = _LONGEST_ANSWER, deepest: int = _DEEPEST) -> Any:
@@ -72,6 +77,29 @@ def _check_depth(text: str, deepest: int) -> None:
         depth += 1 if bracket[0] in "[{" else -1
         if depth > deepest:
             raise UnexpectedAnswerError(f"JSON nested more than {deepest} deep")
+
+
+class Fields:
+    """A JSON object whose values are parsed one by one."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self._value, self._where = record(value, where), where
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._value
+
+    def get(self, name: str, parse: Callable[..., _T], **bounds: Any) -> _T:
+        """Return a value that the object must have, parsed by a function of this module, or one like them."""
+        return parse(member_of(self._value, name, self._where), f"{self._where}.{name}", **bounds)
+
+    def optional(self, name: str, parse: Callable[..., _T], **bounds: Any) -> _T | None:
+        """Return a value that may be null, or None."""
+        return None if member_of(self._value, name, self._where) is None else self.get(name, parse, **bounds)
+
+    def each(self, name: str, parse: Callable[..., _T], *, most: int, **bounds: Any) -> tuple[_T, ...]:
+        """Return the parsed values of an array of at most so many."""
+        values = self.get(name, array, most=most)
+        return tuple(parse(one, f"{self._where}.{name}[{at}]", **bounds) for at, one in enumerate(values))
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
@@ -153,6 +181,11 @@ def string(value: Any, where: str, *, longest: int) -> str:
     if len(value) > longest:
         raise UnexpectedAnswerError(f"{where}: {len(value)} characters where at most {longest} are expected")
     return value
+
+
+def line(value: Any, where: str, *, longest: int = 1000) -> str:
+    """Return a string of JSON as one line without anything that a terminal would obey, cut to so many characters."""
+    return one_line(string(value, where, longest=_LONGEST_ANSWER), longest=longest)
 
 
 def choice(value: Any, where: str, allowed: Collection[str]) -> str:

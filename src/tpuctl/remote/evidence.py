@@ -29,8 +29,8 @@ from tpuctl.remote.inspection import last_line
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.evidence_frames import EVIDENCE_MARK
+from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.ssh import FRESH, SSH_FAILED, argv
-from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tpuctl.remote.answers import Fields, UnexpectedAnswerError, boolean, choice, integer, line, parse_json, seconds
 from tpuctl.remote.devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.remote.failures import telling_line
 from tpuctl.remote.inspection import last_line
@@ -30,6 +30,12 @@ if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/
 fi
 exec "$@"
 """
+# pids are below 2^22 on every kernel; processes that hold a TPU are few.
+_HIGHEST_PID = 1 << 22
+_MOST_HOLDERS = 4096
+_MOST_DEVICES = 256
+_OUTCOMES = ("ended", "killed", "survives", "refused", "gone")
+_LOCK_OUTCOMES = ("removed", "absent", "held", "refused")
 _T = TypeVar("_T")
 
 
@@ -93,10 +99,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why a worker told nothing. `ssh_said` is what ssh printed where it did not get in, or its link broke."""
+    """Why a worker told nothing. `ssh_said` is what ssh printed where it did not get in, or its link broke.
+
+    `error` is what was wrong with an answer that does not count.
+    """
 
     why: str
     ssh_said: str | None = None
+    error: UnexpectedAnswerError | None = None
 
 
 def look(member: Member) -> Found | Silence:
@@ -130,10 +140,13 @@ def _ask(member: Member, order: dict[str, Any] | None, patience: timedelta) -> F
     line, program = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r}, {order!r})")
     _, *words = shlex.split(line)  # it begins with `exec`
     command = "exec " + shlex.join(["sh", "-c", _AS_ROOT, "tpuctl", *words])
-    ended = run(member.way, command, text=program.decode(), timeout=patience)
-    for told in reversed(ended.output.splitlines()):
-        if told.startswith(_MARK):
-            return _read(told.removeprefix(_MARK))
+    try:
+        ended = run(member.way, command, text=program.decode(), timeout=patience)
+        for told in reversed(ended.output.splitlines()):
+            if told.startswith(_MARK):
+                return parse(told.removeprefix(_MARK), order["processes"] if order else None)
+    except UnexpectedAnswerError as error:
+        return Silence(error.what, error=error.of(member.label))
     if ended.code is None:
         return Silence(f"no answer within {patience.total_seconds():g} s")
     if ended.code == SSH_FAILED:
@@ -142,31 +155,48 @@ def _ask(member: Member, order: dict[str, Any] | None, patience: timedelta) -> F
     return Silence(f"it could not look: {said}" if said else f"it could not look: exit {ended.code}")
 
 
-def _read(text: str) -> Found:
-    told = json.loads(text)
-    lock = told["lockFile"]
+def parse(text: str, ordered: Sequence[Sequence[int]] | None = None) -> Found:
+    """Return what a worker told, after an order what became of each process of it. Raises `UnexpectedAnswerError`."""
+    told = Fields(parse_json(text), "the answer")
+    outcomes: dict[tuple[int, int], str] = {}
+    if ordered is not None:
+        outcomes = dict(told.each("outcomes", _outcome, most=len(ordered)))
+        if set(outcomes) != {(pid, start) for pid, start in ordered}:
+            raise UnexpectedAnswerError("the outcomes are not those of the processes that were to be ended")
     return Found(
-        holders=tuple(map(_holder, told["holders"])),
-        lock_file=LockFile(lock["path"], lock["user"], timedelta(seconds=lock["age"])) if lock else None,
-        hidden=told["hidden"],
-        is_root=told["isRoot"],
-        outcomes={(one["pid"], one["start"]): one["outcome"] for one in told.get("outcomes", ())},
-        lock_outcome=told.get("lockOutcome"),
+        holders=told.each("holders", _holder, most=_MOST_HOLDERS),
+        lock_file=told.optional("lockFile", _lock_file),
+        hidden=told.get("hidden", integer, high=_HIGHEST_PID),
+        is_root=told.get("isRoot", boolean),
+        outcomes=outcomes,
+        lock_outcome=None if ordered is None else told.get("lockOutcome", choice, allowed=_LOCK_OUTCOMES),
     )
 
 
-def _holder(told: dict[str, Any]) -> Holder:
+def _outcome(value: Any, where: str) -> tuple[tuple[int, int], str]:
+    told = Fields(value, where)
+    process = told.get("pid", integer, low=1, high=_HIGHEST_PID), told.get("start", integer)
+    return process, told.get("outcome", choice, allowed=_OUTCOMES)
+
+
+def _lock_file(value: Any, where: str) -> LockFile:
+    told = Fields(value, where)
+    return LockFile(told.get("path", line), told.get("user", line, longest=100), told.get("age", seconds))
+
+
+def _holder(value: Any, where: str) -> Holder:
+    told = Fields(value, where)
     return Holder(
-        pid=told["pid"],
-        start=told["start"],
-        user=told["user"],
-        age=timedelta(seconds=told["age"]),
-        state=told["state"],
-        name=told["name"],
-        command=told["command"],
-        devices=tuple(told["devices"]),
-        has_lock_file=told["hasLockFile"],
-        maps_library=told["mapsLibrary"],
-        is_protected=told["isProtected"],
-        container=told["container"],
+        pid=told.get("pid", integer, low=1, high=_HIGHEST_PID),
+        start=told.get("start", integer),
+        user=told.get("user", line, longest=100),
+        age=told.get("age", seconds),
+        state=told.get("state", line, longest=1),
+        name=told.get("name", line, longest=100),
+        command=told.get("command", line),
+        devices=told.each("devices", line, most=_MOST_DEVICES, longest=100),
+        has_lock_file=told.get("hasLockFile", boolean),
+        maps_library=told.get("mapsLibrary", boolean),
+        is_protected=told.get("isProtected", boolean),
+        container=told.optional("container", line, longest=100),
     )

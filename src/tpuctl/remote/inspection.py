@@ -114,8 +114,8 @@ if command -v timeout >/dev/null 2>&1; then within='timeout -k 2 SECONDS'; fi
 """
 
 _REPORT = re.compile(
-    r"^tpuctl-worker startup=(?P<startup>unknown|running|done|failed) about=(?P<about>-|[a-z,-]+)"
-    r" chips=(?P<chips>[0-9]{1,5}) holders=(?P<holders>-|[0-9]+:[\w.+-]+(?:,[0-9]+:[\w.+-]+)*)\r?$",
+    r"^tpuctl-worker startup=(?P<startup>unknown|running|done|failed) about=(?P<about>-|[a-z,-]{1,64})"
+    r" chips=(?P<chips>[0-9]{1,5}) holders=(?P<holders>-|[0-9]{1,10}:[\w.+-]{1,64}(?:,[0-9]{1,10}:[\w.+-]{1,64}){0,7})\r?$",
     re.MULTILINE | re.ASCII,
 )
 _BEGIN = re.compile(r"^tpuctl-begin\r?$", re.MULTILINE)

@@ -1,25 +1,28 @@
-"""One ssh session with a command, what it reads and an end: nothing in it waits longer than it may, or asks anything."""
+"""One ssh session with a command, what it reads and an end: nothing in it waits longer than it may, or asks anything.
+
+Of what a worker sends no more is kept than a limit, however much and however long it sends.
+"""
 
 from __future__ import annotations
 
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.pipes import Kept, end, exchange
 from tpuctl.remote.ssh import FRESH, argv
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from tpuctl.remote.ssh import Connection
 
 SSH_FAILED = 255
-# ssh takes its ProxyCommand down with it when it is asked to end.
-_FAREWELL = timedelta(seconds=1)
-# Of what a long command prints, so much of the beginning and of the end is kept.
+# Of what a long command prints, and of ssh's stderr, so much of the beginning and of the end is kept.
 _KEPT = 64 * 1024
+# The longest answer, with all that a login prints before it.
+_LONGEST_ANSWER = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,72 +37,47 @@ class Ended:
 def run(connection: Connection, command: str, *, text: str = "", timeout: timedelta) -> Ended:
     """Run a shell line that reads `text`, and return all that it printed, also when the time is up.
 
-    Raises `SshProgramMissingError`.
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` as soon as it has printed more than 4 MiB.
     """
-    process = _start(connection, command, timeout, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
-    with process:
-        try:
-            output, errors = process.communicate(text.encode(), timeout.total_seconds())
-        except subprocess.TimeoutExpired as late:
-            _end(process)
-            return Ended(None, _text(late.stdout), _text(late.stderr))
-        return Ended(_code(process.returncode), _text(output), _text(errors))
+    process = _start(connection, command, timeout)
+    output = Kept(head=_LONGEST_ANSWER, tail=0)
+    return _end_of(process, text, output, timeout, most=_LONGEST_ANSWER)
 
 
 def run_long(connection: Connection, command: str, *, text: str, timeout: timedelta) -> Ended:
     """Do as `run` does for what may print much: of stdout the first and the last 64 KiB are kept. stderr is ssh's alone.
 
-    Raises `SshProgramMissingError`, and `OSError` where there is no room for temporary files.
+    Raises `SshProgramMissingError`.
     """
-    with TemporaryFile() as stdin, TemporaryFile() as stdout, TemporaryFile() as stderr:
-        stdin.write(text.encode())
-        stdin.seek(0)
-        with _start(connection, command, stdin=stdin, stdout=stdout, stderr=stderr) as process:
-            try:
-                code: int | None = _code(process.wait(timeout.total_seconds()))
-            except subprocess.TimeoutExpired:
-                _end(process)
-                code = None
-        return Ended(code, _ends_of(stdout), _ends_of(stderr))
+    return _end_of(_start(connection, command), text, Kept(head=_KEPT, tail=_KEPT), timeout)
 
 
-def _start(
-    connection: Connection,
-    command: str,
-    patience: timedelta | None = None,
-    *,
-    stdin: int | IO[bytes],
-    stdout: int | IO[bytes],
-    stderr: int | IO[bytes] = subprocess.PIPE,
-) -> subprocess.Popen[bytes]:
+def _end_of(
+    process: subprocess.Popen[bytes], text: str, output: Kept, timeout: timedelta, *, most: int | None = None
+) -> Ended:
+    errors = Kept(head=_KEPT, tail=_KEPT)
+    with process:
+        try:
+            has_ended = exchange(process, text.encode(), output, errors, timeout, most=most)
+        finally:
+            end(process)
+    code = _code(process.returncode) if has_ended else None
+    return Ended(code, _text(output), _text(errors))
+
+
+def _start(connection: Connection, command: str, patience: timedelta | None = None) -> subprocess.Popen[bytes]:
     connecting = ("-o", f"ConnectTimeout={max(1, round(patience.total_seconds()))}") if patience else ()
     words = argv(connection, (command,), options=(*FRESH, "-o", "BatchMode=yes", *connecting))
+    pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr)
+        return subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe)
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_FAREWELL.total_seconds())
-        return
-    process.kill()
 
 
 def _code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _text(output: bytes | str | None) -> str:
-    # The type of the exception's output covers both; without an encoding it is bytes.
-    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
-
-
-def _ends_of(file: IO[bytes]) -> str:
-    size = file.seek(0, 2)
-    file.seek(0)
-    head = file.read(_KEPT)
-    file.seek(max(_KEPT, size - _KEPT))
-    return _text(head + file.read())
+def _text(kept: Kept) -> str:
+    return bytes(kept).decode(errors="replace")

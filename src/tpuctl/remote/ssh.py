@@ -11,7 +11,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
+from tpuctl.remote.pipes import Kept, end, exchange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +27,8 @@ ALIVE_INTERVAL = timedelta(seconds=15)
 # For a session that must show whether a worker can be reached now, whatever is kept, also by the user's own configuration.
 FRESH = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 SSH_FAILED = 255
+# ssh says last what ended it; before that a worker may print a message of any length.
+_ERRORS_KEPT = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +131,13 @@ def plain_argv(
 def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
     """Run `true` on a worker and return what came of it; it never asks anything.
 
-    Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable.
+    Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable, and so is one that prints
+    without end.
     """
-    code, stderr = knock(connection, timeout)
+    try:
+        code, stderr = knock(connection, timeout)
+    except UnexpectedAnswerError as error:
+        return ProbeResult(ProbeOutcome.UNREACHABLE, f"unexpected answer: {error.what}")
     if code is None:
         return ProbeResult(ProbeOutcome.UNREACHABLE, f"no answer within {timeout.total_seconds():g} s")
     return classify(code, stderr)
@@ -138,20 +146,23 @@ def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
 def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
     """Run `true` on a worker and return ssh's exit code, nothing where the time was up, and its stderr; it never asks anything.
 
-    Raises `SshProgramMissingError`.
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for more output than a login may print.
     """
     seconds = timeout.total_seconds()
     options = (*FRESH, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = argv(connection, ("true",), options=options)
+    nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, errors="replace", check=False
-        )
+        process = subprocess.Popen(words, bufsize=0, stdin=nowhere, stdout=pipe, stderr=pipe)
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
-    except subprocess.TimeoutExpired as late:
-        return None, late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else late.stderr or ""
-    return done.returncode, done.stderr
+    errors = Kept(head=0, tail=_ERRORS_KEPT)
+    with process:
+        try:
+            has_ended = exchange(process, b"", Kept(head=0, tail=0), errors, timeout, most=LONGEST_BANNER)
+        finally:
+            end(process)
+    return process.returncode if has_ended else None, bytes(errors).decode(errors="replace")
 
 
 def classify(code: int, stderr: str) -> ProbeResult:

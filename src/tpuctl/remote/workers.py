@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from tpuctl.errors import RemoteCommandError
 from tpuctl.readiness import Answer, WorkerSeen
 from tpuctl.remote import inspection, set_up
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.remote.known_hosts import remember_host_keys
 from tpuctl.remote.reach import Reach, Way, network_named
-from tpuctl.remote.session import SSH_FAILED, run
+from tpuctl.remote.session import SSH_FAILED, run, run_long
 from tpuctl.remote.set_up import SetUpResult
 from tpuctl.remote.ssh import Connection, ProbeOutcome, classify, host_alias, probe
 
@@ -179,7 +180,7 @@ class SshWorkers:
         silent = [str(worker) for worker, one in enumerate(seen) if one.answer is not Answer.YES]
         if silent:
             raise _not_rebooted(node, silent, "they do not answer ssh" if len(silent) > 1 else "it does not answer ssh")
-        codes = self._everywhere(node, lambda way, _: run(way, "sudo reboot", timeout=limit).code)
+        codes = self._everywhere(node, lambda way, _: run_long(way, "sudo reboot", text="", timeout=limit).code)
         # 255, or no end at all: the link went down with the machine, which is what was asked for.
         refused = [str(worker) for worker, code in enumerate(codes) if code not in {0, SSH_FAILED, None}]
         if refused:
@@ -228,7 +229,10 @@ def _knock(way: Connection, timeout: timedelta) -> WorkerSeen:
 
 def _inspect(way: Connection, text: str, *, probe: str | None, timeout: timedelta) -> WorkerSeen:
     """Return what a worker tells from inside. What was told counts even where the session did not end well."""
-    ended = run(way, inspection.COMMAND, text=text, timeout=timeout)
+    try:
+        ended = run(way, inspection.COMMAND, text=text, timeout=timeout)
+    except UnexpectedAnswerError as error:
+        return WorkerSeen(Answer.UNREACHABLE, detail=f"unexpected answer: {error.what}")
     report = inspection.parse(ended.output, probe=probe, timeout=timeout)
     if report is not None:
         return WorkerSeen(

@@ -12,8 +12,8 @@ from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
+from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.ssh import ProbeOutcome, argv, classify
-from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

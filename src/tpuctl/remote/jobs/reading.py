@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from tpuctl.remote.jobs.asking import AT_ONCE, Silence
+from tpuctl.remote.answers import UnexpectedAnswerError, decimal, one_line
+from tpuctl.remote.jobs.asking import AT_ONCE, PATIENCE, Silence
 from tpuctl.remote.jobs.session import Session, opened
 from tpuctl.remote.running.failure import may_pass
 from tpuctl.remote.running.frames import Decoder, Told
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tpuctl.remote.running.values import Audience
     from tpuctl.remote.ssh import Connection
 
-_BLOCK = 256 * 1024
 # Before a worker is connected to again.
 _PAUSES = (timedelta(seconds=0.5), timedelta(seconds=2), timedelta(seconds=5))
 
@@ -38,6 +37,16 @@ class _Part:
     def order(self) -> dict[str, object]:
         parts = list(zip(self.at, self.share.sizes, strict=True))
         return {"do": "read", "name": self.share.job, "parts": parts}
+
+    def move(self, index: int, size: int) -> None:
+        """Note that so much more has come, which cannot be more than was asked for. Raises `UnexpectedAnswerError`."""
+        self.at[index] += size
+        if not size or self.at[index] > self.share.sizes[index]:
+            raise UnexpectedAnswerError(f"{size} bytes of output, to {self.at[index]} of {self.share.sizes[index]}")
+
+
+def _reject(kind: Told) -> NoReturn:
+    raise UnexpectedAnswerError(f"a frame `{kind.name}` among what the job printed")
 
 
 class Reader:
@@ -84,23 +93,25 @@ class Reader:
     def _pass_on(self, part: _Part, session: Session) -> Silence | None:
         """Pass on what comes, and note how far it has come; return how it ended before all was there."""
         decoder, member = Decoder(), part.share.member
-        while data := os.read(session.stdout.fileno(), _BLOCK):
-            try:
-                frames = decoder.feed(data)
-            except ValueError:
-                return Silence(member, 1, "its answer is not understood: something there prints into the session")
-            for kind, payload in frames:
-                match kind:
-                    case Told.OUT | Told.ERR:
-                        part.at[kind is Told.ERR] += len(payload)
-                        self._audience.output(member, payload, is_error=kind is Told.ERR)
-                    case Told.OUT_GONE | Told.ERR_GONE:
-                        part.at[kind is Told.ERR_GONE] += int(payload)
-                        self._audience.note(
-                            member, f"{payload.decode()} bytes of what it printed are not kept any more"
-                        )
-                    case Told.EXIT:
-                        return None
-                    case _:
-                        return Silence(member, 1, payload.decode(errors="replace") or "the job is no longer there")
-        return Silence(member, session.end(), session.words())
+        try:
+            while data := session.read(PATIENCE):
+                for kind, payload in decoder.feed(data):
+                    match kind:
+                        case Told.OUT | Told.ERR:
+                            part.move(kind is Told.ERR, len(payload))
+                            self._audience.output(member, payload, is_error=kind is Told.ERR)
+                        case Told.OUT_GONE | Told.ERR_GONE:
+                            gone = decimal(payload, "bytes that are not kept", low=1)
+                            part.move(kind is Told.ERR_GONE, gone)
+                            self._audience.note(member, f"{gone} bytes of what it printed are not kept any more")
+                        case Told.EXIT if not payload:
+                            return None
+                        case Told.MISSING if not payload:
+                            return Silence(member, 1, "the job is no longer there")
+                        case Told.REFUSED:
+                            return Silence(member, 1, one_line(payload.decode(errors="replace")))
+                        case _:
+                            _reject(kind)
+        except UnexpectedAnswerError as error:
+            return Silence.unexpected(member, error)
+        return Silence(member, None if data is None else session.end(), session.words())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import subprocess
+import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from tempfile import TemporaryFile
@@ -11,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.pipes import Kept, end, exchange
 from tpuctl.remote.ssh import argv
 
 if TYPE_CHECKING:
@@ -18,53 +22,64 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.member import Member
 
-# ssh takes its ProxyCommand down with it when it is asked to end.
-_FAREWELL = timedelta(seconds=1)
 _ERRORS_KEPT = 8 * 1024
+_BLOCK = 256 * 1024
+_END = timedelta(seconds=1)
 
 
 class Session:
     """An ssh whose stdout is read. Leaving it ends it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
-        self._process, self._errors = process, errors
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self._errors = process, Kept(head=0, tail=_ERRORS_KEPT)
 
-    @property
-    def stdout(self) -> IO[bytes]:
-        """What the program sends."""
-        if self._process.stdout is None:
-            raise AssertionError("it was asked for as a pipe")
-        return self._process.stdout
+    def answer(self, patience: timedelta, *, most: int) -> bytes:
+        """Return all that the program sends; of one that does not end in time what it has sent so far.
 
-    def answer(self, patience: timedelta) -> bytes:
-        """Return all that the program sends; of one that does not end in time what it has sent so far."""
-        try:
-            return self._process.communicate(timeout=patience.total_seconds())[0]
-        except subprocess.TimeoutExpired as late:
-            return late.stdout or b""
+        Raises `UnexpectedAnswerError` when that is more than `most` bytes.
+        """
+        output = Kept(head=most, tail=0)
+        exchange(self._process, b"", output, self._errors, patience, most=most)
+        return bytes(output)
+
+    def read(self, patience: timedelta) -> bytes | None:
+        """Return what the program sends next, empty at its end; None where it sends nothing for so long."""
+        stdout, stderr = _stream(self._process.stdout), _stream(self._process.stderr)
+        until = time.monotonic() + patience.total_seconds()
+        with selectors.DefaultSelector() as selector:
+            for stream in (stdout, stderr):
+                selector.register(stream, selectors.EVENT_READ)
+            while (left := until - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    data = os.read(key.fd, _BLOCK)
+                    if key.fileobj is stdout:
+                        return data
+                    self._errors.add(data)
+                    if not data:
+                        selector.unregister(stderr)
+        return None
 
     def end(self) -> int | None:
         """Return ssh's exit code, a negative one where a signal ended it; nothing where it has not ended by itself."""
         with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_FAREWELL.total_seconds())
+            return self._process.wait(_END.total_seconds())
         return None
 
     def words(self) -> str:
         """Return what ssh said, without what is about the connection that is kept."""
-        self._errors.seek(0)
-        lines = self._errors.read(_ERRORS_KEPT).decode(errors="replace").splitlines()
+        stderr = _stream(self._process.stderr)
+        os.set_blocking(stderr.fileno(), False)
+        # Not to its end: the process that keeps a connection open may hold it.
+        with suppress(BlockingIOError):
+            self._errors.add(os.read(stderr.fileno(), _BLOCK))
+        lines = bytes(self._errors).decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not is_about_keeping(line))
 
     def close(self) -> None:
         """End ssh if it has not ended."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_FAREWELL.total_seconds())
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
-        self.stdout.close()
+        end(self._process)
+        for stream in (self._process.stdout, self._process.stderr):
+            _stream(stream).close()
 
 
 @contextmanager
@@ -72,16 +87,23 @@ def opened(member: Member, order: Mapping[str, Any], options: tuple[str, ...]) -
     """Start ssh with the program that obeys an order. Raises `SshProgramMissingError`."""
     line, source = bootstrap("jobs", f"answer({ ({**order, 'worker': member.worker})!r})", is_kept=True)
     words = argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
-    # Files: nothing here waits for ssh to read or to close one.
-    with TemporaryFile() as stdin, TemporaryFile() as errors:
+    # A file: nothing here waits for ssh to read it.
+    with TemporaryFile() as stdin:
         stdin.write(source)
         stdin.seek(0)
+        pipe = subprocess.PIPE
         try:
-            process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=errors)
+            process = subprocess.Popen(words, bufsize=0, stdin=stdin, stdout=pipe, stderr=pipe)
         except FileNotFoundError as error:
             raise SshProgramMissingError("ssh") from error
-        session = Session(process, errors)
+        session = Session(process)
         try:
             yield session
         finally:
             session.close()
+
+
+def _stream(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise AssertionError("it was asked for as a pipe")
+    return stream

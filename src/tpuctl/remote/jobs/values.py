@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.remote.answers import (
+    Fields,
+    UnexpectedAnswerError,
+    array,
+    boolean,
+    choice,
+    integer,
+    number,
+    parse_json,
+    record,
+    seconds,
+    shown,
+    string,
+)
 from tpuctl.remote.running.values import Ending, Outcome, parse_end
 
 if TYPE_CHECKING:
@@ -23,6 +36,11 @@ SIGNALS = {
 _HIGHEST_SIGNAL = 64
 # It is part of a folder's name, together with the worker's number.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Of what is kept with a job, and of how it ended, a worker sends no more (remote/onboard/small_files.py).
+_LONGEST = 64 * 1024
+# Clocks of workers may be wrong, but not beyond what a date can be: the year 9000.
+_LATEST = 221_845_392_000
+_LONGEST_AGE = 100 * 365 * 86400
 
 
 class State(StrEnum):
@@ -98,19 +116,32 @@ def signal_name(number: int) -> str:
     return next((name for name, known in SIGNALS.items() if known == number), str(number))
 
 
-def parse_share(member: Member, told: dict[str, Any]) -> Share:
-    """Return what a worker tells of one job. Raises `ValueError`, `TypeError` or `KeyError` for what no worker would tell."""
-    age = timedelta(seconds=max(0.0, told["age"]))
-    command, is_detached = _about(told["about"])
-    state, ending = State(told["state"]) if told["state"] != "ended" else State.EXITED, None
-    if state is State.EXITED:
-        ending = _ending(member, told["end"])
-        state = State.LOST if ending is None else State(ending.outcome.value)
+def parse_name(value: Any, where: str) -> str:
+    """Return the name of a job that a worker tells. Raises `UnexpectedAnswerError`."""
+    name = string(value, where, longest=100)
+    if not _NAME.fullmatch(name):
+        raise UnexpectedAnswerError(f"{where}: {shown(name)} cannot be the name of a job")
+    return name
+
+
+def parse_share(member: Member, value: Any, where: str) -> Share:
+    """Return what a worker tells of one job. Raises `UnexpectedAnswerError`."""
+    told = Fields(value, where)
+    # The clock may have been set back since it began.
+    age = max(timedelta(), told.get("age", seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
+    command, is_detached = _about(told.get("about", string, longest=_LONGEST))
+    end = told.get("end", string, longest=_LONGEST)
+    word = told.get("state", choice, allowed=("running", "ended", "lost"))
+    ending = _ending(member, end) if word == "ended" else None
+    state = State(ending.outcome.value) if ending else State.RUNNING if word == "running" else State.LOST
+    sizes, starts = told.get("sizes", _two), told.get("starts", _two)
+    for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        integer(start, f"{where}.starts[{at}]", high=size)
     return Share(
         member=member,
-        job=str(told["name"]),
+        job=told.get("name", parse_name),
         state=state,
-        began=datetime.fromtimestamp(told["began"], UTC),
+        began=datetime.fromtimestamp(told.get("began", number, low=0, high=_LATEST), UTC),
         age=age,
         duration=ending.duration if ending else age if state is State.RUNNING else None,
         code=ending.code if ending else None,
@@ -120,24 +151,33 @@ def parse_share(member: Member, told: dict[str, Any]) -> Share:
         disk_was_full=bool(ending and ending.disk_was_full),
         command=command,
         is_detached=is_detached,
-        is_followed=bool(told["followed"]),
-        sizes=(int(told["sizes"][0]), int(told["sizes"][1])),
-        starts=(int(told["starts"][0]), int(told["starts"][1])),
+        is_followed=told.get("followed", boolean),
+        sizes=sizes,
+        starts=starts,
     )
 
 
-def _about(record: bytes) -> tuple[str, bool | None]:
-    """Return the command, and whether it was detached, as far as that can be read."""
+def _two(value: Any, where: str) -> tuple[int, int]:
+    """Return one number for stdout and one for stderr."""
+    if len(both := array(value, where, most=2)) != 2:
+        raise UnexpectedAnswerError(f"{where}: {len(both)} values where 2 are expected")
+    return integer(both[0], f"{where}[0]"), integer(both[1], f"{where}[1]")
+
+
+def _about(text: str) -> tuple[str, bool | None]:
+    """Return the command, and whether it was detached, as far as that can be read: the disk may have been full."""
     try:
-        about = json.loads(record)
-        return str(about["command"]), about["detached"] is True
-    except (ValueError, TypeError, KeyError):
+        about = record(parse_json(text), "about")
+        command = string(about.get("command"), "command", longest=_LONGEST)
+        # Half a surrogate can go to no stream; it stands for a byte that is no UTF-8.
+        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
+    except UnexpectedAnswerError:
         return "", None
 
 
-def _ending(member: Member, record: bytes) -> Ending | None:
+def _ending(member: Member, text: str) -> Ending | None:
     """Return how it ended; nothing where that cannot be read: the disk was full."""
     try:
-        return parse_end(member, record, (0, 0))
-    except (ValueError, OverflowError):
+        return parse_end(member, text.encode(errors="replace"), (0, 0))
+    except UnexpectedAnswerError:
         return None

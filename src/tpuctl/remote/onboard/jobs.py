@@ -1,8 +1,8 @@
 """Runs on a worker: tells of the jobs that are there, reads what they printed, signals them, removes those that have ended.
 
 A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (remote/onboard/job.py says what is in it). Other workers' jobs may lie beside
-it, for a home may be shared; they are left alone. Answers are one frame: `x` with a Python literal, `m` where there is no such
-job, `!` with what went wrong. It must run under Python 3.8 and import little.
+it, for a home may be shared; they are left alone. Answers are one frame: `x` with JSON, `m` where there is no such job, `!`
+with what went wrong. It must run under Python 3.8 and import little.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
             "began": began,
             "age": time.time() - began,
             "state": "running" if is_running else "ended" if end is not None else "lost",
-            "end": end or b"",
-            "about": about,
+            "end": (end or b"").decode("utf-8", "replace"),
+            "about": about.decode("utf-8", "replace"),
             "followed": is_locked(folder + "/attached"),
             "sizes": sizes,
             "starts": starts,
@@ -246,5 +246,26 @@ def ended_ago(folder: str) -> float:
 
 
 def send_value(link: Link, value: Any) -> None:
-    """Answer with a Python literal."""
-    link.send(b"x", ascii(value).encode())
+    """Answer with JSON."""
+    link.send(b"x", to_json(value).encode())
+
+
+def to_json(value: Any) -> str:
+    """Return JSON, in ASCII. The standard library's module costs more to import than all else here."""
+    if isinstance(value, str):
+        return '"%s"' % "".join(map(escaped, value))
+    if isinstance(value, dict):
+        return "{%s}" % ",".join("%s:%s" % (to_json(name), to_json(one)) for name, one in value.items())
+    if isinstance(value, (list, tuple)):
+        return "[%s]" % ",".join(map(to_json, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
+    return repr(value)
+
+
+def escaped(char: str) -> str:
+    """Return a character as it stands in a JSON string."""
+    if " " <= char <= "~" and char not in '"\\':
+        return char
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))

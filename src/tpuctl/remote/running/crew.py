@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Protocol
 
+from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.running.failure import Failure, failure
 from tpuctl.remote.running.inquiry import LOOK_AGAIN, Inquiry
 from tpuctl.remote.running.post import Post
@@ -230,12 +231,9 @@ class Crew:
         streams = (post.stdout, post.stdin)
         try:
             is_there = post.read()
-        except ValueError:
-            # Something else writes where only our program should. What runs is joined over another connection.
-            self._dropped[post] = "its answer is not understood: something there prints into the session"
-            if not post.may_run:
-                post.end(Outcome.REFUSED, self._dropped[post])
-            post.drop()
+        except UnexpectedAnswerError as error:
+            # Whether it is a hostile worker or something there that prints into the session: nothing it says counts.
+            post.reject(error)
             return
         if not is_there:
             for stream in streams:

@@ -6,12 +6,15 @@ import os
 import subprocess
 from contextlib import suppress
 from datetime import timedelta
+from enum import Enum, auto
 from math import ceil
 from typing import IO, TYPE_CHECKING
 
+from tpuctl.remote.answers import MOST_BYTES, UnexpectedAnswerError, decimal, one_line, shown
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
+from tpuctl.remote.pipes import Kept
 from tpuctl.remote.running.frames import Decoder, Said, Told, frame
 from tpuctl.remote.running.order_text import order_text
 from tpuctl.remote.running.values import Ending, Outcome, Phase, parse_end
@@ -29,6 +32,34 @@ _WORTHWHILE = 64 * 1024 * 1024
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH_MODE = ("-o", "BatchMode=yes")
 _FAREWELL = timedelta(seconds=2)
+
+
+class _Stage(Enum):
+    """How far the dialogue over one connection has come."""
+
+    HELLO = auto()
+    OFFERED = auto()  # it is ready to start the command, and was not told to
+    STARTING = auto()  # it was told to, or says that an earlier connection has
+    FOLLOWED = auto()
+
+
+# What a worker may tell at each stage; all else breaks the protocol.
+_ALLOWED = {
+    _Stage.HELLO: {Told.READY, Told.MISSING, Told.CONFLICT, Told.REFUSED},
+    _Stage.OFFERED: set[Told](),
+    _Stage.STARTING: {Told.STARTED, Told.CONFLICT, Told.REFUSED},
+    _Stage.FOLLOWED: {
+        *(Told.OUT, Told.ERR, Told.OUT_GONE, Told.ERR_GONE, Told.TAKEN),
+        *(Told.EXIT, Told.LOST, Told.REFUSED),
+    },
+}
+_WHERE = {
+    _Stage.HELLO: "before it said that it is ready",
+    _Stage.OFFERED: "before it was told to start the command",
+    _Stage.STARTING: "before it said that the command was started",
+    _Stage.FOLLOWED: "after the command was started",
+}
+_WITHOUT_PAYLOAD = frozenset({Told.STARTED, Told.LOST, Told.MISSING})
 
 
 class Post:
@@ -52,6 +83,9 @@ class Post:
         self._sizes = list(order.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = Decoder()
+        self._stage = _Stage.HELLO
+        # Bytes of stdin: sent by now over this connection, sent over any, and taken by the command, as far as it has told.
+        self._fed_here = self._fed = self._taken_before = 0
         self._unsent = bytearray()
         self._signals: list[int] = []
         self._acknowledged = 0
@@ -118,6 +152,7 @@ class Post:
         self.tries += 1
         self.taken = None
         self._decoder = Decoder()
+        self._stage = _Stage.HELLO
         self._unsent = bytearray(source)
         self.write()
 
@@ -125,6 +160,7 @@ class Post:
         """Let the command begin."""
         self.may_run = True
         self.phase = Phase.RUNNING
+        self._stage = _Stage.STARTING
         self.say(Said.GO)
 
     def signal(self, number: int) -> None:
@@ -136,6 +172,9 @@ class Post:
 
     def say(self, kind: Said, payload: bytes = b"") -> None:
         """Send a frame, as soon as ssh takes it."""
+        if kind is Said.IN:
+            self._fed_here += len(payload)
+            self._fed = max(self._fed, self._fed_here)
         self._unsent += frame(kind, payload)
         self.write()
 
@@ -150,7 +189,10 @@ class Post:
                 self._unsent.clear()
 
     def read(self) -> bool:
-        """Take what has arrived; return whether the connection is still there."""
+        """Take what has arrived; return whether the connection is still there.
+
+        Raises `UnexpectedAnswerError` where the worker breaks the protocol: nothing that it says from then on counts.
+        """
         try:
             data = os.read(self.stdout.fileno(), _BLOCK)
         except BlockingIOError:
@@ -158,9 +200,26 @@ class Post:
         if not data:
             self._hang_up()
             return False
-        for kind, payload in self._decoder.feed(data):
+        for kind, payload in [] if self.phase is Phase.ENDED else self._decoder.feed(data):
+            self._check(kind, payload)
             self._hear(kind, payload)
+            if self.phase is Phase.ENDED:
+                return True
+        if self.phase is Phase.ENDED:
+            # It was not asked for more.
+            self.drop()
         return True
+
+    def reject(self, error: UnexpectedAnswerError) -> None:
+        """Take the worker for one that failed, whatever else it says."""
+        if self.phase is not Phase.ENDED:
+            outcome = Outcome.LOST if self.may_run else Outcome.REFUSED
+            out, err = self.sizes
+            ending = Ending(
+                member=self.member, outcome=outcome, why=error.what, out_size=out, err_size=err, is_unexpected=True
+            )
+            self.finish(ending)
+        self.drop()
 
     def finish(self, ending: Ending) -> None:
         """Note how it ended here."""
@@ -211,18 +270,33 @@ class Post:
             process.kill()
             code = process.wait()
         self.code = code  # negative: ssh was ended by that signal
-        # Not to its end: the process that keeps a connection open may hold it.
+        errors = Kept(head=0, tail=_ERRORS_KEPT)
+        # Not to its end: the process that keeps a connection open may hold it, and a pipe is no longer than a block.
         with suppress(BlockingIOError):
-            self.errors = _told(os.read(_stream(process.stderr).fileno(), _ERRORS_KEPT))
+            errors.add(os.read(_stream(process.stderr).fileno(), _BLOCK))
+        self.errors = _told(bytes(errors))
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(BrokenPipeError):
                 _stream(stream).close()
         self._process = None
 
+    def _check(self, kind: Told, payload: bytes) -> None:
+        """Raise `UnexpectedAnswerError` where a frame does not belong where it stands."""
+        if kind not in _ALLOWED[self._stage]:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` {_WHERE[self._stage]}")
+        if kind in _WITHOUT_PAYLOAD and payload:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` with {shown(payload)} in it")
+        if kind is Told.MISSING and not (self.order.must_exist or self.has_started):
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` about a job that was to be started")
+        if kind is Told.TAKEN and not self.order.stdin:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` about stdin, of which nothing was sent")
+        if kind in {Told.OUT, Told.ERR} and not payload:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` with nothing in it")
+
     def _hear(self, kind: Told, payload: bytes) -> None:
         match kind:
             case Told.READY:
-                self._ready(is_known=payload == b"known")
+                self._ready(payload)
             case Told.STARTED:
                 self._started()
             case Told.OUT | Told.ERR:
@@ -231,25 +305,32 @@ class Post:
                 self._audience.output(self.member, payload, is_error=is_error)
                 self._acknowledge()
             case Told.OUT_GONE | Told.ERR_GONE:
-                self._sizes[kind is Told.ERR_GONE] += int(payload)
-                self._audience.note(self.member, f"{payload.decode()} bytes of what it printed are not kept any more")
+                most = MOST_BYTES - self._sizes[kind is Told.ERR_GONE]
+                gone = decimal(payload, "bytes that are not kept", low=1, high=most)
+                self._sizes[kind is Told.ERR_GONE] += gone
+                self._audience.note(self.member, f"{gone} bytes of what it printed are not kept any more")
             case Told.TAKEN:
-                self.taken = int(payload)
+                taken = decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
+                if self.taken is None:
+                    # From there on it is sent over this connection.
+                    self._fed_here = taken
+                self.taken = self._taken_before = taken
             case Told.EXIT:
+                ending = parse_end(self.member, payload, self.sizes)
                 if not self.order.must_exist:
                     # Who only follows a job leaves its output and its exit code where they are.
                     self.say(Said.BYE)
-                self.finish(parse_end(self.member, payload, self.sizes))
+                self.finish(ending)
             case Told.LOST:
                 self.end(Outcome.LOST, "nothing there knows how it ended: the worker was rebooted, or out of memory")
             case Told.MISSING:
-                gone = "the job is no longer there" if self.has_started else "there is no such job"
-                self.end(Outcome.LOST if self.has_started else Outcome.MISSING, gone)
+                why = "the job is no longer there" if self.has_started else "there is no such job"
+                self.end(Outcome.LOST if self.has_started else Outcome.MISSING, why)
             case Told.CONFLICT:
                 self.end(Outcome.REFUSED, f"a job `{self.order.job}` is there already")
             case Told.REFUSED:
                 outcome = Outcome.LOST if self.has_started else Outcome.REFUSED
-                self.end(outcome, payload.decode(errors="replace"))
+                self.end(outcome, one_line(payload.decode(errors="replace")))
 
     def _acknowledge(self) -> None:
         """Tell the worker that it need not keep what has arrived, so that its disk is not filled by a long run."""
@@ -257,8 +338,17 @@ class Post:
             self._acknowledged = sum(self._sizes)
             self.say(Said.HAVE, b"%d %d" % self.sizes)
 
-    def _ready(self, *, is_known: bool) -> None:
-        if is_known:
+    def _ready(self, payload: bytes) -> None:
+        """Note that the worker is there: it has the job already (`known`), or would start it (`new`)."""
+        must_exist = self.order.must_exist or self.has_started
+        if payload not in {b"known", b"new"}:
+            raise UnexpectedAnswerError(f"a frame `{Told.READY.name}` with {shown(payload)} in it")
+        if payload == b"known" and not (must_exist or self.may_run):
+            raise UnexpectedAnswerError("it says that it has started the command, which it was not told to do")
+        if payload == b"new" and must_exist:
+            raise UnexpectedAnswerError("it would start a job that was only to be followed")
+        self._stage = _Stage.STARTING if payload == b"known" else _Stage.OFFERED
+        if payload == b"known":
             self.may_run = True
             self.phase = Phase.RUNNING
         elif self.may_run:
@@ -268,6 +358,7 @@ class Post:
             self.phase = Phase.READY
 
     def _started(self) -> None:
+        self._stage = _Stage.FOLLOWED
         self.has_started = self.may_run = True
         self.phase = Phase.RUNNING
         self.trying_since = None

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Protocol
+
+from tpuctl.remote.answers import UnexpectedAnswerError, decimal, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.remote.member import Member
 
+# How a command ended, as its supervisor writes it down (remote/onboard/supervisor.py).
+_END = re.compile(rb"(exit|signal) ([0-9]{1,3}) ([0-9]{1,9}(?:\.[0-9]{1,6})?)((?: [a-z]{1,9}){0,4})")
+_REMARKS = frozenset({"abandoned", "late", "full", "outlived"})
+_HIGHEST_CODE, _HIGHEST_SIGNAL = 255, 64
 _WHYS = {
     "abandoned": "ended by its worker: nobody followed it any more",
     "late": "ended by its worker: its time was up",
@@ -90,7 +97,8 @@ class Ending:
 
     `ssh_said` is ssh's stderr, where that is what kept the command from being started or followed. The worker may tell that it
     ended the command, for nobody followed it (`was_abandoned`) or its time was up (`was_late`); that its disk was full; and
-    that processes which the command left behind can still print.
+    that processes which the command left behind can still print. With `is_unexpected` the worker broke the protocol, and `why`
+    says how.
     """
 
     member: Member
@@ -106,11 +114,18 @@ class Ending:
     was_late: bool = False
     disk_was_full: bool = False
     is_outlived: bool = False
+    is_unexpected: bool = False
 
     @property
     def is_good(self) -> bool:
         """Tell whether the command did what it should."""
         return (self.code == 0 and not self.was_late) or self.outcome is Outcome.DETACHED
+
+    def explain(self, workers: str) -> str:
+        """Return why it ended, in a line about these workers, which share the reason."""
+        if self.is_unexpected:
+            return f"unexpected answer from worker {workers}: {self.why}"
+        return f"worker {workers}: {self.why or self.outcome}"
 
 
 class Audience(Protocol):
@@ -130,15 +145,26 @@ class Audience(Protocol):
 
 
 def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
-    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and words about what else happened."""
-    word, number, seconds, *rest = payload.decode().split()
-    was_signal = word == "signal"
+    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and words about what else happened.
+
+    Raises `UnexpectedAnswerError`.
+    """
+    match = _END.fullmatch(payload)
+    rest = match[4].decode().split() if match else []
+    if match is None or not _REMARKS.issuperset(rest) or len(set(rest)) < len(rest):
+        raise UnexpectedAnswerError(f"no exit code: {shown(payload)}")
+    was_signal = match[1] == b"signal"
+    number = (
+        decimal(match[2], "a signal", low=1, high=_HIGHEST_SIGNAL)
+        if was_signal
+        else decimal(match[2], "an exit code", high=_HIGHEST_CODE)
+    )
     return Ending(
         member=member,
         outcome=Outcome.SIGNALED if was_signal else Outcome.EXITED,
-        code=128 + int(number) if was_signal else int(number),
-        signal=int(number) if was_signal else None,
-        duration=timedelta(seconds=float(seconds)),
+        code=128 + number if was_signal else number,
+        signal=number if was_signal else None,
+        duration=timedelta(seconds=float(match[3])),
         out_size=sizes[0],
         err_size=sizes[1],
         why=next((why for word, why in _WHYS.items() if word in rest), ""),

@@ -8,8 +8,8 @@ import shutil
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.ssh import argv
-from tpuctl.remote.stderr import Stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,9 +16,9 @@ from tpuctl.remote.inspection import last_line
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
+from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.session import SSH_FAILED
 from tpuctl.remote.ssh import argv
-from tpuctl.remote.stderr import Stderr
 from tpuctl.remote.syncing.values import NotSyncedError
 
 if TYPE_CHECKING:

@@ -1,0 +1,139 @@
+"""Answers of workers with one value replaced by an odd one: each is rejected as unexpected, or can be shown like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.doctor_node.examinations import node
+from tests.hostile.test_hostile_frames import HELD, SHARE
+from tpuctl.actions.jobs import Job
+from tpuctl.checkup.catalogue import OF_WORKERS
+from tpuctl.checkup.workers.facts import WorkerFacts, WorkersFacts
+from tpuctl.output import holders as shown_holders
+from tpuctl.output import jobs as shown_jobs
+from tpuctl.preflight.evaluation import findings_of
+from tpuctl.preflight.fact import Known
+from tpuctl.remote import examination, holders
+from tpuctl.remote.answers import UnexpectedAnswerError, parse_json
+from tpuctl.remote.jobs.values import parse_share
+from tpuctl.remote.member import Member
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ODD = {
+    **{
+        text: text
+        for text in ("null", "true", "0", "-1", "2.5", "9e15", "1e300", "-1e300", "NaN", "-Infinity", "5_000")
+    },
+    **{
+        text: text
+        for text in ('""', '"x"', '"1e309"', '"-9"', "[]", "{}", "[[]]", "[0, 0]", '{"ok": null}', '{"a": []}')
+    },
+    "10**400": "1" + "0" * 400,
+    "10**5000": "1" + "0" * 5000,
+    "control characters": r'"\u001b[2J\u0007\nerror: x\u2028\u202e"',
+    "half a surrogate": r'"\ud800"',
+    "half a surrogate in JSON": json.dumps(r'{"command": "\ud800"}'),
+    "long": json.dumps("x " * 50_000),
+    "many": json.dumps(["x"] * 20_000),
+    "deep": "[" * 100_000,
+    "ten numbers": '"' + "9" * 4000 + ' kB\\nMemTotal: 99999999999999999999 kB"',
+}
+EXAMINATION: dict[str, Any] = {
+    "version": 1,
+    "began": NOW.timestamp(),
+    "ended": NOW.timestamp() + 1,
+    "kernel": "6.8.0",
+    "python": "3.10.12",
+    "uptime": {"ok": "90000.0"},
+    "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "bytes": 1, "files": 1, "isComplete": True}},
+    "memory": {"ok": "MemTotal: 1000 kB\nMemAvailable: 900 kB\n"},
+    "killed": {"ok": {"count": 1, "lines": ["Out of memory: Killed process 7 (python3)"]}},
+    "environments": {
+        "ok": [
+            {
+                "kind": "venv",
+                "path": "~/venv",
+                "python": "3.10",
+                "packages": {"jax": {"version": "0.4.35", "requires": ["jaxlib <=0.4.35,>=0.4.34"]}},
+            }
+        ]
+    },
+    "said": {
+        "holders": {"code": 0, "out": f"\ntpuctl-holders {json.dumps(HELD)}\n"},
+        "inspection": {"code": 0, "out": "\ntpuctl-worker startup=done about=- chips=4 holders=-\n"},
+        "space": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
+        "inodes": {"code": 0, "out": "/dev/root 100 90 10 90% /\n"},
+        "synchronized": {"code": 0, "out": "NTPSynchronized=yes\n"},
+    },
+    "session": {"JAX_PLATFORMS": "tpu"},
+    "login": {"ok": {"TPU_LOG_DIR": "/tmp/x"}},
+    "jobs": [{"TPU_MIN_LOG_LEVEL": "0"}],
+}
+MEMBER = cast("Member", SimpleNamespace(label="0", worker=0, node=node()))
+
+
+def show_share(text: str) -> str:
+    """Return what `tpuctl jobs` shows of a job."""
+    job = Job("a", (parse_share(MEMBER, parse_json(text), "job"),))
+    return f"{job.command}{shown_jobs.row(job)}{json.dumps(shown_jobs.to_json(job, sandbox=False))}"
+
+
+def show_holders(text: str) -> str:
+    """Return what `tpuctl unstick` shows of a worker."""
+    found = holders.parse(text)
+    return f"{list(shown_holders.rows('0', found))}{json.dumps(shown_holders.to_json(0, found, None))}"
+
+
+def show_examination(text: str) -> str:
+    """Return what `tpuctl doctor` finds on a worker."""
+    told = examination.read(text, NOW, NOW + timedelta(seconds=2))
+    assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer is of version "))
+    seen = WorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
+    return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in findings_of(seen, OF_WORKERS))
+
+
+def mutations(value: Any, every: int) -> Iterator[str]:
+    """Yield JSON texts in which one value at a time is replaced by an odd one (by one in so many of them), or is missing."""
+    for at, path in enumerate(paths(value)):
+        whole = json.loads(json.dumps(value))
+        within = whole
+        for step in path[:-1]:
+            within = within[step]
+        within[path[-1]] = "@here@"
+        text = json.dumps(whole)
+        yield from (text.replace('"@here@"', odd) for odd in list(ODD.values())[at % every :: every])
+        del within[path[-1]]
+        yield json.dumps(whole)
+
+
+def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to each value inside."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, one in inside:
+        yield (*at, step)
+        yield from paths(one, (*at, step))
+
+
+@pytest.mark.parametrize(
+    ("value", "show", "every"),
+    [(SHARE, show_share, 1), (HELD, show_holders, 1), (EXAMINATION, show_examination, 6)],
+    ids=["jobs", "unstick", "doctor"],
+)
+def test_an_odd_value_is_rejected_or_can_be_shown(
+    value: dict[str, Any], show: Callable[[str], str], every: int
+) -> None:
+    assert show(json.dumps(value))
+    for text in [*ODD.values(), "", *mutations(value, every)]:
+        try:
+            shown = show(text)
+        except UnexpectedAnswerError as error:
+            shown = error.message
+            assert shown.isprintable()
+            assert len(shown) < 400
+        shown.encode()
