@@ -150,7 +150,7 @@ class _PipeReader:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _unreadable(name: str, reason: str, *, hint: str | None = None) -> InvalidInputError:
