@@ -14,4 +14,10 @@ def make_private(folder: Path) -> None:
         return
     # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
+        try:
+            missing.mkdir(mode=0o700)
+        except FileExistsError:
+            if not missing.is_dir():
+                raise
+        else:
+            missing.chmod(0o700)  # whatever the umask takes away

@@ -6,6 +6,7 @@ within the bounds or an `InvalidInputError` (exit 2) that names the file and wha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
@@ -89,11 +90,16 @@ def decode(content: bytes, what: str) -> str:
 
 
 def expand(path: Path) -> Path:
-    """Return a path with `~` expanded. Raises `InvalidInputError` for a user that does not exist."""
+    """Return a path with `~` expanded, be there a file or not. Raises `InvalidInputError` for what can be no path."""
     try:
-        return path.expanduser()
+        expanded = path.expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            expanded.lstat()
     except RuntimeError:
         raise InvalidInputError(f"`{path}`: no such user", hint=f"write `./{path}` for a file of that name") from None
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"`{path}` is no path: {_reason(error).lower()}") from error
+    return expanded
 
 
 def _read(file: int, path: Path, *, limit: int, name: str) -> bytes:

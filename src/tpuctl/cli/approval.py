@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import NotConfirmedError
+from tpuctl.private import make_private
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _seen(path: Path) -> frozenset[str]:
 def _remember(path: Path, mark: str) -> None:
     """Add a mark. Where that cannot be written the text is shown again the next time, which does no harm."""
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, f"{mark}\n".encode())

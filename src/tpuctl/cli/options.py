@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.tree import named_options
+from tpuctl.cli.tree import check_texts, named_options
 from tpuctl.clock import parse_duration
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Command(click.Command):
             args, words = args[:at], tuple(args[at + 1 :])
         with named_options(self, ctx):
             left = super().parse_args(ctx, args)
+            check_texts(self, ctx)
         if self.takes_command:
             ctx.params["remote_command"] = words
         return left

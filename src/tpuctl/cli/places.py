@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,9 +15,37 @@ if TYPE_CHECKING:
 def state_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that is remembered on this machine."""
     if named := environ.get("TPUCTL_STATE_DIR"):
-        return Path(named)
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "state")
-    return Path(base) / "tpuctl"
+        return _checked(Path(named), f"TPUCTL_STATE_DIR={named}")
+    # The XDG specification says that a relative path is to be ignored.
+    if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
+        return _checked(Path(base) / "tpuctl", f"XDG_STATE_HOME={base}")
+    home = environ.get("HOME")
+    return _checked(Path(home) if home else _home(), f"HOME={home}") / ".local" / "state" / "tpuctl"
+
+
+def _checked(folder: Path, variable: str) -> Path:
+    """Return a folder that is there or can be made. Raises `InvalidInputError` where something else is in its place."""
+    for place in (folder, *folder.parents):
+        try:
+            mode = place.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
+            raise InvalidInputError(f"`{variable}` is no folder: {reason}") from error
+        if not stat.S_ISDIR(mode):
+            raise InvalidInputError(
+                f"`{variable}` is no folder: `{place}` is not a directory", hint="name a folder that you may write to"
+            )
+        break
+    return folder
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
 
 
 def journal_folder(environ: Mapping[str, str], *, sandbox: bool) -> Path:

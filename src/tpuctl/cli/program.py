@@ -15,10 +15,13 @@ from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import TerminatedError
 from tpuctl.cli.signals import undisturbed
 from tpuctl.cli.usage import asked_for_json, show_usage
-from tpuctl.errors import ExitCode, TpuctlError
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
+from tpuctl.names import printable
 from tpuctl.output.terminal import Format, StdoutClosedError, Streams
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.cli.app import App
 
 # What a shell reports for a process that SIGPIPE ended.
@@ -30,6 +33,8 @@ _OF_THE_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
     | {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 )
+# What tpuctl reads of the environment, and puts into paths, requests and files.
+_READ_VARIABLES = ("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "XDG_", "HOME", "LOGNAME", "TMPDIR", "USER")
 # Checks and threads of `up` hold some 30 files and connections at once; the rest is for ssh.
 _LEAST_FILES = 64
 _USUAL_FILES = 1024
@@ -98,9 +103,8 @@ def _run(app: App) -> int:
 
     tree, invocation = root(), app.invocation
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):
-        from click.shell_completion import shell_complete  # noqa: PLC0415  # only for completion
-
-        return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
+        return _complete(tree, app, instruction)
+    _check_environment(invocation.environ)
     _check_open_files()
     try:
         with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
@@ -118,6 +122,32 @@ def _failed(app: App, error: TpuctlError) -> int:
     error.hint = "\n".join([*remedies(app, error), *([error.hint] if error.hint else [])]) or None
     app.show_error(error)
     return error.exit_code
+
+
+def _complete(tree: click.Command, app: App, instruction: str) -> int:
+    """Complete a command line, as the script of a shell asks. Raises `InvalidInputError` where a person does."""
+    from click.shell_completion import get_completion_class, shell_complete  # noqa: PLC0415  # only for completion
+
+    shell, _, what = instruction.partition("_")
+    words, number = os.environ.get("COMP_WORDS"), os.environ.get("COMP_CWORD", "")
+    is_whole = what == "source" or (
+        what == "complete" and words is not None and (number.isdecimal() or shell == "fish")
+    )
+    if get_completion_class(shell) is None or not is_whole:
+        raise InvalidInputError(
+            f"`{COMPLETION_VARIABLE}` is `{printable(instruction)}`, and no shell is being completed",
+            hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
+        )
+    return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError` for a variable that is read here and is not UTF-8 text."""
+    for name, value in environ.items():
+        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
+            raise InvalidInputError(
+                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
+            )
 
 
 def _in_words(error: OSError) -> TpuctlError:

@@ -107,7 +107,7 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
     version = settings.text("version") or default_version
     if version is None:
-        raise InvalidInputError(f"no runtime version is known for `{wanted}`", hint="name one: `--version VERSION`")
+        raise InvalidInputError(f"no runtime version is known for `{wanted}`", hint=_version_hint(wanted))
     tier = settings.text("tier")
     spec = NodeSpec(
         accelerator_type=accelerator_type,
@@ -191,6 +191,11 @@ def _read(app: App, flag: str, path: str | Path) -> str:
     # A setup runs over ssh, but nobody writes one that is larger than a startup script may be.
     place = app.invocation.folder / expand(Path(path))
     return read_text(place, limit=METADATA_LIMIT, what=f"`{flag} {path}`")
+
+
+def _version_hint(wanted: str) -> str:
+    known = ", ".join(f"`{name}`" for name in accelerators.of_size(wanted))
+    return "name one: `--version VERSION`" + (f"\nknown types of that size are {known}" if known else "")
 
 
 def _disk(text: str) -> DataDisk:

@@ -31,7 +31,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 @cli_command("sync")
-@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, shell_complete=_complete)
+@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete)
 @click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
 @click.option(
     "-l",

@@ -52,6 +52,9 @@ class Streams:
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
         stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _closed(), _diagnostics()
+        if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+            # What the user's encoding cannot hold is shown as an escape, and ends no command.
+            stdout.reconfigure(errors="backslashreplace")
         return cls(
             stdin,
             stdout,

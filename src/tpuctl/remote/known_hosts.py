@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.private import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +42,7 @@ def remember_host_keys(connections: Iterable[Connection]) -> None:
     lines = [f"{alias} {key}" for alias, one in known.items() for key in map(_checked, one.host_keys)]
     path = next(iter(known.values())).known_hosts[0]
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         with path.with_name(path.name + ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             old = path.read_text("utf-8").splitlines() if path.exists() else []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.private import make_private
 from tpuctl.remote.keys.login import login_name
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _held_by_agent(named: Path, *, runner: Runner) -> SshKey:
 
 
 def _make(path: Path, *, comment: str, runner: Runner) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(path.parent)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tpuctl-key-") as scratch:
         made = Path(scratch) / "key"
         done = runner(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(made)])

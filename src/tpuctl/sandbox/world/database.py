@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock
+from tpuctl.private import make_private
 from tpuctl.sandbox.world.errors import (
     WorldCorruptError,
     WorldForeignError,
@@ -65,7 +66,7 @@ def connect(path: Path) -> sqlite3.Connection:
     Raises `WorldError` subclasses for what cannot be opened.
     """
     with translated(path):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         if not path.exists():
             # Only a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
             with suppress(FileExistsError):
