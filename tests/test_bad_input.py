@@ -155,11 +155,6 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         ),
         (("explain", "OOM", "--node", "x y"), "`x y` is not a node name", "a name is up to 63"),
         (
-            ("run", "demo", "--env-file", "x" * 300, "--", "true"),
-            "`" + "x" * 300 + "` is no path: file name too long",
-            "",
-        ),
-        (
             ("list", "--sandbox", "--endpoint", "https://tpu.example.com"),
             "`--endpoint` and the sandbox exclude each other",
             "leave one of them out",
