@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.cli.places import check_state_folder
 from tpuctl.cli.tree import check_texts, named_options
 from tpuctl.clock import parse_duration
 
@@ -131,6 +132,8 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
             app = take_globals(click.get_current_context(), options, without=skipped)
+            if name != "doctor":  # which reports it as a finding
+                check_state_folder(app.invocation.environ)
             return function(app, **options)
 
         update_wrapper(callback, function)

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 def state_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that is remembered on this machine."""
     if named := environ.get("TPUCTL_STATE_DIR"):
-        return _checked(Path(named), f"TPUCTL_STATE_DIR={named}")
+        return Path(named)
     # The XDG specification says that a relative path is to be ignored.
     if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
-        return _checked(Path(base) / "tpuctl", f"XDG_STATE_HOME={base}")
-    home = environ.get("HOME")
-    return _checked(Path(home) if home else _home(), f"HOME={home}") / ".local" / "state" / "tpuctl"
+        return Path(base) / "tpuctl"
+    return Path(environ.get("HOME") or _home()) / ".local" / "state" / "tpuctl"
 
 
-def _checked(folder: Path, variable: str) -> Path:
-    """Return a folder that is there or can be made. Raises `InvalidInputError` where something else is in its place."""
+def check_state_folder(environ: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError`, naming the variable, where something that is no folder stands in place of the state folder."""
+    folder = state_folder(environ)
+    variables = ("TPUCTL_STATE_DIR", "XDG_STATE_HOME", "HOME")
+    named = next((f"{name}={value}" for name in variables if (value := environ.get(name))), str(folder))
     for place in (folder, *folder.parents):
         try:
             mode = place.stat().st_mode
@@ -32,13 +34,12 @@ def _checked(folder: Path, variable: str) -> Path:
             continue
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
-            raise InvalidInputError(f"`{variable}` is no folder: {reason}") from error
+            raise InvalidInputError(f"`{named}` is no folder: {reason}") from error
         if not stat.S_ISDIR(mode):
             raise InvalidInputError(
-                f"`{variable}` is no folder: `{place}` is not a directory", hint="name a folder that you may write to"
+                f"`{named}` is no folder: `{place}` is not a directory", hint="name a folder that you may write to"
             )
-        break
-    return folder
+        return
 
 
 def _home() -> Path:
