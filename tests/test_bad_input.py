@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -392,7 +393,7 @@ def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: st
     file.touch()
     variables = {"TPUCTL_SANDBOX": "1", "TPUCTL_STATE_DIR": "", variable: value.format(file=file)}
 
-    out, err, code = offline("list", **variables)
+    out, err, code = replace(offline, environ={**offline.environ, **variables})("list")
 
     assert (out, code) == ("", 2)
     assert message.format(file=file) in err.splitlines()[0]
