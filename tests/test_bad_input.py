@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face
+from tpuctl.cli.options import OF_THE_CLOUD
+from tpuctl.cli.tree import root
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
@@ -136,6 +142,19 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "the endpoint `garbage` cannot be used: it is one bare word, and no URL",
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
+        (
+            ("wait", "demo", "--timeout", "999999999d"),
+            "invalid value for `--timeout`: `999999999d` is longer than 3650 days",
+            "see `tpuctl wait --help`",
+        ),
+        (("jobs", "-l", ",", "--project", "p"), "`-l` names no label", "write `-l KEY=VALUE`"),
+        (("list", "--zone", ""), "invalid value for `--zone`: `` is empty", "see `tpuctl list --help`"),
+        (
+            ("status", "\udcffx"),
+            "invalid value for `NODE...`: `\\xffx` is not UTF-8 text",
+            "see `tpuctl status --help`",
+        ),
+        (("explain", "OOM", "--node", "x y"), "`x y` is not a node name", "a name is up to 63"),
         (
             ("list", "--sandbox", "--endpoint", "https://tpu.example.com"),
             "`--endpoint` and the sandbox exclude each other",
@@ -296,3 +315,131 @@ def test_a_group_alone_shows_its_help(bare: Console, line: str) -> None:
 
     assert (out, code) == ("", 2)
     assert err == bare(*line.split(), "--help")[0]
+
+
+# Each option that names a file to read; FILE is replaced.
+FILE_OPTIONS = [
+    pytest.param(("up", "demo", "--type", "v4-8", "--startup-script", "FILE"), id="startup-script"),
+    pytest.param(("up", "demo", "--type", "v4-8", "--setup-script", "FILE"), id="setup-script"),
+    pytest.param(("up", "demo", "--type", "v4-8", "--metadata-from-file", "key=FILE"), id="metadata-from-file"),
+    pytest.param(("run", "demo", "--env-file", "FILE", "--", "true"), id="env-file"),
+    pytest.param(("check", "--ai-platform", "FILE"), id="ai-platform"),
+    pytest.param(("sandbox", "seed", "FILE"), id="seed"),
+    pytest.param(("sandbox", "scenario", "FILE"), id="scenario"),
+    pytest.param(("ssh-config", "--file", "FILE"), id="ssh-config"),
+]
+
+
+@one_face
+@pytest.mark.parametrize("line", FILE_OPTIONS)
+def test_a_file_that_is_none_or_too_large_is_refused(tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...]) -> None:
+    (tpuctl.folder / "folder").mkdir()
+    (tpuctl.folder / "sparse").touch()
+    os.truncate(tpuctl.folder / "sparse", 10 * 1024**3)
+
+    said = {}
+    for name in ("folder", "/dev/zero", "sparse"):
+        out, err, code = tpuctl(*(word.replace("FILE", name) for word in line), TPUCTL_ZONE="us-central2-b")
+        said[name] = (out, code, err.splitlines()[0].partition("` ")[2].partition(";")[0])
+
+    assert said == {
+        "folder": ("", 2, "cannot be read: it is a directory"),
+        "/dev/zero": ("", 2, "cannot be read: it is a device or a socket"),
+        "sparse": ("", 2, "is too large: 10 GiB"),
+    }
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_a_startup_script_may_be_as_large_as_a_metadata_value(tpuctl: Console, sandbox: Sandbox) -> None:
+    script = tpuctl.folder / "script"
+    up = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait", "--startup-script", "script")
+
+    script.write_text("#" * (256 * 1024 + 1))
+    assert tpuctl(*up)[1:] == (
+        "error: `--startup-script script` is too large: 256 KiB; the limit is 256 KiB\n",
+        2,
+    )
+
+
+@one_face
+def test_a_file_of_bytes_is_refused_with_the_line(tpuctl: Console, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "latin").write_bytes(b"a\nb\xe9\n")
+
+    for line in (("update", "demo", "--metadata-from-file", "key=latin"), ("sandbox", "seed", "latin")):
+        sandbox.add_node("demo")
+        _, err, code = tpuctl(*line)
+        assert (err.endswith("cannot be read: not UTF-8 text: line 2, byte 2 (0xe9)\n"), code) == (True, 2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        pytest.param("TPUCTL_ZONE", "\udcff", "`TPUCTL_ZONE` is not UTF-8 text: `\\xff`", id="bytes"),
+        pytest.param("HOME", "/home/\udcff", "`HOME` is not UTF-8 text: `/home/\\xff`", id="bytes-in-home"),
+        pytest.param("TPUCTL_STATE_DIR", "{file}", "`TPUCTL_STATE_DIR={file}` is no folder: `{file}` is", id="state"),
+        pytest.param(
+            "XDG_STATE_HOME", "{file}/x", "`XDG_STATE_HOME={file}/x` is no folder: `{file}` is", id="xdg-state"
+        ),
+        pytest.param("XDG_CONFIG_HOME", "{file}", "cannot read {file}/tpuctl/config.yaml: Not a dir", id="xdg-config"),
+        pytest.param("TPUCTL_STATE_DIR", "x" * 300, "is no folder: file name too long", id="long"),
+        pytest.param("_TPUCTL_COMPLETE", "nonsense", "`_TPUCTL_COMPLETE` is `nonsense`", id="completion"),
+        pytest.param("_TPUCTL_COMPLETE", "bash_complete", "`_TPUCTL_COMPLETE` is `bash_complete`", id="no-words"),
+        pytest.param("_TPUCTL_COMPLETE", "\udcff", "`_TPUCTL_COMPLETE` is `\\xff`", id="completion-bytes"),
+    ],
+)
+def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: str, value: str, message: str) -> None:
+    file = offline.folder / "file"
+    file.touch()
+    variables = {"TPUCTL_SANDBOX": "1", "TPUCTL_STATE_DIR": "", variable: value.format(file=file)}
+
+    out, err, code = replace(offline, environ={**offline.environ, **variables})("list")
+
+    assert (out, code) == ("", 2)
+    assert message.format(file=file) in err.splitlines()[0]
+
+
+def test_a_long_word_to_explain_is_a_message(offline: Console) -> None:
+    _, err, code = offline("explain", "x" * 300)
+
+    assert (err.splitlines()[0], code) == ("warning: nothing that tpuctl knows is in this line", 1)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        pytest.param(
+            "v99-8",
+            "`v99-8` is neither a node nor an accelerator type that tpuctl knows",
+            "types of that size are `v2-8`, `v3-8`, `v4-8`, `v5litepod-8`, `v5p-8`, `v6e-8`; see `tpuctl types`",
+            id="unknown-generation",
+        ),
+        pytest.param("v5e-16", "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?", id="spelling"),
+    ],
+)
+def test_check_of_what_looks_like_a_type_names_the_nearest(tpuctl: Console, name: str, message: str, hint: str) -> None:
+    assert tpuctl("check", name) == ("", f"error: {message}\n  hint: {hint}\n", 2)
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if below := command.get_command(context, name):
+            yield from commands(below, (*path, name))
+
+
+def test_no_option_of_any_command_takes_bytes_or_ends_in_a_traceback(offline: Console) -> None:
+    wrong = []
+    for path, command in commands(root()):
+        for param in command.params:
+            if isinstance(param, click.Option) and not param.is_flag and param.name not in OF_THE_CLOUD:
+                arguments = ["demo" for one in command.params if isinstance(one, click.Argument) and one.required]
+                _, err, code = offline(*path, *arguments, param.opts[0], "\udcff")
+                if code != 2 or "\udcff" in err.replace("'\udcff'", ""):
+                    wrong.append((*path, param.opts[0], code, err))
+
+    assert wrong == []

@@ -105,7 +105,7 @@ def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sand
         ("./data", "path of this machine"),
         ("/data/train", "path of this machine"),
         ("data", "did you mean `gs://data`"),
-        ("", "is not a bucket"),
+        ("", "is empty"),
     ],
 )
 @one_face

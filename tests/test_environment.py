@@ -202,8 +202,12 @@ def test_the_options_make_a_wish(tmp_path: Path) -> None:
             "`4` is no log level of libtpu",
             "levels are 0 to 3, or INFO, WARNING, ERROR, FATAL",
         ),
-        (("--env-file", "none.env"), "`none.env` cannot be read: No such file or directory", None),
-        (("--env-file", "latin.env"), "latin.env, line 2: this is not UTF-8", None),
+        (("--env-file", "none.env"), "`--env-file none.env` cannot be read: No such file or directory", None),
+        (
+            ("--env-file", "latin.env"),
+            "`--env-file latin.env` cannot be read: not UTF-8 text: line 2, byte 5 (0xfc)",
+            None,
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,43 @@ def test_streams_that_are_closed_are_nowhere_but_data_is_not_lost_in_silence(env
     assert shell("tpuctl list >&-", environ) == ("", CLOSED, 1)
     assert shell("tpuctl list -o name <&- 2>&- | wc -l", environ)[0].strip() == "60"
     assert shell("tpuctl lst 2>&-", environ) == ("", "", 2)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
+def test_a_stderr_that_takes_nothing_changes_no_exit_code(environ: dict[str, str]) -> None:
+    line = "tpuctl {} 2>/dev/full >{}; echo $?"
+
+    codes = [shell(line.format(*words), environ)[0] for words in (("lst", "/dev/null"), ("status node-000 -v", "out"))]
+
+    assert codes == ["2\n", "0\n"]
+    assert shell("tpuctl list >/dev/full 2>&1", environ) == ("", "", 1)
+
+
+def test_too_few_open_files_are_an_error_that_names_the_limit(environ: dict[str, str]) -> None:
+    few = "error: too few open files: the limit is 16 (`ulimit -n`), and 64 are needed"
+    out, err, code = shell("ulimit -n 16; tpuctl list", environ)
+
+    assert (out, err.splitlines()[0], code) == ("", few, 1)
+
+
+def test_folders_are_private_whatever_the_umask(environ: dict[str, str]) -> None:
+    home = Path(environ["HOME"]) / "open"
+    home.mkdir()
+    places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "TPUCTL_STATE_DIR": str(home / "a" / "state")}
+
+    done = shell("umask 0; tpuctl config set zone us-central2-b; tpuctl list", environ | places)
+
+    folders = [path for path in home.rglob("*") if path.is_dir()]
+    assert (done[0], done[2], len(folders)) == ("", 0, 5)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
+
+
+def test_a_file_may_be_a_process_substitution(environ: dict[str, str]) -> None:
+    up = "tpuctl up new --type v4-8 --zone us-central2-b --dry-run"
+    out, err, code = shell(f"{up} --startup-script <(sleep 0.1; echo '#!/bin/sh') -o json", environ)
+
+    assert (code, err) == (0, "")
+    assert "startup-script" in out
 
 
 def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str]) -> None:

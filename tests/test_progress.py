@@ -18,6 +18,7 @@ from tpuctl.names import NodeName
 from tpuctl.output.marks import Marks
 from tpuctl.output.progress import Progress
 from tpuctl.output.progress.area import Screen, Waiting, area
+from tpuctl.output.progress.export import EventFile
 from tpuctl.output.terminal import Streams, Terminal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -206,14 +207,18 @@ def test_quiet_work_that_goes_on_still_says_what_was_given_up() -> None:
     assert err(written) == "warning: demo: broken\n"
 
 
-def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    full = Path("/dev/full").open("w", encoding="utf-8")  # noqa: SIM115  # closed by what fails
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"), full:
-        Progress(terminal(), ManualClock(), events=full)(creating())
+def test_a_full_disk_for_events_is_named_once_and_ends_nothing() -> None:
+    written = terminal()
+    with Progress(written, ManualClock(), events=EventFile(Path("/dev/full"), "/dev/full")) as progress:
+        progress(creating())
+        progress(creating())
+
+    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    assert err(written).splitlines().count(full) == 1
 
 
 def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "events"
-    with path.open("a") as stream, Progress(terminal(), ManualClock(), events=stream) as progress:
+    with Progress(terminal(), ManualClock(), events=EventFile(path, "events")) as progress:
         progress(creating())
         assert json.loads(path.read_text())["in_state"] == 60

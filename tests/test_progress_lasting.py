@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.test_progress import creating, err, event, terminal, workers
 from tpuctl.clock import ManualClock
 from tpuctl.events import EventKind
 from tpuctl.output.progress import Progress
+from tpuctl.output.progress.export import EventFile
 from tpuctl.output.terminal import Streams, Terminal
 
 _needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
@@ -82,3 +85,41 @@ def test_a_full_disk_for_events_is_told_once_and_the_watch_goes_on(tpuctl: Conso
 
     full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
     assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)
+
+
+@one_face
+def test_a_pipe_for_events_that_no_program_reads_is_told_once_and_the_start_goes_on(
+    tpuctl: Console, sandbox: Sandbox
+) -> None:
+    put(sandbox, state="STOPPED")
+    os.mkfifo(tpuctl.folder / "pipe")
+
+    out, err, code = tpuctl("start", "demo", "--events", "pipe")
+
+    unread = "warning: events cannot be written: pipe: no program reads this pipe; the work goes on"
+    assert (out, err.splitlines().count(unread), code) == ("demo\tREADY\n", 1, 0)
+
+
+def test_a_pipe_for_events_gets_all_when_its_reader_comes_late(tmp_path: Path) -> None:
+    path, written = tmp_path / "pipe", terminal()
+    os.mkfifo(path)
+    with Progress(written, ManualClock(), events=EventFile(path, "pipe")) as progress:
+        progress(creating())
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        progress(event(EventKind.REACHED, "usable"))
+    with os.fdopen(reader) as lines:
+        assert [json.loads(line)["event"] for line in lines] == ["wait", "reached"]
+
+
+def test_a_reader_of_events_that_ends_or_falls_behind_ends_nothing(tmp_path: Path) -> None:
+    path, written = tmp_path / "pipe", terminal()
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with Progress(written, ManualClock(), events=EventFile(path, "pipe")) as progress:
+        for _ in range(3):
+            progress(event(EventKind.NOTE, "x" * 40_000))  # more than a pipe holds
+        os.close(reader)
+        progress(event(EventKind.REACHED, "usable"))
+
+    ended = "warning: events cannot be written: pipe: the program that read this pipe has ended; the work goes on"
+    assert err(written).splitlines().count(ended) == 1

@@ -61,7 +61,7 @@ def test_two_ways_at_once_and_a_file_that_is_not_there_are_refused(tmp_path: Pat
 
     with pytest.raises(InvalidInputError, match="`--setup` and `--setup-script` exclude each other"):
         spec_of(app, setup="true", setup_script="setup.sh")
-    with pytest.raises(InvalidInputError, match=r"`--setup-script`: cannot read .*: No such file or directory"):
+    with pytest.raises(InvalidInputError, match=r"`--setup-script .*` cannot be read: No such file or directory"):
         spec_of(app, setup_script="setup.sh")
 
 

@@ -87,7 +87,7 @@ def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> 
         ),
         (
             ("--metadata-from-file", "key=absent.txt"),
-            "error: `--metadata-from-file`: cannot read {folder}/absent.txt: No such file or directory\n",
+            "error: `--metadata-from-file absent.txt` cannot be read: No such file or directory\n",
         ),
         (
             ("--labels",),

@@ -59,7 +59,8 @@ With `-o json` an error is one JSON object on stderr: `{{"error": {{"kind", "mes
 for the code (`no_capacity`, `quota`, `not_found`, `conflict`, `timed_out`, …) and `id` is what `tpuctl explain ID` tells more of: that
 of the message that was recognised, else the kind with dashes (`no-capacity`). A terminal and a pipe get it as the last line of the error
 (`more: tpuctl explain ID`; not with `--quiet`), and `tpuctl explain exit-6` tells of a code. A closed pipe (`tpuctl list | head -1`)
-ends quietly with 141, the code of SIGPIPE.
+ends quietly with 141, the code of SIGPIPE. Data that stdout does not take (a full disk) is an error, exit 1; messages that stderr does not
+take, and events that the file of `--events` does not take, change no exit code.
 """
 
 
@@ -73,6 +74,10 @@ The first of these that has a value wins: flag · `TPUCTL_*` variable · gcloud'
 `tpuctl config show` prints each value with the place that it comes from; `tpuctl config path` the files.
 
 A zone from gcloud's configuration is only where new nodes are made: it never narrows `list` and never hides a node that is elsewhere.
+
+A file that an option or a setting names is a regular file or a pipe, so `--env-file <(command)` works; a pipe that no program writes to is
+refused after two seconds. Scripts and values of metadata have at most 256 KiB, seeds of the sandbox 64 MiB, all others 4 MiB. Text is UTF-8.
+An option with an empty value, such as `--zone "$ZONE"` with an unset variable, is an error.
 
 | key | what | flag | variables | in files | gcloud | default |
 |---|---|---|---|---|---|---|

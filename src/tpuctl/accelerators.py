@@ -178,6 +178,13 @@ def check(text: str) -> str:
     return text
 
 
+def of_size(text: str) -> tuple[str, ...]:
+    """Return the known types that have the size that a type name ends with: `v2-8`, `v3-8`, … for `v99-8`."""
+    match = _WELL_FORMED.fullmatch(text)
+    size = int(match[2]) if match else 0
+    return tuple(one.type_of(size) for one in load().generations.values() if match and one.has(size))
+
+
 def from_config(config_type: str, topology: str) -> AcceleratorType:
     """Return the accelerator of `--type v4 --topology 2x2x2`; the type is a generation or the API's enum name.
 

@@ -149,6 +149,7 @@ def with_limits(act: Callable[..., T]) -> Callable[..., T]:
     return act_in_time
 
 
+_LONGEST = timedelta(days=3650)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -163,10 +164,11 @@ def parse_duration(text: str) -> timedelta:
     with_unit = text + "s" if re.fullmatch(r"\d+(?:\.\d+)?", text) else text
     if not _DURATION.fullmatch(with_unit):
         raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
-    try:
-        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(with_unit)))
-    except OverflowError:
-        raise ValueError(f"`{text}` is longer than any clock can count") from None
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(with_unit))
+    if seconds > _LONGEST.total_seconds():
+        # Beyond that, dates and the clocks of other programs overflow.
+        raise ValueError(f"`{text}` is longer than {_LONGEST.days} days")
+    return timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.bounded_input import compose_yaml, read_file
 from tpuctl.errors import SettingError
 from tpuctl.names import nearest
+from tpuctl.private import make_private
 from tpuctl.settings import (
     NEVER_IN_FILES,
     SETTINGS,
@@ -231,7 +232,7 @@ def _write(path: Path, text: str) -> None:
     # A link (dotfiles kept elsewhere) stays a link.
     target = path.resolve()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(target.parent)
         # mkstemp makes the file 0600.
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:

@@ -128,6 +128,15 @@ def parse_reference(text: str, *, allow_queued: bool = False) -> NodeReference:
     return reference
 
 
+def printable(text: str) -> str:
+    """Return a text with the bytes that are no UTF-8, and NUL, as `\\xff`: what can be printed anywhere."""
+    try:
+        shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a pair of surrogates, which is no byte
+        shown = text.encode("utf-8", "backslashreplace").decode()
+    return shown.replace("\0", "\\x00")
+
+
 def check_node_id(text: str) -> str:
     """Return the node id, or raise `InvalidInputError` with the rule and a name that would do."""
     if not _NODE_ID.fullmatch(text):

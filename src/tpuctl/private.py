@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from tpuctl.bounded_input import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,12 +19,8 @@ _MOST = 64 << 20
 
 
 def read_bounded(path: Path) -> bytes:
-    """Return a file's content. Raises `OSError`, also for one of more than 64 MiB."""
-    with path.open("rb") as file:
-        content = file.read(_MOST + 1)
-    if len(content) > _MOST:
-        raise OSError(errno.EFBIG, f"it has more than {_MOST >> 20} MiB", str(path))
-    return content
+    """Return a file's content. Raises `OSError`, also for what is no regular file and for more than 64 MiB."""
+    return read_file(path, longest=_MOST)[0]
 
 
 def make_private(folder: Path) -> None:
@@ -32,7 +29,13 @@ def make_private(folder: Path) -> None:
         return
     # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        missing.mkdir(mode=0o700, exist_ok=True)
+        try:
+            missing.mkdir(mode=0o700)
+        except FileExistsError:
+            if not missing.is_dir():
+                raise
+        else:
+            missing.chmod(0o700)  # whatever the umask takes away
 
 
 def open_private(path: Path) -> int:

@@ -85,7 +85,10 @@ def test_json_has_file_command_and_findings(tpuctl: Console) -> None:
             ("--ai-platform", "config.yaml", "--write", "out.txt"),
             "`--write out.txt`: `tpuctl run --up` knows a file by its ending",
         ),
-        (("--ai-platform", "latin.yaml"), "`--ai-platform latin.yaml`: it is not UTF-8 text"),
+        (
+            ("--ai-platform", "latin.yaml"),
+            "`--ai-platform latin.yaml` cannot be read: not UTF-8 text: line 1, byte 4 (0xe9)",
+        ),
     ],
 )
 def test_bad_file_is_a_usage_error(tpuctl: Console, words: tuple[str, ...], message: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 from typing import IO, TYPE_CHECKING, Final
 
 from tpuctl.actions.changes import was_preempted
@@ -29,12 +31,22 @@ def read_file(path: Path, name: str) -> Seen:
     Raises `InvalidInputError` where it cannot be read.
     """
     try:
+        _refuse_endless(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return read(stream)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = f"name the files in it, as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
         raise InvalidInputError(f"`{name}` cannot be read: {why.lower()}", hint=hint) from error
+
+
+def _refuse_endless(path: Path) -> None:
+    """Raise `OSError` for a device such as `/dev/zero`; a terminal and `/dev/null` have an end."""
+    if path.is_char_device() and not path.samefile(os.devnull):
+        with path.open("rb") as stream:
+            if stream.isatty():
+                return
+        raise OSError(errno.EINVAL, "it is a device")
 
 
 def read(stream: IO[bytes] | GzipFile) -> Seen:
@@ -48,7 +60,7 @@ def read(stream: IO[bytes] | GzipFile) -> Seen:
 def read_text(text: str) -> Seen:
     """Return what a message holds that was given as such."""
     reader = LogReader()
-    reader.feed(text.encode())
+    reader.feed(text.encode("utf-8", "surrogateescape"))
     return reader.so_far()
 
 

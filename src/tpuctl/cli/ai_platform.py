@@ -11,6 +11,7 @@ from tpuctl.output.findings import SCHEMA_VERSION, finding_to_json, page, summar
 from tpuctl.output.terminal import Format
 from tpuctl.preflight.ai_platform import from_ai_platform
 from tpuctl.preflight.findings import Level
+from tpuctl.userfile import expand, read_stream, read_text
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
@@ -46,7 +47,7 @@ def translate(
         _read(app, name), name if name != _STDIN else "stdin", target=target, accepted=accepted
     )
     if write is not None and translation.file is not None:
-        _write(app, app.invocation.folder / Path(write).expanduser(), translation.file, yes=yes)
+        _write(app, app.invocation.folder / expand(Path(write)), translation.file, yes=yes)
     _show(app, translation, is_written=write is not None)
     return ExitCode.CHECK_FAILED if translation.report.fails(strict=strict) else ExitCode.OK
 
@@ -75,13 +76,8 @@ def _show(app: App, translation: Translation, *, is_written: bool) -> None:
 
 def _read(app: App, name: str) -> str:
     if name == _STDIN:
-        return app.invocation.streams.stdin.read()
-    try:
-        return (app.invocation.folder / Path(name).expanduser()).read_text("utf-8")
-    except UnicodeDecodeError:
-        raise InvalidInputError(f"`--ai-platform {name}`: it is not UTF-8 text") from None
-    except OSError as error:
-        raise InvalidInputError(f"`--ai-platform {name}` cannot be read: {error.strerror or error}") from error
+        return read_stream(app.invocation.streams.stdin)
+    return read_text(app.invocation.folder / expand(Path(name)), what=f"`--ai-platform {name}`")
 
 
 def _write(app: App, path: Path, text: str, *, yes: bool) -> None:
@@ -90,7 +86,9 @@ def _write(app: App, path: Path, text: str, *, yes: bool) -> None:
         if not path.exists():
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-        elif path.read_text("utf-8", errors="replace") != text:
+        elif not path.is_file():
+            raise InvalidInputError(f"cannot write {path}: it is not a regular file")
+        elif path.stat().st_size != len(text.encode()) or path.read_bytes() != text.encode():
             if not app.terminal.confirm(f"overwrite {path}?", yes=yes):
                 raise NotConfirmedError(f"{path} is left as it was", hint="name another file with `--write`")
             path.write_text(text, "utf-8")

@@ -29,6 +29,7 @@ from tpuctl.output import explanations
 from tpuctl.output.gathered import GatheredLine
 from tpuctl.output.sizes import format_size
 from tpuctl.output.terminal import Format
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -201,7 +202,7 @@ class Bundling:
 
     def _path(self, name: NodeName) -> Path:
         folder = self._app.invocation.folder
-        return folder / (self._choice.place or f"{_folder_name(name, self._created)}.tar.gz")
+        return folder / expand(Path(self._choice.place or f"{_folder_name(name, self._created)}.tar.gz"))
 
     def _write(self, contents: Contents, name: NodeName) -> None:
         entries, inside = contents.entries, _folder_name(name, self._created)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.accelerators import check, find, sold_elsewhere
+from tpuctl.accelerators import check, find, of_size, sold_elsewhere
 from tpuctl.actions.locate import the_only, unreachable
 from tpuctl.cli.spec import build_spec, take_spec
 from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, NodeNowhereError, ServiceUnavailableError
@@ -110,6 +110,11 @@ def _remembered(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> 
     if remembered is None:
         if _LIKE_A_TYPE.match(node_id):
             check(node_id)
+            known = ", ".join(f"`{name}`" for name in of_size(node_id))
+            raise InvalidInputError(
+                f"`{node_id}` is neither a node nor an accelerator type that tpuctl knows",
+                hint=f"types of that size are {known}; see `tpuctl types`" if known else "see `tpuctl types`",
+            )
         raise NodeNotFoundError(node_id, zone) if zone else NodeNowhereError(node_id, project)
     app.terminal.note(f"`{node_id}` is not there: checking what it was, {remembered.spec.accelerator_type}")
     return remembered.spec

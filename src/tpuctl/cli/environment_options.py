@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.userfile import expand, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,13 +91,5 @@ def warn_of_environment(app: App, wish: EnvironmentWish, nodes: Sequence[Node]) 
 def _read(app: App, path: str) -> dict[str, str]:
     from tpuctl.remote.environment import parse_file  # noqa: PLC0415  # as above
 
-    try:
-        content = (app.invocation.folder / path).expanduser().read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"`{path}` cannot be read: {error.strerror}") from error
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InvalidInputError(f"{path}, line {line}: this is not UTF-8") from None
+    text = read_text(app.invocation.folder / expand(Path(path)), what=f"`--env-file {path}`")
     return parse_file(text, path, app.invocation.environ)

@@ -20,7 +20,7 @@ _WHICH = ""
 
 
 @cli_command("explain", asks_trust=False)
-@click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1)
+@click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--node", metavar="NODE", shell_complete=complete_node, help="Look at this node before its log is believed."
 )
@@ -53,6 +53,8 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
         raise InvalidInputError("`--act` needs to know the node", hint="name it with `--node NODE`")
     from tpuctl.cli.explain_source import is_id, what_was_asked  # noqa: PLC0415  # completion and --help need not wait
 
+    if node is not None:
+        app.reference(node)  # refuse what can be no node before a log is read
     asked = what_was_asked(app, words)
     if not is_id(asked):
         return _explain(app, asked, node, act=act, yes=yes)

@@ -61,7 +61,7 @@ def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
             hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
             raise InvalidInputError("explain what?", hint=hint)
         return Asked(Asked.Kind.FILES, files=(_STDIN,))
-    there = [word for word in words if word == _STDIN or (word and _path(app, word).exists())]
+    there = [word for word in words if word == _STDIN or (word and _is_there(_path(app, word)))]
     missing = [word for word in words if word not in there]
     if there and not missing:
         return Asked(Asked.Kind.FILES, files=words)
@@ -149,6 +149,13 @@ def _look_at(app: App, text: str) -> NodeEvidence | None:
         app.terminal.warn(f"`{text}` could not be looked at, so only the log counts: {error.message}")
         return None
     return evidence_of(text, node)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, as messages are
+        return False
 
 
 def _path(app: App, name: str) -> Path:

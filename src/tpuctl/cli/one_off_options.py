@@ -11,6 +11,7 @@ from tpuctl.cli.check_options import check_options, take_checks
 from tpuctl.cli.spec import spec_options, take_spec
 from tpuctl.errors import InvalidInputError
 from tpuctl.settings import SETTINGS
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,7 @@ def _folder(app: App, given: str | None, *, without: bool) -> Path | None:
     if given is not None and without:
         raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
     if given is not None:
-        return here / Path(given).expanduser()
+        return here / expand(Path(given))
     if without:
         return None
     return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)

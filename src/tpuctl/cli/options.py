@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.cli.tree import named_options
+from tpuctl.cli.places import check_state_folder
+from tpuctl.cli.tree import check_texts, named_options
 from tpuctl.clock import PATIENCE, SystemClock, limit_calls, parse_duration
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Command(click.Command):
             args, words = args[:at], tuple(args[at + 1 :])
         with named_options(self, ctx):
             left = super().parse_args(ctx, args)
+            check_texts(self, ctx)
         if self.takes_command:
             ctx.params["remote_command"] = words
         return left
@@ -148,6 +150,8 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     def decorate(function: Callable[..., int | None]) -> Command:
         def callback(**options: Any) -> int | None:  # click's own signature
             app = take_globals(click.get_current_context(), options, without=skipped)
+            if name != "doctor":  # which reports it as a finding
+                check_state_folder(app.invocation.environ)
             app.take_replaced(options)
             if asks_trust:
                 app.require_trust()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,8 +16,37 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of everything that is remembered on this machine."""
     if named := environ.get("TPUCTL_STATE_DIR"):
         return Path(named)
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "state")
-    return Path(base) / "tpuctl"
+    # The XDG specification says that a relative path is to be ignored.
+    if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
+        return Path(base) / "tpuctl"
+    return Path(environ.get("HOME") or _home()) / ".local" / "state" / "tpuctl"
+
+
+def check_state_folder(environ: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError`, naming the variable, where something that is no folder stands in place of the state folder."""
+    folder = state_folder(environ)
+    variables = ("TPUCTL_STATE_DIR", "XDG_STATE_HOME", "HOME")
+    named = next((f"{name}={value}" for name in variables if (value := environ.get(name))), str(folder))
+    for place in (folder, *folder.parents):
+        try:
+            mode = place.stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
+            raise InvalidInputError(f"`{named}` is no folder: {reason}") from error
+        if not stat.S_ISDIR(mode):
+            raise InvalidInputError(
+                f"`{named}` is no folder: `{place}` is not a directory", hint="name a folder that you may write to"
+            )
+        return
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
 
 
 def journal_folder(environ: Mapping[str, str], *, sandbox: bool) -> Path:

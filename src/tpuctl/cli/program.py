@@ -15,10 +15,13 @@ from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import TerminatedError
 from tpuctl.cli.signals import undisturbed
 from tpuctl.cli.usage import asked_for_json, show_usage
-from tpuctl.errors import ExitCode, TpuctlError
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
+from tpuctl.names import printable
 from tpuctl.output.terminal import Format, StdoutClosedError, Streams
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tpuctl.cli.app import App
 
 # What a shell reports for a process that SIGPIPE ended.
@@ -27,8 +30,21 @@ _PIPE_CLOSED = 141
 COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
 # Failures of the machine that its user understands. No bug of ours looks like this.
 _OF_THE_MACHINE = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
+    | {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 )
+# What tpuctl reads of the environment, and puts into paths, requests and files.
+_READ_VARIABLES = ("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "XDG_", "HOME", "LOGNAME", "TMPDIR", "USER")
+# Checks and threads of `up` hold some 30 files and connections at once; the rest is for ssh.
+_LEAST_FILES = 64
+_USUAL_FILES = 1024
+
+
+class TooManyFilesError(TpuctlError):
+    """The process may not open as many files as the command needs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, hint=f"raise it with `ulimit -n {_USUAL_FILES}`")
 
 
 def invocation_of_process() -> Invocation:
@@ -82,9 +98,7 @@ def run(invocation: Invocation) -> int:
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE and not isinstance(error, StdoutClosedError):
             raise
-        place = error.filename or "cannot write to stdout"
-        notes = "\n".join(getattr(error, "__notes__", ()))
-        return _failed(app, TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}", hint=notes or None))
+        return _failed(app, _in_words(error))
     finally:
         app.close()
 
@@ -95,9 +109,9 @@ def _run(app: App) -> int:
 
     tree, invocation = root(), app.invocation
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):
-        from click.shell_completion import shell_complete  # noqa: PLC0415  # only for completion
-
-        return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
+        return _complete(tree, app, instruction)
+    _check_environment(invocation.environ)
+    _check_open_files()
     try:
         with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
             code = int(tree.invoke(context) or ExitCode.OK)
@@ -114,6 +128,66 @@ def _failed(app: App, error: TpuctlError) -> int:
     error.hint = "\n".join([*remedies(app, error), *([error.hint] if error.hint else [])]) or None
     app.show_error(error)
     return error.exit_code
+
+
+def _complete(tree: click.Command, app: App, instruction: str) -> int:
+    """Complete a command line, as the script of a shell asks. Raises `InvalidInputError` where a person does."""
+    from click.shell_completion import get_completion_class, shell_complete  # noqa: PLC0415  # only for completion
+
+    shell, _, what = instruction.partition("_")
+    words, number = os.environ.get("COMP_WORDS"), os.environ.get("COMP_CWORD", "")
+    is_whole = what == "source" or (
+        what == "complete" and words is not None and (number.isdecimal() or shell == "fish")
+    )
+    if get_completion_class(shell) is None or not is_whole:
+        raise InvalidInputError(
+            f"`{COMPLETION_VARIABLE}` is `{printable(instruction)}`, and no shell is being completed",
+            hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
+        )
+    return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
+
+
+def _check_environment(environ: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError` for a variable that is read here and is not UTF-8 text."""
+    for name, value in environ.items():
+        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
+            raise InvalidInputError(
+                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
+            )
+
+
+def _in_words(error: OSError) -> TpuctlError:
+    """Return an error of the machine in the words of all others."""
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return TooManyFilesError(f"too many open files: the limit is {_limit_of_files()} (`ulimit -n`)")
+    starts = error.errno in {errno.EAGAIN, errno.ENOMEM}
+    place = error.filename or ("a process cannot be started" if starts else "cannot write to stdout")
+    return TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}", hint=notes or None)
+
+
+def _check_open_files() -> None:
+    """Raise the process's own limit where it is low, as far as the machine lets it; refuse to begin with too few.
+
+    A run that meets the limit halfway would leave a node behind that it cannot follow.
+    """
+    import resource  # noqa: PLC0415  # not needed by completion
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
+        return
+    wanted = _USUAL_FILES if hard == resource.RLIM_INFINITY else min(hard, _USUAL_FILES)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    if max(soft, wanted) < _LEAST_FILES:
+        text = f"too few open files: the limit is {_limit_of_files()} (`ulimit -n`), and {_LEAST_FILES} are needed"
+        raise TooManyFilesError(text)
+
+
+def _limit_of_files() -> int:
+    import resource  # noqa: PLC0415  # as above
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _working_directory() -> Path:

@@ -13,6 +13,7 @@ from tpuctl.cli.one_off_options import one_off_options, take_job
 from tpuctl.cli.options import Duration, cli_command, complete_node, fanout_option, selector_option, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
@@ -110,7 +111,7 @@ def _wish(app: App, options: dict[str, Any]) -> Wish:
         environment=environment,
         job=check_job_name(options["job"]) if options["job"] is not None else None,
         folder=options["workdir"],
-        log_folder=app.invocation.folder / Path(options["log_dir"]).expanduser() if options["log_dir"] else None,
+        log_folder=app.invocation.folder / expand(Path(options["log_dir"])) if options["log_dir"] else None,
         detach=options["detach"],
         takes_stdin=not options["no_stdin"],
     )

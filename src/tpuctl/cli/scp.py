@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @cli_command("scp")
-@click.argument("places", metavar="SRC... DST", nargs=-1, required=True)
+@click.argument("places", metavar="SRC... DST", nargs=-1, required=True, type=click.UNPROCESSED)
 @worker_option
 @click.option("-r", "--recurse", is_flag=True, help="Copy folders with all that is in them.")
 @click.option("-p", "--preserve", is_flag=True, help="Keep times and modes.")

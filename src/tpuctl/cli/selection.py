@@ -31,6 +31,9 @@ def select(app: App, nodes: Sequence[str], *, all_nodes: bool | None, labels: Se
     if nodes:
         return None
     wanted = pairs("-l", tuple(labels))
+    if labels and not wanted:
+        # All nodes would match.
+        raise InvalidInputError("`-l` names no label", hint="write `-l KEY=VALUE`")
     listing = app.client.list_nodes(app.project, app.zones)
     if listing.unreachable:
         raise incomplete(listing.unreachable)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.output.progress import Progress
+from tpuctl.output.progress.export import EventFile
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +31,8 @@ def showing(app: App, *, events: str | None, endings: bool) -> Iterator[Progress
             yield progress
         return
     try:
-        stream = Path(events).open("a", encoding="utf-8")  # noqa: SIM115  # closed below
+        file = EventFile(app.invocation.folder / expand(Path(events)), events)
     except OSError as error:
         raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-    with stream, Progress(app.terminal, app.clock, events=stream, endings=endings) as progress:
+    with Progress(app.terminal, app.clock, events=file, endings=endings) as progress:
         yield progress

@@ -15,6 +15,7 @@ from tpuctl.cli.notation import items, pairs
 from tpuctl.errors import InvalidInputError
 from tpuctl.model import DataDisk, NodeSpec, Tier
 from tpuctl.model.labels import check_labels, check_tags
+from tpuctl.userfile import METADATA_LIMIT, expand, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,7 +107,7 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
     version = settings.text("version") or default_version
     if version is None:
-        raise InvalidInputError(f"no runtime version is known for `{wanted}`", hint="name one: `--version VERSION`")
+        raise InvalidInputError(f"no runtime version is known for `{wanted}`", hint=_version_hint(wanted))
     tier = settings.text("tier")
     spec = NodeSpec(
         accelerator_type=accelerator_type,
@@ -144,7 +145,7 @@ def _refuse_without_type(given: dict[str, Any]) -> None:
 def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
     """Return the metadata whose values are in files, relative to the working directory."""
     named = pairs("--metadata-from-file", texts)
-    return {key: _read("--metadata-from-file", app.invocation.folder / path) for key, path in named.items()}
+    return {key: _read(app, "--metadata-from-file", path) for key, path in named.items()}
 
 
 def _accelerator(wanted: str, topology: str | None, *, anyway: bool) -> tuple[str, str | None, str | None]:
@@ -173,7 +174,7 @@ def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, 
                 "`startup-script` is given twice, as metadata and as `--startup-script`", hint="leave one out"
             )
         # What a project file names was read with that file: what was trusted is what is sent.
-        read = _read("--startup-script", app.invocation.folder / script) if setting.content is None else setting.content
+        read = _read(app, "--startup-script", script) if setting.content is None else setting.content
         metadata["startup-script"] = read
     return metadata
 
@@ -185,15 +186,18 @@ def _with_setup_read(app: App, given: dict[str, Any]) -> dict[str, Any]:
     if "setup" in given:
         raise InvalidInputError("`--setup` and `--setup-script` exclude each other", hint="leave one out")
     rest = {name: value for name, value in given.items() if name != "setup_script"}
-    return rest | {"setup": _read("--setup-script", app.invocation.folder / given["setup_script"])}
+    return rest | {"setup": _read(app, "--setup-script", given["setup_script"])}
 
 
-def _read(flag: str, path: Path) -> str:
-    try:
-        return path.expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidInputError(f"`{flag}`: cannot read {path}: {reason}") from error
+def _read(app: App, flag: str, path: str | Path) -> str:
+    # A setup runs over ssh, but nobody writes one that is larger than a startup script may be.
+    place = app.invocation.folder / expand(Path(path))
+    return read_text(place, limit=METADATA_LIMIT, what=f"`{flag} {path}`")
+
+
+def _version_hint(wanted: str) -> str:
+    known = ", ".join(f"`{name}`" for name in accelerators.of_size(wanted))
+    return "name one: `--version VERSION`" + (f"\nknown types of that size are {known}" if known else "")
 
 
 def _disk(text: str) -> DataDisk:

@@ -100,4 +100,6 @@ def _act(
 def _file(app: App, text: str | None) -> Path | None:
     from pathlib import Path  # noqa: PLC0415  # only with --file
 
-    return None if text is None else app.invocation.folder / Path(text).expanduser()
+    from tpuctl.userfile import expand  # noqa: PLC0415  # as above
+
+    return None if text is None else app.invocation.folder / expand(Path(text))

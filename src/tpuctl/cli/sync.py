@@ -10,6 +10,7 @@ import click
 from tpuctl.cli.options import cli_command, complete_node, worker_option
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 @cli_command("sync")
-@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, shell_complete=_complete)
+@click.argument("words", metavar="[NODE] [DIR]", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete)
 @click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
 @click.option(
     "-l",
@@ -93,7 +94,7 @@ def _split(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple
             "`tpuctl sync` takes one folder",
             hint="it is `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
         )
-    place = app.invocation.folder / Path(rest[0]).expanduser() if rest else app.invocation.folder
+    place = app.invocation.folder / expand(Path(rest[0])) if rest else app.invocation.folder
     if not place.exists():
         raise InvalidInputError(f"there is no folder `{place}`", hint="several nodes are chosen with `-l KEY=VALUE`")
     return nodes, place

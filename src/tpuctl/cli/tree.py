@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tpuctl import __version__
 from tpuctl.cli.usage import WrongWordError
-from tpuctl.names import nearest
+from tpuctl.names import nearest, printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -131,6 +132,32 @@ def named_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
         raise
 
 
+# Options where an empty value says something: no description, an empty list.
+_MAY_BE_EMPTY = frozenset(
+    {"description", "prefix", "labels", "tags", "metadata", "metadata_from_file", "skip_checks", "topic"}
+    | {"remove_labels", "remove_tags", "remove_metadata"}
+)
+
+
+def check_texts(command: click.Command, ctx: click.Context) -> None:
+    """Refuse what no option or argument can mean: an empty value (an unset variable), bytes that are no UTF-8, NUL.
+
+    Parameters of the type `click.UNPROCESSED` take bytes: names of local files, words of remote commands.
+    """
+    for param in command.get_params(ctx):
+        value = ctx.params.get(param.name or "")
+        if param.type is click.UNPROCESSED or value is None:
+            continue
+        for text in value if isinstance(value, tuple) else (value,):
+            if not isinstance(text, str):
+                continue
+            is_option = isinstance(param, click.Option) and param.name not in _MAY_BE_EMPTY
+            if not text and is_option and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+                raise click.BadParameter("`` is empty", ctx=ctx, param=param)
+            if printable(text) != text:
+                raise click.BadParameter(f"`{printable(text)}` is not UTF-8 text", ctx=ctx, param=param)
+
+
 class Group(click.Group):
     """A group that lists its commands in the order in which they were added, and says which one was probably meant."""
 
@@ -141,7 +168,9 @@ class Group(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and name our option where another was given."""
         with named_options(self, ctx):
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
+            check_texts(self, ctx)
+            return left
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

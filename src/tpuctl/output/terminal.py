@@ -20,6 +20,8 @@ from tpuctl.output import tables
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from _typeshed import ReadableBuffer
+
     from tpuctl.errors import TpuctlError
     from tpuctl.output.tables import Cell
 
@@ -50,7 +52,10 @@ class Streams:
         """Return the streams that the process was started with."""
         import shutil  # noqa: PLC0415  # not needed by --version and --help
 
-        stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _closed(), sys.stderr or _nowhere()
+        stdin, stdout, stderr = sys.stdin or _nowhere(), sys.stdout or _closed(), _diagnostics()
+        if isinstance(stdout, io.TextIOWrapper) and stdout.errors == "strict":
+            # What the user's encoding cannot hold is shown as an escape, and ends no command.
+            stdout.reconfigure(errors="backslashreplace")
         return cls(
             stdin,
             stdout,
@@ -65,6 +70,29 @@ class Streams:
 def _nowhere() -> TextIO:
     """Return what stands for a stream that was closed when the process began (`>&-`): Python has no object for it."""
     return Path(os.devnull).open("r+", encoding="utf-8")
+
+
+def _diagnostics() -> TextIO:
+    """Return stderr, or what stands for it."""
+    if sys.stderr is None:
+        return _nowhere()
+    file = io.BufferedWriter(_Diagnostics(sys.stderr.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(
+        file, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True, write_through=True
+    )
+
+
+class _Diagnostics(io.FileIO):
+    """What stderr does not take (a full disk) is lost, and the command goes on to its own end. A closed pipe still ends it."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write, or drop the data."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def _closed() -> TextIO:

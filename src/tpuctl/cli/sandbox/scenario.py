@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
-from tpuctl.cli.sandbox.seed import read_text
+from tpuctl.cli.sandbox.seed import read_source
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
 
 
 @cli_command("scenario", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", metavar="FILE")
 def command(app: App, *, file: str) -> None:
     """Plan what a YAML file tells: what goes wrong when, counted from now in the sandbox's time. Nothing needs to keep running.
 
@@ -27,7 +27,7 @@ def command(app: App, *, file: str) -> None:
     """
     from tpuctl.sandbox import forecast, scenarios  # noqa: PLC0415  # only for the sandbox
 
-    source, text = read_text(file)
+    source, text = read_source(app, file)
     scenario = scenarios.read(text, source)
     begin = scenarios.play(app.world, scenario)
     lines = [scenario.description] if scenario.description else []

@@ -11,7 +11,7 @@ from tpuctl.errors import NotFoundError
 from tpuctl.escaping import visible
 from tpuctl.events import Event, EventKind
 from tpuctl.output.progress.changes import Changes, hints
-from tpuctl.output.progress.export import Export, Shrugging
+from tpuctl.output.progress.export import EventFile, Export, Shrugging
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
@@ -36,13 +36,12 @@ class Progress:
     """A listener for events, and a context: on leaving it the live area is taken away.
 
     `events` gets each event as one JSON object on a line, at once. The event that a node was given up is left to the error
-    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes. Such work
-    outlasts a full disk too: what cannot be written is left out, and a warning says so once, where that can be written. Only
-    a pipe that nobody reads any more ends it.
+    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes. Work outlasts
+    a file of events that cannot be written, and with `endings` a full stdout: a warning says so once. A closed stdout ends it.
     """
 
     def __init__(
-        self, terminal: Terminal, clock: Clock, *, events: TextIO | None = None, endings: bool = False
+        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, endings: bool = False
     ) -> None:
         self._terminal, self._clock, self._endings = terminal, clock, endings
         self._export = Export(events, terminal, lasting=endings) if events else None

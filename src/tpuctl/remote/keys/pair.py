@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     Runner = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
 
 _PUBLIC = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
+# The longest RSA keys have some 13 kB.
+_LONGEST = 64 * 1024
 
 
 class SshKeyError(TpuctlError):
@@ -109,7 +112,7 @@ def _held_by_agent(named: Path, *, runner: Runner) -> SshKey:
         private = named.with_suffix("") if named == public else named
         hint = f"check the path, or make the key with `ssh-keygen -t ed25519 -f {private}`"
         raise SshKeyError(f"there is no ssh key `{named}`", hint=hint)
-    match = _PUBLIC.fullmatch(public.read_text("utf-8"))
+    match = _PUBLIC.fullmatch(_read(public))
     if match is None:
         raise SshKeyError(f"`{public}` is not a public key", hint="name another key")
     key = SshKey(public, match[0].strip())
@@ -136,16 +139,23 @@ def _make(path: Path, *, comment: str, runner: Runner) -> None:
 
 def _check(path: Path) -> None:
     status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_a_key(path, "it is not a regular file")
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         hint = f"run `chmod 600 {path}`"
         raise SshKeyError(f"the ssh key `{path}` can be read by others, so ssh would not use it", hint=hint)
-    if not path.read_text("utf-8").lstrip().startswith("-----BEGIN"):
+    if not _read(path).lstrip().startswith("-----BEGIN"):
         raise _not_a_key(path, "it does not begin like one")
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_LONGEST).decode()
 
 
 def _public_half(path: Path, *, runner: Runner) -> str:
     public = public_path(path)
-    if public.is_file() and (match := _PUBLIC.fullmatch(public.read_text("utf-8"))):
+    if public.is_file() and (match := _PUBLIC.fullmatch(_read(public))):
         return match[0].strip()
     done = runner(["ssh-keygen", "-y", "-P", "", "-f", str(path)])
     match = _PUBLIC.fullmatch(done.stdout)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tpuctl.private import locked, make_private
 from tpuctl.remote.ssh_config.entries import SshConfigError, Text, parse
 from tpuctl.remote.ssh_config.taken import included, lines_of
+from tpuctl.userfile import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,10 +22,7 @@ _HEADER = "# Written by tpuctl: `tpuctl ssh-config` changes it, `up` refreshes i
 def read(path: Path) -> Text:
     """Return what a file of entries holds; nothing where there is no file. Raises `SshConfigError`."""
     with _told(path, "read"):
-        try:
-            return parse(path.read_bytes().decode("utf-8"), source=path)
-        except FileNotFoundError:
-            return Text()
+        return parse(read_bytes(path).decode("utf-8"), source=path) if path.exists() else Text()
 
 
 def change(path: Path, decide: Callable[[Text], Text]) -> Text:
@@ -72,7 +70,7 @@ def add_include(config: Path, line: str) -> None:
     with _told(config, "written"):
         target = config.resolve()
         make_private(target.parent)
-        old = target.read_bytes() if target.exists() else b""
+        old = read_bytes(target) if target.exists() else b""
         mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
         ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
         _replace(target, line.encode() + ending + old, mode=mode)
@@ -80,10 +78,7 @@ def add_include(config: Path, line: str) -> None:
 
 def _text(path: Path) -> str:
     with _told(path, "read"):
-        try:
-            return path.read_text("utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
+        return read_bytes(path).decode("utf-8", errors="replace") if path.exists() else ""
 
 
 def _replace(path: Path, content: bytes, *, mode: int) -> None:

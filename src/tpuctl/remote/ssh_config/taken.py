@@ -11,6 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.errors import InvalidInputError
+from tpuctl.userfile import read_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -93,8 +96,8 @@ def included(text: str, folder: Path) -> list[Path]:
 
 def _rules_of(path: Path, folder: Path, *, depth: int) -> Iterator[_Rule]:
     try:
-        text = path.read_text("utf-8", errors="replace")
-    except OSError:
+        text = read_bytes(path).decode("utf-8", errors="replace")
+    except InvalidInputError:
         return
     for number, keyword, rest in lines_of(text):
         place = Place(path, number, f"{keyword.capitalize()} {rest}")
