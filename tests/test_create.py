@@ -36,7 +36,8 @@ def test_a_name_that_is_taken_is_refused_before_any_call(tpuctl: Console, sandbo
         "",
         said(
             f"error: there is a node `demo` in us-central2-b already; it is {state}",
-            "  hint: `tpuctl up demo` takes it from there; `tpuctl delete demo` removes it",
+            "  hint: `tpuctl up demo --zone us-central2-b` takes it from there; "
+            "`tpuctl delete demo --zone us-central2-b` removes it",
         ),
         8,
     )

@@ -142,7 +142,7 @@ def test_an_entry_is_whole() -> None:
         meaning=message.meaning,
         remedy=(
             "try another zone that has the type (`tpuctl types`), as in `tpuctl up trainer --zone ZONE`",
-            "or try again later, or let a queued resource wait for capacity in us-x1-b",
+            "or try again later, or queue a request in us-x1-b with `gcloud compute tpus queued-resources create`",
         ),
         exit_code=6,
         message=message,

@@ -306,7 +306,7 @@ def test_topics(offline: Console) -> None:
     out, _, code = offline("explain", "--topic")
     assert (code, "batch-size\thow large a batch should be\n" in out) == (0, True)
     out, _, code = offline("explain", "--topic", "Batch size")
-    assert (code, "1024" in out, "multiple of 64" in out) == (0, True, True)
+    assert (code, "1024" in out, "8 per core" in out) == (0, True, True)
     assert offline("explain", "batch-size")[0] == out
     assert offline("explain", "--topic", "batchsiz") == (
         *("", "error: there is no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),

@@ -100,7 +100,9 @@ def test_every_example_of_help_runs_as_it_is_printed(
         (tpuctl.folder / name).parent.mkdir(exist_ok=True)
         (tpuctl.folder / name).write_text("Socket closed\n" if name.endswith(".log") else "nodes: []\n")
     (tpuctl.folder / "examples").symlink_to(ROOT / "examples")
-    tpuctl("ssh-key", "renew", "--yes")
+    if command == "trust":
+        (tpuctl.folder / "tpuctl.yaml").write_text("setup: make\n")
+    tpuctl("ssh-key", "renew", "--yes", "--trust-project-file")
     refused = {}
     # What a hook runs is another example's command, with the hook's variables.
     lines = [words for name, words in HELP if name == command and words[: len(name.split())] == name.split()]

@@ -91,7 +91,7 @@ class Service:
         stdout, stderr = io.StringIO(), io.StringIO()
         environ = {"HOME": str(self.folder), "TPUCTL_STATE_DIR": str(self.folder / "state"), "TPUCTL_PROJECT": PROJECT}
         streams = Streams(io.StringIO(), stdout, stderr)
-        code = main(Invocation(("--endpoint", self.url, *words), environ, streams, self.folder))
+        code = main(Invocation(("--endpoint", self.url, "--show-metadata", *words), environ, streams, self.folder))
         return Answer(stdout.getvalue(), stderr.getvalue(), code)
 
     def settle(self) -> None:

@@ -66,8 +66,11 @@ def _completed(command: str, given: _CommandLine) -> str:
     found = _read(words)
     if not found.path or found.path[0] in _LOCAL or "--help" in words:
         return command
-    is_same = found.path == given.path and bool(found.arguments) and set(found.arguments) <= set(given.arguments)
-    present = {name for name, _ in found.options} | _CONSENT
+    present = {name for name, _ in found.options}
+    # With options of its own it is another use of the command.
+    names_same = bool(found.arguments) and set(found.arguments) <= set(given.arguments)
+    is_same = found.path == given.path and names_same and present <= _CONSENT
+    present |= _CONSENT
     extra: list[str] = []
     for name, option in given.options:
         is_needed = name in _CARRIED or (name == "zone" and bool(set(found.arguments) & set(given.arguments)))
