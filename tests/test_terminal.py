@@ -47,16 +47,15 @@ def err(written: Terminal) -> str:
 
 
 def node(node_id: str = "trainer", **fields: Any) -> Node:
-    return Node.from_api(
-        {
-            "name": f"projects/p/locations/us-central2-b/nodes/{node_id}",
-            "state": "READY",
-            "health": "HEALTHY",
-            "acceleratorType": "v4-16",
-            "createTime": "2026-01-01T09:00:00Z",
-        }
-        | fields
-    )
+    """Return a node; a field that is None is one that the API leaves out."""
+    body = {
+        "name": f"projects/p/locations/us-central2-b/nodes/{node_id}",
+        "state": "READY",
+        "health": "HEALTHY",
+        "acceleratorType": "v4-16",
+        "createTime": "2026-01-01T09:00:00Z",
+    }
+    return Node.from_api({name: value for name, value in (body | fields).items() if value is not None})
 
 
 NODES = [
