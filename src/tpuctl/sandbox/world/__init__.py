@@ -75,6 +75,8 @@ class World:
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._injected = clock
+        # How often this process has moved the time; what other processes write shows in SQLite's `data_version`.
+        self._moves = 0
         self._speed = DEFAULT_SPEED
         self.clock: Clock = SystemClock()
 
@@ -102,6 +104,7 @@ class World:
         if (joined := self._joined) is not None:
             yield joined
             return
+        self._connect()
         self._catch_up()
         with translated(self.path), transaction(self._connection, immediate=False):
             yield Session(self._connection, self.clock.now(), self.path)
@@ -116,7 +119,7 @@ class World:
             yield joined
             return
         # Threads queue here: SQLite lets who waits try again at random moments, and gives up on one of 200 after 10 s.
-        with self._turn, translated(self.path), transaction(self._connection, immediate=True):
+        with self._turn, translated(self.path), transaction(self._connect(), immediate=True):
             now = self.clock.now()
             self._let_happen(now)
             yield Session(self._connection, now, self.path)
@@ -141,6 +144,7 @@ class World:
             self._connection.execute(
                 "UPDATE meta SET value = ? WHERE key = 'offset'", (json.dumps(offset.total_seconds()),)
             )
+            self._moves += 1
         return self.clock.now()
 
     @property
@@ -168,7 +172,8 @@ class World:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        return self._connect()
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        return found or self._connect()
 
     def _connect(self) -> sqlite3.Connection:
         """Return this thread's connection; a new one where there is none, or another file has taken the place of the old."""
@@ -239,8 +244,17 @@ class World:
             return found
 
     def _rate(self) -> Rate:
-        meta = self._meta()
-        return Rate(datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"])
+        """Return the rate of the world's time. It is asked for at every look at the clock, and seldom changes."""
+        connection = self._connection
+        with translated(self.path):
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        seen = (connection, version, self._moves)
+        known: tuple[object, Rate] | None = getattr(self._local, "rate", None)
+        if known is None or known[0] != seen:
+            meta = self._meta()
+            anchor = datetime.fromtimestamp(meta["anchor"], UTC)
+            known = self._local.rate = (seen, Rate(anchor, timedelta(seconds=meta["offset"]), meta["speed"]))
+        return known[1]
 
 
 def _close_all(connections: dict[threading.Thread, sqlite3.Connection]) -> None:
