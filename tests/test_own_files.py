@@ -163,4 +163,4 @@ def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Pa
         file.truncate((64 << 20) + 1)
 
     assert Journal(tmp_path, warn=told.append).entries(NAME) == []
-    assert told == [f"the journal cannot be read: {path}: it has more than 64 MiB"]
+    assert told == [f"the journal cannot be read: {path}: it is larger than 64 MiB"]

@@ -39,7 +39,11 @@ def read_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_result]:
             raise OSError(errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL, kind, str(path))
         content = file.read(longest + 1)
     if len(content) > longest:
-        raise OSError(errno.EFBIG, f"it is larger than {longest >> 10} KiB", str(path))
+        raise OSError(
+            errno.EFBIG,
+            f"it is larger than {longest >> 20} MiB" if longest >> 20 else f"it is larger than {longest >> 10} KiB",
+            str(path),
+        )
     return content, status
 
 

@@ -25,17 +25,16 @@ LATE = Unknown("no answer within 15s", is_passing=True)
 
 
 def a_bucket(location: str = "US-CENTRAL2", kind: str = "region", **fields: Any) -> Bucket:
-    """Return a bucket by the fields of the API."""
-    return Bucket.from_api(
-        {
-            "name": "b",
-            "location": location,
-            "locationType": kind,
-            "projectNumber": "42",
-            "storageClass": "STANDARD",
-            **fields,
-        }
-    )
+    """Return a bucket by the fields of the API; one that is None is left out, as the API does."""
+    body = {
+        "name": "b",
+        "location": location,
+        "locationType": kind,
+        "projectNumber": "42",
+        "storageClass": "STANDARD",
+        **fields,
+    }
+    return Bucket.from_api({name: value for name, value in body.items() if value is not None})
 
 
 def facts_of(

@@ -114,12 +114,12 @@ def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, sa
             None,
             [("warning", "`gs://b` belongs to the project with the number 7, not to `p` (42)")],
         ),
-        ("", None, []),
+        (None, None, []),
         ("7", DENIED, []),
         ("7", Absent(), []),
     ],
 )
-def test_whose_a_bucket_is(number: str, project: Any, said: list[tuple[str, str]]) -> None:
+def test_whose_a_bucket_is(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
     assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
 
 

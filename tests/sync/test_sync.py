@@ -184,7 +184,7 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
             ("slice", "code", "--watch", "--dry-run"),
             "`--watch` and `--dry-run` exclude each other\n  hint: leave one of them out",
         ),
-        (("slice", "code", "--to", ""), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/code'`"),
+        (("slice", "code", "--to", " "), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/code'`"),
         (("slice", "code", "--worker", "7"), "`slice` has no worker 7\n  hint: it has workers 0 to 3"),
     ],
 )  # fmt: skip
