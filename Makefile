@@ -23,8 +23,9 @@ lint: $(VENV)/.ready
 compiled: $(VENV)/.ready
 	@$(BIN)/python -m compileall -q src
 
+# The same for the tests themselves, which every process of pytest would compile.
 test: lint compiled
-	$(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
 # A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready
