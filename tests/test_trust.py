@@ -341,6 +341,17 @@ def test_what_its_user_sets_by_a_command_stays_trusted(tpuctl: Console, project:
     assert "has changed since it was trusted, and it sets `project` (line 1), `setup` (line 2)" in tpuctl("list")[1]
 
 
+@pytest.mark.parametrize("script", ["/etc/passwd", "~/key", "../key", "link"])
+def test_no_script_is_set_that_a_project_file_may_not_name(tpuctl: Console, project: Path, script: str) -> None:
+    (tpuctl.folder / "link").symlink_to("/etc/passwd")
+
+    _, err, code = tpuctl("config", "set", "startup_script", script, "--here")
+
+    assert (code, project.read_text()) == (2, FILE)
+    assert f"`startup_script` is `{script}`: a project file names no script outside of its folder" in err
+    assert tpuctl("config", "set", "startup_script", "start.sh", "--here")[2] == 0
+
+
 @one_face
 def test_the_line_of_a_creation_says_what_the_file_has_chosen(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
     trusted = beside(tpuctl, {"TPUCTL_TRUST_PROJECT_FILE": "1"})
