@@ -138,6 +138,25 @@ def test_a_key_of_the_repository_that_is_replaced_is_not_trusted(tmp_path: Path,
     assert len(digests) == 3
 
 
+def test_a_link_that_leads_to_another_key_is_not_trusted(tmp_path: Path) -> None:
+    """A pull may point the link elsewhere, and a `tpuctl.yaml` that is a link names what lies beside the link."""
+    project, clone = tmp_path / "project", tmp_path / "clone" / "below"
+    for folder in (project, clone):
+        folder.mkdir(parents=True)
+    file, link = project / "tpuctl.yaml", clone / "tpuctl.yaml"
+    link.symlink_to(file)
+    file.write_text("ssh_key: key\n")
+    digests = []
+    for key in ("/keys/mine", "/keys/theirs"):
+        (project / "key").unlink(missing_ok=True)
+        (project / "key").symlink_to(key)
+        digests.append(configfile.load_project_file(file, {}).digest)
+    file.write_text("ssh_key: ../key\n")
+    digests += [configfile.load_project_file(path, {}).digest for path in (file, link)]
+
+    assert len(set(digests)) == 4
+
+
 @pytest.mark.parametrize(
     "lines",
     [
@@ -248,6 +267,7 @@ def test_a_yaml_bomb_is_one_error_wherever_yaml_is_read(tpuctl: Console, text: s
             b"zone: !!python/object/apply:os.system [id]", "line 1: `zone`: this is a list", id="tag of a list"
         ),
         pytest.param(b"zone: !!python/name:os.system x", "line 1: `zone`: one plain value is expected", id="tag"),
+        pytest.param(b"? [project]\n: theirs", "line 1: a key is one word", id="key that is a list"),
         pytest.param(b"zone: \xff\xfe", "is not UTF-8 text", id="no UTF-8"),
         pytest.param(b"# x\n" * 100_000, "it is larger than 256 KiB", id="400 kB"),
         pytest.param(

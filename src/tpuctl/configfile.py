@@ -127,6 +127,8 @@ def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
     entries: dict[str, ConfigEntry] = {}
     for key_node, value_node in _pairs(_compose(path, text), path):
         key, place = str(key_node.value), _place(path, key_node)
+        if key_node.id != "scalar":
+            raise SettingError(f"{place}: a key is one word", hint="an example line: `zone: us-central2-b`")
         if key in NEVER_IN_FILES:
             raise SettingError(f"{place}: `{key}` is not read from a file", hint=NEVER_IN_FILES[key])
         if key not in SETTINGS:
@@ -142,33 +144,49 @@ def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
     return entries
 
 
+def check_script(path: Path, named: str) -> None:
+    """Raise `SettingError` for a startup script that the project file at this path may not name, there or not."""
+    try:
+        _script_path(path.parent, named, place=f"{path}: `startup_script` is `{named}`")
+    except (OSError, ValueError, RuntimeError) as error:  # as below
+        raise SettingError(f"{path}: `startup_script` is `{named}`: it is no path: {error}") from None
+
+
+def _script_path(folder: Path, named: str, *, place: str) -> Path:
+    script = (folder / named).resolve()
+    if named.startswith("~") or Path(named).is_absolute() or not is_within(script, folder):
+        raise SettingError(
+            f"{place}: a project file names no script outside of its folder, {folder}",
+            hint="copy the script into that folder, or pass `--startup-script`",
+        )
+    return script
+
+
 def _script(path: Path, entry: ConfigEntry) -> bytes:
     """Return the content of a project file's startup script. Raises `SettingError` if it is not in the project's folder."""
-    named, folder = str(entry.value), path.parent
+    named = str(entry.value)
     place = f"{path} line {entry.line}: `startup_script` is `{named}`"
     try:
         # Should another file be put there in between, its content is another one, and not what was trusted.
-        script = (folder / named).resolve()
-        if named.startswith("~") or Path(named).is_absolute() or not is_within(script, folder):
-            raise SettingError(
-                f"{place}: a project file names no script outside of its folder, {folder}",
-                hint="copy the script into that folder, or pass `--startup-script`",
-            )
-        return read_file(script, longest=_LONGEST_SCRIPT)[0]
+        return read_file(_script_path(path.parent, named, place=place), longest=_LONGEST_SCRIPT)[0]
     except (OSError, ValueError, RuntimeError) as error:  # before 3.13 a ring of links is a RuntimeError
         raise SettingError(f"{place}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _key_content(path: Path, entry: ConfigEntry) -> list[bytes]:
-    """Return both halves of a key that lies in the project's folder, as far as they can be read: a pull may replace it."""
-    halves = []
+    """Return where both halves of a key are, links resolved, and the content of what lies in the project's folder.
+
+    A pull may replace either, or point a link at another key; and a `tpuctl.yaml` that is a link names a key beside the link.
+    """
+    parts = []
     for suffix in ("", ".pub"):
         half = path.parent / f"{entry.value}{suffix}"
         try:
-            halves.append(read_file(half, longest=_LONGEST_SCRIPT)[0] if is_within(half, path.parent) else b"")
+            parts.append(os.fsencode(half.resolve()))
+            parts.append(read_file(half, longest=_LONGEST_SCRIPT)[0] if is_within(half, path.parent) else b"")
         except (OSError, ValueError, RuntimeError):  # as above
-            halves.append(b"")
-    return halves
+            parts.append(b"")
+    return parts
 
 
 def _user_name(uid: int) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.sync.trees import git
+from tpuctl.errors import TpuctlError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.tree import END, HEAD, MARK, SIZE
 from tpuctl.remote.ssh import Connection
@@ -112,3 +114,26 @@ def test_rsync_gets_our_ssh_in_its_own_quotes() -> None:
     assert '\'UserKnownHostsFile="/a b/k" "/g"\'' in shell
     assert "'ProxyCommand=it''s ''so'''" in shell
     assert "'BatchMode=yes' '-o' 'ControlMaster=auto'" in shell
+
+
+@pytest.mark.parametrize("place", ["the tree's own configuration", "a bare repository inside"])
+def test_no_program_that_a_tree_names_is_run(tmp_path: Path, place: str) -> None:
+    """A clone brings no `.git/config`, but an archive does; and a folder of a clone may look like a bare repository."""
+    tree, evil, trace = tmp_path / "tree", tmp_path / "evil", tmp_path / "trace"
+    tree.mkdir()
+    evil.write_text(f"#!/bin/sh\ntouch {trace}\n")
+    evil.chmod(0o755)
+    git(tree, "init")
+    (tree / "train.py").write_text("x")
+    if place.startswith("a bare"):
+        inside = tree / "data"
+        git(tree, "init", "--bare", str(inside))
+        for key, value in (("core.bare", "false"), ("core.worktree", str(inside)), ("core.fsmonitor", str(evil))):
+            git(tree, "config", "--file", str(inside / "config"), key, value)
+        with pytest.raises(TpuctlError, match="cannot use bare repository"):
+            read_tree(inside)
+    else:
+        git(tree, "config", "core.fsmonitor", str(evil))
+
+    assert "train.py" in [entry.path for entry in read_tree(tree).entries]
+    assert not trace.exists()

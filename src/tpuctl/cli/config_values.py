@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl import accelerators
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.cli.zones import may_exist, near_zone
+from tpuctl.configfile import PROJECT_FILE_NAME, check_script
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.model.labels import check_labels, check_tags
 from tpuctl.names import BucketPath, check_project, check_zone
@@ -38,6 +39,8 @@ def check_setting(key: str, value: str, *, file: Path) -> str | None:
         return None
     if key == "zone":
         return _check_zone(value, file)
+    if key == "startup_script" and file.name == PROJECT_FILE_NAME:
+        check_script(file, value)
     if check := _CHECKS.get(key):
         check(value)
     return None

@@ -19,7 +19,8 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
             key, sign, value = part.partition("=")
             if not sign or not key:
                 # It may be a secret gone astray.
-                given = f"item {number} of `{flag}` number {place}" if flag == "--metadata" else f"`{flag} {part}`"
+                is_secret = flag.startswith("--metadata")
+                given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
                 raise InvalidInputError(
                     f"{given} is not KEY=VALUE",
                     hint="a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",

@@ -16,6 +16,7 @@ from tpuctl import configfile
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command, yes_option
 from tpuctl.cli.places import trusted_folder
 from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
+from tpuctl.masking import hidden
 from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
 from tpuctl.settings import SETTINGS, UntrustedFileError
@@ -141,11 +142,11 @@ def _show(app: App, file: ConfigFile, title: str) -> None:
     """Show each key that takes trust. It is no note: `--quiet` does not hide it."""
     lines = [title]
     for key in file.trusted_keys:
-        lines += _effect(file, key, file.entries[key])
+        lines += _effect(file, key, file.entries[key], shows_metadata=app.terminal.shows_metadata)
     app.terminal.warn(*lines)
 
 
-def _effect(file: ConfigFile, key: str, entry: ConfigEntry) -> Iterator[str]:
+def _effect(file: ConfigFile, key: str, entry: ConfigEntry, *, shows_metadata: bool) -> Iterator[str]:
     """Yield what a key says and does: its value, or the first lines of what it runs."""
     line = f"  line {entry.line}: {key}"
     match entry.value:
@@ -161,8 +162,8 @@ def _effect(file: ConfigFile, key: str, entry: ConfigEntry) -> Iterator[str]:
         case pairs:
             yield line
             for name, text in pairs.items():
-                if key == "metadata" and name not in _ACTING_METADATA:
-                    yield f"      {_short(name)}: ({len(text.encode())} bytes, not shown)"
+                if key == "metadata" and name not in _ACTING_METADATA and not shows_metadata:
+                    yield f"      {_short(name)}: {hidden(text)}"
                 elif "\n" in text:
                     yield f"      {_short(name)} ({len(text.splitlines())} lines)"
                     yield from _first_lines(text)

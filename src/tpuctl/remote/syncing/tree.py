@@ -14,7 +14,10 @@ from tpuctl.remote.syncing.values import Entry, Tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+# A repository may hold a folder that looks like a bare one, with a configuration of its own: git would run what
+# `core.fsmonitor` names there. The same for a tree that came as an archive [git documentation, safe.bareRepository].
+_RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
+_LIST = (*_RUN_NOTHING, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 # With these git, called from a hook, would speak of another tree than the folder's.
 _OF_ANOTHER_TREE = (
     "GIT_DIR",
