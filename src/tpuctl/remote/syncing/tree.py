@@ -14,7 +14,8 @@ from tpuctl.remote.syncing.values import Entry, Tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LIST = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+# A folder that came with its `.git` could name a program there, which git would run to hear what has changed.
+_LIST = ("-c", "core.fsmonitor=false", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 # With these git, called from a hook, would speak of another tree than the folder's.
 _OF_ANOTHER_TREE = (
     "GIT_DIR",
