@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE
+from tests.lifecycle import ZONE, put
 from tpuctl import configfile
 from tpuctl.bounded_input import MAX_DEPTH, compose_yaml
 from tpuctl.errors import InvalidInputError, SettingError
@@ -357,3 +357,36 @@ def test_aliases_within_the_bounds_are_read(tmp_path: Path) -> None:
     assert configfile.load(file).entries["tags"].value == ("a", "a")
     with pytest.raises(SettingError, match="more than 3 values"):
         compose_yaml("[a, b, c, d]", "f", error=SettingError, most=3)
+
+
+ONE_OFF = ["run", "n", "--up", "v4-8", "--zone", ZONE, "--rm", "--no-sync", "--", "true"]
+
+
+@pytest.mark.parametrize(
+    ("link", "command"),
+    [
+        pytest.param("logs/worker-0.log", ["run", "n", "--log-dir", "logs", "--", "true"], id="a log"),
+        pytest.param("tpuctl-logs/.gitignore", ONE_OFF, id="what git ignores"),
+        pytest.param("tpuctl-logs", ONE_OFF, id="the folder for logs"),
+        pytest.param("tpuctl-logs/n", ONE_OFF, id="a node's folder"),
+        pytest.param("got/1", ["scp", "pod:x", "got"], id="a worker's folder"),
+    ],
+)  # fmt: skip
+def test_no_symlink_of_a_repository_leads_what_is_written_elsewhere(
+    tpuctl: Console, sandbox: Sandbox, link: str, command: list[str]
+) -> None:
+    put(sandbox, "n")
+    put(sandbox, "pod", acceleratorType="v4-32")
+    key = tpuctl.folder.parent / "home" / "keys"
+    key.mkdir()
+    is_file = "." in link
+    (key / "authorized_keys").write_text("mine\n")
+    place = tpuctl.folder / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(key / "authorized_keys" if is_file else key)
+
+    out, err, code = tpuctl(*command)
+
+    assert (out, code) == ("", 2)
+    assert f"{place.name}` is a symlink" in err or f"{place}`: it is a symlink" in err
+    assert {file.name: file.read_text() for file in key.iterdir()} == {"authorized_keys": "mine\n"}

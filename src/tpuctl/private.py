@@ -1,11 +1,13 @@
-"""Folders and lock files for the owner only, whatever the umask: what tpuctl remembers may hold secrets."""
+"""Folders and lock files for the owner only, whatever the umask, for they may hold secrets; files that no link redirects."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from tpuctl.bounded_input import read_file
 
@@ -49,6 +51,31 @@ def open_private(path: Path) -> int:
     if seen.st_mode & 0o077 and seen.st_uid == os.geteuid():
         os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+def create_file(path: Path) -> BinaryIO:
+    """Open an empty file to be written, in place of the content of one that is there.
+
+    A repository may hold symlinks: none is followed but to a device such as `/dev/null`. Raises `OSError`, also for what is
+    neither a regular file nor such a device.
+    """
+    is_link = path.is_symlink()
+    if is_link and not path.is_char_device():
+        raise OSError(errno.ELOOP, f"`{path.name}` is a symlink")
+
+    def opened(name: str, _: int) -> int:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(name, flags if is_link else flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+    file = open(path, "wb", opener=opened)  # noqa: SIM115  # pathlib has no opener; the caller closes it
+    mode = os.fstat(file.fileno()).st_mode
+    if stat.S_ISREG(mode) and not is_link:
+        file.truncate(0)
+    elif not stat.S_ISCHR(mode):
+        file.close()
+        raise OSError(errno.EINVAL, f"`{path.name}` is no regular file")
+    os.set_blocking(file.fileno(), True)
+    return file
 
 
 @contextmanager

@@ -213,6 +213,30 @@ def test_scp_of_folders_keeps_to_the_pattern(pod: HostileSlice, pattern: str, at
     ]
 
 
+def test_scp_succeeds_only_where_each_name_has_come(pod: HostileSlice) -> None:
+    attacks = {
+        "none": copying(listing(named=0, count=0), END),
+        "the first": gives("results.txt"),
+        "the second": gives("b"),
+        "the first twice": gives("results.txt", "results.txt", named=2),
+        "both": gives("b", "results.txt", named=2),
+        "many notes": copying(listing(named=0, count=0, notes=["x"] * 1000), END),
+    }
+
+    said, err, code = attack(pod, attacks, "scp", "pod:out/results.txt", "pod:*/b", "got")
+
+    first, second = "`out/results.txt` has not come", "`*/b` has not come"
+    assert said == {
+        "none": f"{first}, and 1 more",
+        "the first": second,
+        "the second": first,
+        "the first twice": "unexpected answer from worker 3: `results.txt` is not what the listing promised",
+        "both": "",
+        "many notes": f"{first}, and 1 more",
+    }
+    assert (err.count("worker 5: x\n"), "worker 5: and 950 more notes\n" in err, code) == (50, True, 11)
+
+
 def test_scp_follows_no_link_out_of_the_target(pod: HostileSlice, tmp_path: Path) -> None:
     here, outside = pod.tpuctl.folder, tmp_path / "outside"
     outside.mkdir()

@@ -111,6 +111,9 @@ def _is_empty(target: str) -> bool:
 def _make_folders(paths: Sequence[str]) -> None:
     try:
         for path in map(Path, paths):
+            if path.is_symlink():
+                hint = "name another folder: in this one, each worker has a folder of its own"
+                raise InvalidInputError(f"`{path}` is a symlink", hint=hint)
             path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
     except OSError as error:
         raise InvalidInputError(f"`{error.filename}` cannot be made: {(error.strerror or '').lower()}") from error

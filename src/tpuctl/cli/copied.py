@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tpuctl.remote.copying.values import Copied
 
 _NAMED = 5
+# A worker may send as many as it likes.
+_NOTED = 50
 
 
 class CopyError(RemoteCommandError):
@@ -34,7 +36,10 @@ def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], dur
     for note in notes:
         app.terminal.note(note)
     for one in copied:
-        for note in one.notes:
+        notes = list(one.notes[:_NOTED])
+        if len(one.notes) > _NOTED:
+            notes.append(f"and {len(one.notes) - _NOTED} more notes")
+        for note in notes:
             app.terminal.note(f"worker {one.member.label}: {note}" if len(copied) > 1 else note)
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data([_to_json(app, one) for one in copied], app.format)

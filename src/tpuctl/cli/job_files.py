@@ -15,6 +15,7 @@ from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, 
 from tpuctl.escaping import visible
 from tpuctl.output import syncs
 from tpuctl.output.meter import Meter
+from tpuctl.private import create_file
 from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.copying.values import Tally
 from tpuctl.remote.copying.values import Wish as Copy
@@ -49,9 +50,14 @@ def make_log_folder(log_folder: Path) -> None:
 def log_folder(app: App, node: str) -> Path:
     """Return the folder for what would go with a node; git does not see it, nor does a sync. Raises `InvalidInputError`."""
     parent = app.invocation.folder / "tpuctl-logs"
+    for path in (parent, parent / node):
+        # In a cloned repository it may lead anywhere, and nobody has named it.
+        if path.is_symlink():
+            raise _no_logs(path, "it is a symlink")
     try:
         parent.mkdir(exist_ok=True)
-        (parent / ".gitignore").write_text("*\n", "utf-8")
+        with create_file(parent / ".gitignore") as file:
+            file.write(b"*\n")
     except OSError as error:
         raise _no_logs(parent, (error.strerror or str(error)).lower()) from error
     return parent / node

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.private import create_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +120,7 @@ def log_name(member: Member) -> str:
 def _open_logs(folder: Path, members: Sequence[Member]) -> dict[str, IO[bytes]]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return {one.label: (folder / log_name(one)).open("wb") for one in members}
+        return {one.label: create_file(folder / log_name(one)) for one in members}
     except OSError as error:
         text = f"no logs can be written to `{folder}`: {(error.strerror or str(error)).lower()}"
         raise InvalidInputError(text, hint="name another folder with `--log-dir`") from error

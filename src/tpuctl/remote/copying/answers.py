@@ -84,8 +84,15 @@ class FromSender(Frames):
         self._has_begun = self._may_prove = self._has_ended = False
         self._folders: set[str] = set()
         self._folder_room = _FOLDER_ROOM
+        # One name may fit several patterns: those without wildcards have no other.
+        self._unmet = sorted(asked.patterns, key=lambda pattern: bool(_MAGIC.search(pattern)))
         self._due: list[tuple[int, Entry]] = []  # files whose end has not come, the next one last
         self._left: int | None = None  # of the file that has begun
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """What was asked for, and has not been listed."""
+        return tuple(self._unmet)
 
     def check(self, kind: bytes, length: int) -> None:
         """Refuse a frame before it is read, by its length."""
@@ -190,10 +197,20 @@ class FromSender(Frames):
     def _check_top(self, entry: Entry) -> None:
         if not self._asked.allows(entry.path):
             raise UnexpectedAnswerError(f"{shown_value(entry.path)} was not asked for")
-        if self._tops == self._named or (self._named == 1 and entry.is_folder is (self._tree is None)):
+        is_meant = self._meet(entry.path) and self._tops < self._named
+        if not is_meant or (self._named == 1 and entry.is_folder is (self._tree is None)):
             raise UnexpectedAnswerError(f"{shown_value(entry.path)} is not what the listing promised")
         self._tops += 1
         self._folders, self._folder_room = set(), _FOLDER_ROOM
+
+    def _meet(self, name: str) -> bool:
+        """Tell whether a name fits a pattern that still waits for one, or one that may stand for many."""
+        login, patterns = self._asked.login, self._asked.patterns
+        for at, pattern in enumerate(self._unmet):
+            if _matches(name, pattern, login):
+                del self._unmet[at]
+                return True
+        return any(_MAGIC.search(pattern) and _matches(name, pattern, login) for pattern in patterns)
 
     def _prove(self, value: Any) -> list[Any]:  # JSON
         self._may_prove = False

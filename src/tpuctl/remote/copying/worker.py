@@ -205,6 +205,7 @@ class Download:
     tally: Tally
     _keeper: Keeper | None = None
     _said: tuple[list[str], list[str]] = ([], [])
+    _unmet: tuple[str, ...] = ()
 
     @property
     def call(self) -> str:
@@ -216,7 +217,7 @@ class Download:
         """Fetch what is not here. Raises `LostError`, and `RefusedError` where either end cannot go on."""
         place = self._keeper.place if self._keeper else None
         self.tally.restart()
-        channel.frames = FromSender(self.asked)
+        channel.frames = frames = FromSender(self.asked)
         self._keeper = Keeper(
             self.target,
             umask=self.umask,
@@ -227,6 +228,7 @@ class Download:
         )
         try:
             keep(channel, self._keeper, hear=self._hear)
+            self._unmet = frames.unmet
         finally:
             self._keeper.close()
 
@@ -240,4 +242,6 @@ class Download:
         kept = self._keeper
         problems = [text for _, text in kept.reports if text] if kept else []
         failed, notes = self._said
+        # What the worker says to have failed on may be what has not come.
+        failed = failed or [f"`{pattern}` has not come" for pattern in self._unmet]
         return (kept.files if kept else 0), (kept.size if kept else 0), [*failed, *problems], notes
