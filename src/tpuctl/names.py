@@ -28,6 +28,8 @@ _FULL_NAME = re.compile(
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 # `gs:x`, `gs:/x`, `gs//x`, `GS://x`: what was meant for `gs://x`.
 _NEARLY_GS = re.compile(r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)")
+# What fits 64 bits, with a digit to spare.
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -178,6 +180,11 @@ def region_of(zone: str) -> str:
 def short(resource: str) -> str:
     """Return the last segment of a resource name: `default` of `projects/p/global/networks/default`."""
     return resource.rstrip("/").rsplit("/", 1)[-1]
+
+
+def whole_number(text: str) -> int | None:
+    """Return what up to 18 digits say; None for any other text. Python's `int` refuses thousands of digits with an error."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
