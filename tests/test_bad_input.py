@@ -56,6 +56,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("jobs",), "which nodes?", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
+        (
+            ("trust", "~nobody-here/x"),
+            "`~nobody-here/x`: no such user",
+            "write `./~nobody-here/x` for a file of that name",
+        ),
         (("reset", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl reset --help`"),
         (
             ("list", "-o", "jsn"),
@@ -397,6 +402,16 @@ def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: st
 
     assert (out, code) == ("", 2)
     assert message.format(file=file) in err.splitlines()[0]
+
+
+@pytest.mark.parametrize("login", ["-oProxyCommand=x", "ada lovelace", "ada@host", "ada:ssh-rsa AAAA x", "../ada"])
+def test_what_cannot_be_a_login_name_is_refused(tpuctl: Console, sandbox: Sandbox, login: str) -> None:
+    sandbox.add_node("demo")
+
+    _, err, code = tpuctl("--user", login, "run", "demo", "--", "true")
+
+    assert (err.splitlines()[0], code) == (f"error: `{login}` is not a login name", 2)
+    assert sandbox.changes() == []
 
 
 DIGITS = "9" * 5000  # more than Python reads as a number

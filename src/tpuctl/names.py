@@ -172,6 +172,13 @@ def check_project(text: str) -> str:
     return text
 
 
+def check_login(text: str) -> str:
+    """Return a login name on workers. Raises `InvalidInputError`: it stands in metadata, argvs and ssh's configuration."""
+    if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
+        raise InvalidInputError(f"`{text}` is not a login name", hint="write the name alone, without host")
+    return text
+
+
 def region_of(zone: str) -> str:
     """Return the region that a zone is in: `europe-west4` of `europe-west4-a`."""
     return zone.rsplit("-", 1)[0]
