@@ -56,6 +56,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("jobs",), "which nodes?", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
+        (
+            ("trust", "~nobody-here/x"),
+            "`~nobody-here/x`: no such user",
+            "write `./~nobody-here/x` for a file of that name",
+        ),
         (("reset", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl reset --help`"),
         (
             ("list", "-o", "jsn"),
@@ -397,6 +402,38 @@ def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: st
 
     assert (out, code) == ("", 2)
     assert message.format(file=file) in err.splitlines()[0]
+
+
+@pytest.mark.parametrize("login", ["-oProxyCommand=x", "ada lovelace", "ada@host", "ada:ssh-rsa AAAA x", "../ada"])
+def test_what_cannot_be_a_login_name_is_refused(tpuctl: Console, sandbox: Sandbox, login: str) -> None:
+    sandbox.add_node("demo")
+
+    _, err, code = tpuctl("--user", login, "run", "demo", "--", "true")
+
+    assert (err.splitlines()[0], code) == (f"error: `{login}` is not a login name", 2)
+    assert sandbox.changes() == []
+
+
+DIGITS = "9" * 5000  # more than Python reads as a number
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param(("check", f"v4-{DIGITS}"), 2, id="type"),
+        pytest.param(("types", f"v4-{DIGITS}"), 2, id="types"),
+        pytest.param(("check", "v4-8", "--version", f"tpu-vm-tf-2.{DIGITS}.0"), 0, id="version"),
+        pytest.param(("check", "--ai-platform", "job.yaml"), 9, id="ai-platform"),
+        pytest.param(("kill", "--signal", DIGITS, "demo"), 2, id="signal"),
+        pytest.param(("ssh", "demo", "--batch-size", DIGITS, "--", "true"), 2, id="batch-size"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_no_number(tpuctl: Console, line: tuple[str, ...], code: int) -> None:
+    tpu = f"acceleratorConfig: {{type: TPU_V3, count: {DIGITS}}}"
+    job = f"trainingInput: {{scaleTier: CUSTOM, workerType: cloud_tpu, workerCount: 1, workerConfig: {{{tpu}}}}}\n"
+    (tpuctl.folder / "job.yaml").write_text(job)
+
+    assert tpuctl(*line)[2] == code
 
 
 def test_a_long_word_to_explain_is_a_message(offline: Console) -> None:

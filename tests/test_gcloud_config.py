@@ -186,3 +186,13 @@ def test_what_the_real_gcloud_writes_is_read_and_its_refusal_understood(tmp_path
     with pytest.raises(AccessError) as caught:
         gcloud.access_token(environ, timeout=timedelta(seconds=60))
     assert caught.value.error_id == "auth-no-active-account"
+
+
+def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "configurations").mkdir()
+    for name in ("active_config", "configurations/config_default", "properties"):
+        os.mkfifo(tmp_path / name)
+    environ = {"CLOUDSDK_CONFIG": str(tmp_path), "PATH": "/none"}
+
+    assert gcloud.properties(environ) == {}
+    assert gcloud.may_have_login(environ)

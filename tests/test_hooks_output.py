@@ -21,7 +21,7 @@ def test_what_hooks_write_can_be_told_line_by_line_while_they_run(tmp_path: Path
     told: list[str] = []
     go = tmp_path / "go"
     command = f"echo begun; echo half >&2; printf no; until [ -e {go} ]; do sleep 0.01; done; printf 'w\\377'"
-    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, tell=lambda text: told.extend(text.split("\n")))
+    run = Hooks({EventKind.PREEMPTED: command}, os.environ, extra={}, tell=lambda *lines: told.extend(lines))
 
     run(event())
     until(lambda: len(told) == 2)
@@ -53,8 +53,8 @@ def test_on_a_screen_that_is_drawn_anew_what_hooks_write_is_told(tmp_path: Path)
     streams = Streams(io.StringIO(), io.StringIO(), screen, stderr_is_terminal=True)
     app = App(Invocation((), {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TERM": "xterm"}, streams, tmp_path))
     app.take({})
-    run = take_hooks(app, {"on_preempt": "echo 'hel\033[2Jlo'"})
+    run = take_hooks(app, {"on_preempt": "echo 'hel\033[2Jlo'; echo two"})
 
     run(event())
 
-    assert (run.wait(), screen.getvalue()) == ((), "trainer: hel\\x1b[2Jlo\n")
+    assert (run.wait(), screen.getvalue()) == ((), "trainer: hel\\x1b[2Jlo\ntrainer: two\n")

@@ -27,10 +27,10 @@ OWN = re.compile(r"\r(?=\x1b\[)|\x1b\[(?:[0-9;]{1,8}m|[0-9]{0,3}[AK]|\?25[hl])")
 
 
 def evil_node(name: str = "trainer", **fields: Any) -> dict[str, Any]:
-    """A node in which every text is hostile."""
+    """A node in which every text is hostile that the API's types leave free."""
     return {
         "name": f"projects/p/locations/{ZONE}/nodes/{name}",
-        "id": EVIL,
+        "id": "42",
         "state": "READY",
         "health": f"BAD{EVIL}",
         "healthDescription": EVIL,
@@ -44,7 +44,7 @@ def evil_node(name: str = "trainer", **fields: Any) -> dict[str, Any]:
         "cidrBlock": EVIL,
         "networkConfig": {"network": EVIL, "subnetwork": EVIL},
         "serviceAccount": {"email": EVIL, "scope": [EVIL]},
-        "networkEndpoints": [{"ipAddress": EVIL, "accessConfig": {"externalIp": EVIL}}],
+        "networkEndpoints": [{"ipAddress": "10.0.0.2", "accessConfig": {"externalIp": "192.0.2.1"}}],
         "symptoms": [{"symptomType": EVIL, "workerId": EVIL, "details": EVIL, "createTime": "2026-03-01T10:00:00Z"}],
         "upcomingMaintenance": {"type": EVIL, "maintenanceStatus": EVIL, "windowStartTime": "2026-03-01T10:00:00Z"},
         "queuedResource": f"projects/p/locations/{ZONE}/queuedResources/{EVIL}",
@@ -55,12 +55,12 @@ def evil_node(name: str = "trainer", **fields: Any) -> dict[str, Any]:
 NODES: dict[str, dict[str, Any]] = {
     "trainer": evil_node(),
     "odd": evil_node("odd", state=f"ODD{EVIL}", acceleratorType="v4-8"),
-    "stopped": evil_node("stopped", state="STOPPED", acceleratorType="v4-8", queuedResource=None),
+    "stopped": evil_node("stopped", state="STOPPED", acceleratorType="v4-8", queuedResource=""),
 }
 QUEUED = {
     "name": f"projects/p/locations/{ZONE}/queuedResources/waiting",
     "state": {"state": "SUSPENDED", "stateInitiator": EVIL},
-    "tpu": {"nodeSpec": [{"parent": EVIL, "nodeId": f"late{EVIL}", "node": evil_node()}]},
+    "tpu": {"nodeSpec": [{"parent": EVIL, "nodeId": "late", "node": evil_node()}]},
 }
 
 
@@ -69,8 +69,8 @@ def answer(request: Received) -> Reply:
     lists: dict[str, Any] = {
         "nodes": {"nodes": list(NODES.values())},
         "queuedResources": {"queuedResources": [QUEUED]},
-        "acceleratorTypes": {"acceleratorTypes": [{"name": f"{path}/v4-8{EVIL}", "type": f"v4-8{EVIL}"}]},
-        "runtimeVersions": {"runtimeVersions": [{"name": f"{path}/{EVIL}", "version": EVIL}]},
+        "acceleratorTypes": {"acceleratorTypes": [{"name": f"{path}/v4-8", "type": f"v4-8{EVIL}"}]},
+        "runtimeVersions": {"runtimeVersions": [{"name": f"{path}/odd", "version": EVIL}]},
         "operations": {"operations": []},
         "locations": {"locations": [{"name": f"projects/p/locations/{ZONE}", "locationId": ZONE}]},
     }
@@ -147,6 +147,8 @@ def test_no_text_of_others_steers_what_is_shown(hostile: Console, command: str, 
 
     assert escaped_in(out + err) == []
     assert out + err != ""
+    # What does not fit the API's types would be refused, and show nothing of what is tried here.
+    assert "unexpected response" not in out + err
 
 
 @pytest.mark.parametrize("arguments", [("wait", "odd", "--timeout", "30s"), ("start", "stopped", "--timeout", "5m")])

@@ -299,7 +299,7 @@ _SPELLINGS = {
 
 def _suggest(word: str) -> str | None:
     table = load()
-    match = re.fullmatch(r"(?:tpu-?)?(v\d+[a-z-]*?)-?(\d+)?", word)
+    match = re.fullmatch(r"(?:tpu-?)?(v\d+[a-z-]*?)-?(\d{1,9})?", word)
     prefix = _SPELLINGS.get(match[1].strip("-"), match[1].strip("-").replace("-", "")) if match else ""
     generation = table.by_prefix(prefix)
     if match and generation:

@@ -17,6 +17,7 @@ import google.auth
 import google.auth.credentials
 from google.auth import exceptions
 
+from tpuctl.bounded_input import read_file
 from tpuctl.clock import SystemClock
 from tpuctl.errors import AccessError, CredentialsError
 
@@ -27,6 +28,8 @@ _METADATA_TIMEOUT_SECONDS: Final = 0.5
 _METADATA_ADDRESS: Final = "169.254.169.254"
 # google-auth renews a token almost four minutes before its end.
 _GCLOUD_TOKEN_LIFETIME: Final = timedelta(minutes=10)
+# Such a file holds a key and a few addresses.
+_LONGEST_FILE: Final = 1 << 20
 _LOGIN: Final = "run `gcloud auth application-default login`"
 
 Credentials = Any  # google.auth.credentials.Credentials, or anything that behaves so
@@ -128,6 +131,8 @@ def _found(environ: Mapping[str, str], adc: Path, gcloud_token: Callable[[], str
 
 def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
     try:
+        # google-auth would wait for the writer of a pipe, and read a device without an end.
+        read_file(path, longest=_LONGEST_FILE)
         with warnings.catch_warnings():
             # Both are advice to authors of programs: check the type of a file that others gave, and name a quota project.
             warnings.filterwarnings("ignore", message="The load_credentials_from_file method is deprecated")
@@ -142,7 +147,7 @@ def _from_file(path: Path, request: Any, *, source: str) -> Credentials:
     except exceptions.DefaultCredentialsError as error:
         said = str(error.args[0]) if error.args else "it holds no credentials"
         raise CredentialsError(f"the credentials of {source} cannot be used: {said}", hint=_LOGIN) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # What a JSON file of another shape makes google-auth raise. The error may quote the file: it is not repeated.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no credentials"
         raise CredentialsError(

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tpuctl.bounded_input import read_file
 from tpuctl.diagnosis import Where, classify
 from tpuctl.errors import AccessError, CredentialsError, TpuctlError
 from tpuctl.settings import SETTINGS, GcloudProperty
@@ -31,6 +32,7 @@ _ELSEWHERE: Final = (
     *("CLOUDSDK_AUTH_ACCESS_TOKEN_FILE", "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE"),
     *("CLOUD_SHELL", "DEVSHELL_CLIENT_PORT"),
 )
+_LONGEST_FILE: Final = 1 << 20
 _CONFIGURATION_NAME = re.compile(r"[a-z][-a-z0-9]*")
 _WANTED: Final = frozenset({"compute/region"} | {spec.gcloud for spec in SETTINGS.values() if spec.gcloud})
 
@@ -46,7 +48,7 @@ def properties(environ: Mapping[str, str]) -> Mapping[str, GcloudProperty]:
         return {}
     parser = configparser.ConfigParser()
     try:
-        parser.read_string(file.read_text("utf-8"))
+        parser.read_string(_text(file))
     except (OSError, UnicodeDecodeError, configparser.Error):
         return {}
     found = {}
@@ -64,7 +66,7 @@ def configuration_name(environ: Mapping[str, str]) -> str:
     name = environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME", "")
     if not name:
         with suppress(OSError, UnicodeDecodeError):
-            name = (_folder(environ) / "active_config").read_text("utf-8").strip()
+            name = _text(_folder(environ) / "active_config").strip()
     # A garbled name is replaced by `default` in gcloud too; here it also keeps the name out of a path.
     return name if name == "NONE" or _CONFIGURATION_NAME.fullmatch(name) else "default"
 
@@ -106,9 +108,13 @@ def may_have_login(environ: Mapping[str, str]) -> bool:
     return any(_names_login(file) for file in files if file)
 
 
+def _text(file: Path, *, errors: str = "strict") -> str:
+    return read_file(file, longest=_LONGEST_FILE)[0].decode("utf-8", errors)
+
+
 def _names_login(file: Path) -> bool:
     try:
-        return _NAMED.search(file.read_text("utf-8", "replace")) is not None
+        return _NAMED.search(_text(file, errors="replace")) is not None
     except FileNotFoundError:
         return False
     except OSError:

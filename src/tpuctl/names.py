@@ -28,6 +28,8 @@ _FULL_NAME = re.compile(
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]")
 # `gs:x`, `gs:/x`, `gs//x`, `GS://x`: what was meant for `gs://x`.
 _NEARLY_GS = re.compile(r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)")
+# What fits 64 bits, with a digit to spare.
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -170,6 +172,13 @@ def check_project(text: str) -> str:
     return text
 
 
+def check_login(text: str) -> str:
+    """Return a login name on workers. Raises `InvalidInputError`: it stands in metadata, argvs and ssh's configuration."""
+    if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
+        raise InvalidInputError(f"`{text}` is not a login name", hint="write the name alone, without host")
+    return text
+
+
 def region_of(zone: str) -> str:
     """Return the region that a zone is in: `europe-west4` of `europe-west4-a`."""
     return zone.rsplit("-", 1)[0]
@@ -178,6 +187,11 @@ def region_of(zone: str) -> str:
 def short(resource: str) -> str:
     """Return the last segment of a resource name: `default` of `projects/p/global/networks/default`."""
     return resource.rstrip("/").rsplit("/", 1)[-1]
+
+
+def whole_number(text: str) -> int | None:
+    """Return what up to 18 digits say; None for any other text. Python's `int` refuses thousands of digits with an error."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:

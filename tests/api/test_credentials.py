@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,26 @@ def test_each_kind_of_file_is_read_and_gcloud_never_started(
     assert kind in type(credentials).__module__
     assert credentials.quota_project_id == "payer"
     assert not called.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("pipe", "it is not a regular file"),
+        ("/dev/zero", "it is not a regular file"),
+        ("large", "it is larger than 1024 KiB"),
+        ("deep", "it holds no credentials"),
+        (".", "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_credentials_is_refused_at_once(tmp_path: Path, name: str, why: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(10 << 30)
+    (tmp_path / "deep").write_text("[" * 100_000)
+
+    with pytest.raises(CredentialsError, match=f"of GOOGLE_APPLICATION_CREDENTIALS cannot be used: {why}$"):
+        loaded({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / name)}, tmp_path / "absent")
 
 
 def test_the_named_file_beats_the_usual_one(tmp_path: Path, private_key: str) -> None:

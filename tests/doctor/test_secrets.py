@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,15 @@ def test_a_file_of_credentials_that_is_none(alone: Console, text: str | None, to
     start = "`GOOGLE_APPLICATION_CREDENTIALS` names a file that cannot be used: "
     assert (code, found_["TPU921"]) == (9, ("error", start + told.format(path=path)))
     assert "TPU924" not in found_
+
+
+def test_a_pipe_that_is_named_as_credentials_is_not_waited_for(alone: Console) -> None:
+    path = Path(alone.environ["HOME"]) / "login.json"
+    os.mkfifo(path)
+
+    found_, _ = look(alone, GOOGLE_APPLICATION_CREDENTIALS=str(path))
+
+    assert found_["TPU921"][1].endswith(f"`{path}`: it is not a regular file")
 
 
 def test_a_login_that_others_may_read_and_that_names_no_quota_project(alone: Console) -> None:

@@ -12,7 +12,7 @@ from tpuctl.actions.steps import chosen_by_file, describe
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.events import Event, EventKind
 from tpuctl.model import REMOVAL_LABEL, Node, NodeSpec, NodeState
-from tpuctl.names import nearest
+from tpuctl.names import nearest, whole_number
 from tpuctl.readiness import Verb
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ def check_type(cloud: Cloud, project: str, zone: str, spec: NodeSpec) -> None:
 
 def _nearest_size(wanted: str, offered: Sequence[str]) -> str | None:
     """Return the type of the same generation whose size is nearest, the larger of two."""
-    prefix, _, size = wanted.rpartition("-")
-    sizes = [
-        int(name[len(prefix) + 1 :]) for name in offered if name.rpartition("-")[0] == prefix and name[-1].isdigit()
-    ]
-    if not sizes or not size.isdigit():
+    prefix, _, text = wanted.rpartition("-")
+    size = whole_number(text)
+    named = (name.rpartition("-") for name in offered)
+    sizes = [found for before, _, after in named if before == prefix and (found := whole_number(after)) is not None]
+    if not sizes or size is None:
         return None
-    return f"{prefix}-{min(sizes, key=lambda found: (abs(found - int(size)), -found))}"
+    return f"{prefix}-{min(sizes, key=lambda found: (abs(found - size), -found))}"
 
 
 def _patched(context: Context, task: Task, outcome: Outcome) -> Outcome | TpuctlError:

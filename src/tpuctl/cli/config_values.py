@@ -11,7 +11,7 @@ from tpuctl.cli.zones import may_exist, near_zone
 from tpuctl.configfile import PROJECT_FILE_NAME, check_script
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.model.labels import check_labels, check_tags
-from tpuctl.names import BucketPath, check_project, check_zone
+from tpuctl.names import BucketPath, check_login, check_project, check_zone
 from tpuctl.preflight.wanted import parse_bucket
 from tpuctl.settings import SETTINGS
 from tpuctl.settings.values import as_items, as_pairs, check_value
@@ -88,11 +88,6 @@ def _check_buckets(text: str) -> None:
         parse_bucket(url)
 
 
-def _check_login(text: str) -> None:
-    if text.startswith("-") or not re.fullmatch(r"[^\s@:/]+", text):
-        raise SettingError(f"`{text}` is not a login name", hint="write the name alone, without host")
-
-
 _CHECKS: dict[str, Callable[[str], object]] = {
     "project": check_project,
     "quota_project": check_project,
@@ -101,7 +96,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "version": _check_version,
     "impersonate_service_account": _check_email,
     "service_account": _check_service_account,
-    "user": _check_login,
+    "user": check_login,
     "network": _check_name,
     "subnetwork": _check_name,
     "journal": BucketPath.parse,

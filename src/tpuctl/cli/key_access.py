@@ -12,6 +12,7 @@ from tpuctl.api.oslogin import OsLoginClient
 from tpuctl.cli.connect import http_access, load_credentials, transport_options
 from tpuctl.cli.served import way_to_workers
 from tpuctl.errors import SettingError
+from tpuctl.names import check_login
 from tpuctl.remote.keys import login_name
 from tpuctl.remote.keys.switches import RememberedSwitches
 
@@ -33,7 +34,7 @@ def admission(app: App) -> Admission:
     )
     return Admission(
         services,
-        login=str(setting.value) if setting else None,
+        login=check_login(str(setting.value)) if setting else None,
         expires=lambda: key_expiry(app),
         tell=app.terminal.note,
     )
@@ -48,7 +49,8 @@ def metadata_login(app: App) -> str:
     """Return the name to log in with where metadata's keys count. The sandbox's sshd knows the user who runs it only."""
     if app.is_sandbox or way_to_workers(app):
         return login_name({})
-    return app.settings.text("user") or login_name(app.invocation.environ)
+    given = app.settings.text("user")
+    return check_login(given) if given else login_name(app.invocation.environ)
 
 
 def key_expiry(app: App) -> datetime | None:

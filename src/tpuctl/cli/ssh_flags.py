@@ -47,7 +47,7 @@ class AllOrNumber(click.ParamType[int | None]):
         """Return the number, or nothing for all."""
         if value == "all" or isinstance(value, int):
             return value if isinstance(value, int) else None
-        if not re.fullmatch(r"[1-9]\d*", str(value), re.ASCII):
+        if not re.fullmatch(r"[1-9]\d{0,8}", str(value), re.ASCII):
             self.fail(f"'{value}' is neither a number of workers nor 'all'", param, ctx)
         return int(value)
 

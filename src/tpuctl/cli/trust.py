@@ -21,6 +21,7 @@ from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
 from tpuctl.settings import SETTINGS, UntrustedFileError
 from tpuctl.trusted_files import TrustedFiles
+from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -66,7 +67,7 @@ def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool
     if lists:
         _show_list(app)
     elif revoke:
-        path = app.invocation.folder / file.expanduser() if file else _found(app)
+        path = app.invocation.folder / expand(file) if file else _found(app)
         was_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).revoke(path)
         app.terminal.note(f"{path} {'is no longer' if was_trusted else 'was not'} trusted")
     else:
@@ -102,7 +103,7 @@ def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None
 
 def _trust(app: App, given: Path | None, *, yes: bool) -> None:
     if given is not None:
-        path = app.invocation.folder / given.expanduser()
+        path = app.invocation.folder / expand(given)
         if not path.exists():
             raise InvalidInputError(f"there is no file `{given}`", hint="name a tpuctl.yaml")
         app.read_project_file(path)

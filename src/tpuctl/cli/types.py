@@ -11,6 +11,7 @@ from tpuctl.actions.catalogue import offered
 from tpuctl.actions.locate import incomplete
 from tpuctl.cli.options import cli_command
 from tpuctl.errors import NotFoundError
+from tpuctl.names import whole_number
 from tpuctl.output.tables import Cell
 from tpuctl.output.terminal import Format
 
@@ -69,4 +70,4 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
 
 def _order(name: str) -> tuple[str, int]:
     prefix, _, size = name.rpartition("-")
-    return prefix, int(size) if size.isdigit() else 0
+    return prefix, whole_number(size) or 0

@@ -100,7 +100,7 @@ class Hooks:
         environ: Mapping[str, str],
         *,
         extra: Mapping[str, str],
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[..., None] | None = None,
         pauses: Sequence[timedelta] = (),
         clock: Clock | None = None,
     ) -> None:

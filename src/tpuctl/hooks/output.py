@@ -46,9 +46,9 @@ class _Source:
 
 
 class HookOutput:
-    """Tells what hooks write, soon after they wrote it. `tell` is called by a thread of its own, with whole lines."""
+    """Tells what hooks write, soon after they wrote it. A thread of its own calls `tell` with whole lines, each an argument."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
         self._sources: dict[int, _Source] = {}
         self._lock = threading.Lock()
@@ -92,4 +92,4 @@ class HookOutput:
 
     def _say(self, lines: list[str]) -> None:
         if lines:
-            self._tell("\n".join(lines))
+            self._tell(*lines)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tpuctl.names import whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -125,7 +127,8 @@ def _concerns(rule: FirewallRule, network: str, port: int) -> bool:
 
 def _has(text: str, port: int) -> bool:
     first, _, last = text.partition("-")
-    return int(first) <= port <= int(last or first)
+    low, high = whole_number(first), whole_number(last or first)
+    return low is not None and high is not None and low <= port <= high
 
 
 def _is_for(rule: FirewallRule, target: Target) -> bool | None:

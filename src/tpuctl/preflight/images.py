@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.accelerators import AcceleratorType
 
 _TENSORFLOW = re.compile(
-    r"tpu-vm-tf-(?P<version>\d+\.\d+\.\d+)(?P<pod>-pod)?(?:-(?P<generation>v\d\w*))?(?P<api>-pjrt|-se)?"
+    r"tpu-vm-tf-(?P<version>\d{1,9}\.\d{1,9}\.\d{1,9})(?P<pod>-pod)?(?:-(?P<generation>v\d\w*))?(?P<api>-pjrt|-se)?"
 )
 
 

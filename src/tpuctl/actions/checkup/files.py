@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tpuctl.bounded_input import read_file
 from tpuctl.checkup.surroundings.facts import Entry
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 
@@ -51,10 +52,9 @@ def bytes_left(path: Path) -> int | None:
 
 
 def text_of(path: Path, *, most: int = 1 << 20) -> Fact[str]:
-    """Return the text of a file, of which `most` bytes are read."""
+    """Return the text of a regular file of at most `most` bytes."""
     try:
-        with path.open("rb") as file:
-            return Known(file.read(most).decode("utf-8"))
+        return Known(read_file(path, longest=most)[0].decode("utf-8"))
     except FileNotFoundError:
         return Absent("there is no such file")
     except OSError as error:

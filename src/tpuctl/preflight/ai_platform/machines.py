@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.names import nearest
+from tpuctl.names import nearest, whole_number
 from tpuctl.preflight.ai_platform import offered
 from tpuctl.preflight.ai_platform.judging import Case, listing
 from tpuctl.preflight.ai_platform.offered import CLOUD_TPU
@@ -43,7 +43,7 @@ def count(case: Case) -> Iterator[Found]:
             yield case.found(Level.OK, "scaleTier", f"one TPU with {case.replacement.asked.size} cores")
         return
     key = f"{case.job.replica}.acceleratorConfig.count"
-    if said is not None and said.value.isdecimal() and int(said.value) in counts:
+    if said is not None and whole_number(said.value) in counts:
         yield case.found(Level.OK, said, f"`{type_.value}` had {said.value} cores")
         return
     what = f"`count: {said.value}`" if said else "no `count`"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find, load, zones_of
+from tpuctl.names import whole_number
 from tpuctl.preflight.ai_platform import offered
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ def asked_type(job: TrainingInput) -> AcceleratorType | None:
     type_, count = job.accelerator_type, job.accelerator_count
     if job.is_basic or (type_ is None and count is None):
         return offer.default
-    if type_ is None or count is None or not count.value.isdecimal():
-        return None
-    return offer.accelerator(type_.value, int(count.value))
+    number = whole_number(count.value) if count else None
+    return None if type_ is None or number is None else offer.accelerator(type_.value, number)
 
 
 def region_of(text: str) -> str:

@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.model.states import Tier
+from tpuctl.names import whole_number
 from tpuctl.preflight import own_commands
 from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
@@ -97,5 +98,4 @@ def _needed(wanted: Wanted, unit: str | None) -> int | None:
 
 
 def _number(value: object) -> int | None:
-    text = str(value)
-    return int(text) if text.isascii() and text.isdigit() else None
+    return whole_number(str(value))

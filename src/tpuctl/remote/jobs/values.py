@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.names import whole_number
 from tpuctl.remote.answers import (
     Fields,
     UnexpectedAnswerError,
@@ -105,7 +106,7 @@ def check_job_name(name: str) -> str:
 
 def parse_signal(text: str) -> int:
     """Return the number that Linux has for a signal: `TERM`, `SIGTERM`, `15`. Raises `InvalidInputError`."""
-    number = int(text) if text.isdecimal() and text.isascii() else SIGNALS.get(text.upper().removeprefix("SIG"), 0)
+    number = whole_number(text) or SIGNALS.get(text.upper().removeprefix("SIG"), 0)
     if not 0 < number <= _HIGHEST_SIGNAL:
         raise InvalidInputError(f"there is no signal `{text}`", hint="such as TERM, INT, QUIT, KILL, or a number")
     return number
