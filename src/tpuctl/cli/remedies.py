@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.preflight.findings import Remedy
 
-# Also `us-central1-ai1a`. What it finds beyond zones (names of nodes, say) is near to no zone.
-_ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b")
+# Also `us-central1-ai1a`, and what the service names as a place. What it finds beyond zones (names of nodes, say) is near to
+# no zone.
+_ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b|(?<=\blocations/)[a-z0-9-]{1,63}")
 
 
 # Options that say which cloud a command works with, as whom, and how it reaches workers: a command in a hint needs them too.
@@ -132,7 +133,7 @@ def _read(words: Sequence[str]) -> _CommandLine:
 
 def remedies(app: App, error: TpuctlError) -> Iterator[str]:
     """Return hints that the place which raised the error could not give."""
-    if isinstance(error, (AccessError, InvalidRequestError, NotFoundError)):
+    if isinstance(error, (AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError)):
         yield from _zones(error)
     if isinstance(error, (AccessError, ServiceUnavailableError)):
         yield from _endpoint(app, error)
