@@ -260,3 +260,23 @@ def test_a_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl("watch", "demo", "--until", "30m")
 
     assert sandbox.changes() == ["delete", "create"]
+
+
+@one_face
+def test_the_command_that_mends_it_makes_the_same_node_in_the_same_cloud(tpuctl: Console, sandbox: Sandbox) -> None:
+    up = ("up", "demo", "--type", "v4-8", "--zone", "us-west4-a", "--sandbox", "--no-wait")
+    err = tpuctl(*up, "--user", "me")[1]
+
+    # The ssh key that tpuctl itself adds to a node is no reason for a mere check.
+    mended = f"tpuctl up demo --project=sandbox --zone={ZONE} --type=v4-8 --sandbox --user me"
+    assert f"`{mended}`" in err
+    assert tpuctl(*mended.split()[1:], "--no-wait")[2] == 0
+    assert sandbox.changes() == ["create"]
+
+
+@one_face
+def test_the_command_of_a_finding_goes_to_the_same_cloud(tpuctl: Console) -> None:
+    found = json.loads(tpuctl("check", "v4-8", "--zone", "us-west4-a", "--sandbox", "-o", "json")[0])["findings"]
+
+    (remedy,) = next(finding for finding in found if finding["id"] == "TPU301")["remedies"]
+    assert remedy["command"] == f"tpuctl check --project=sandbox --zone={ZONE} --type=v4-8 --sandbox"

@@ -131,8 +131,7 @@ def test_a_dead_queued_resource_is_found_without_its_node(tpuctl: Console, sandb
     sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("demo",))
 
     assert tpuctl("down", "demo", stdin="n\n")[1] == (
-        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b, with its boot disk? [y/N] "
-        "error: nothing was done\n"
+        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b? [y/N] error: nothing was done\n"
     )
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
@@ -199,6 +198,42 @@ def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sa
     assert sandbox.changes() == []
     assert tpuctl("down", name, "--yes", "--all-nodes")[::2] == (f"{name}\n", 0)
     assert tpuctl("down", name)[1] == f"{name}: already gone\n"
+
+
+@one_face
+@pytest.mark.parametrize("flags", [[], ["--no-wait"]], ids=["wait", "no-wait"])
+def test_two_names_of_one_thing_are_one_deletion(tpuctl: Console, sandbox: Sandbox, flags: list[str]) -> None:
+    sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("first", "second"))
+    put(sandbox)
+
+    names = ("demo", "research", "second", "first", f"{ZONE}/demo")
+    out, err, code = tpuctl("down", *names, "--yes", "--all-nodes", *flags)
+
+    assert (out.split(), code, sandbox.changes()) == (["demo", *names[1:4], "demo"], 0, ["delete", "delete"]), err
+
+
+@one_face
+@pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
+@pytest.mark.parametrize("is_there", [False, True], ids=["no-node", "node"])
+def test_down_of_a_node_that_two_requests_name_lists_both(
+    tpuctl: Console, sandbox: Sandbox, zone: list[str], *, is_there: bool
+) -> None:
+    sandbox.add_queued_resource("old", state="WAITING_FOR_RESOURCES", node_ids=("demo",))
+    sandbox.add_queued_resource("new", state="ACTIVE" if is_there else "FAILED", node_ids=("demo",))
+    if is_there:
+        put(sandbox, queued_resource="new")
+
+    out, err, code = tpuctl("down", "demo", "--yes", *zone)
+
+    assert (out, code, sandbox.changes()) == ("", 8, [])
+    assert f"the queued resource {ZONE}/old (WAITING_FOR_RESOURCES)" in err
+    assert (f"{ZONE}/demo, " if is_there else f"the queued resource {ZONE}/new (FAILED)") in err
+    at = f"projects/sandbox/locations/{ZONE}"
+    other = f"{at}/nodes/demo" if is_there else f"{at}/queuedResources/new"
+    for name in (f"{at}/queuedResources/old", other):
+        assert f"`tpuctl down {name}`" in err
+        assert tpuctl("down", name, "--yes")[2] == 0
+    assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
 @one_face

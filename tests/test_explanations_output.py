@@ -130,3 +130,13 @@ def test_the_lines_that_look_most_like_an_error_are_numbered() -> None:
     odd = (place(7), replace(place(1234), text="boom\a"))
     explanation = conclude(seen(suspicious=odd))
     assert list(explanations.suspects(explanation, colored=False)) == ["   7  line 7", "1234  boom\\x07"]
+
+
+def test_all_tasks_that_a_message_blames_are_named() -> None:
+    facts = {"task": "/job:jax_worker/replica:0/task:3", "tasks": "3, 5"}
+    (told,) = conclude(seen(sighting(HEARTBEAT, place(1), facts=facts))).conclusions
+
+    page = list(explanations.page(conclude(seen(sighting(HEARTBEAT, place(1), facts=facts))), width=100, colored=False))
+
+    assert page[0].startswith("heartbeat  workers 3, 5, line 1")
+    assert explanations.failed_first(told) == "3"

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face, put
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
 INCOMPLETE = """\
@@ -218,3 +219,19 @@ def test_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, _ = tpuctl("-v", "list", "--zone", "us-central2-b")
     assert err.splitlines()[0].startswith("GET ")
     assert "/v2/projects/sandbox/locations/us-central2-b/nodes" in err
+
+
+@one_face
+def test_a_zone_that_was_named_and_is_none_is_not_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+
+    out, err, code = tpuctl("list", "--zone", f"{ZONE},us-west4-z", "-o", "name")
+
+    assert (out, code) == ("demo\n", 1)
+    assert "the list is incomplete: us-west4-z could not be asked" in err
+    assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
+
+
+@one_face
+def test_a_zone_without_its_last_hyphen_is_recognised(tpuctl: Console) -> None:
+    assert f"did you mean `{ZONE}`?" in tpuctl("list", "--zone", ZONE[:-2] + ZONE[-1])[1]

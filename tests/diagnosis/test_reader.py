@@ -229,3 +229,15 @@ def test_what_crosses_the_border_of_a_block_is_found_once(offset: int) -> None:
         log = before + "The TPU is already\nin use by process\nwith pid 99\n" + ("step\n" * 5_000)
         (busy,) = seen(log).sightings
         assert (busy.count, dict(busy.facts)) == (1, {"pid": "99"})
+
+
+def test_who_came_to_a_barrier_is_not_blamed() -> None:
+    log = (
+        "Barrier timed out. Id: shutdown. Please look at the task logs.\n# of tasks that reached the barrier: 3/4.\n"
+        "The first task at the barrier: /job:jax_worker/replica:0/task:0. Some timed out task names:\n"
+        "/job:jax_worker/replica:0/task:2\n"
+    )
+
+    (barrier,) = seen(log).sightings
+
+    assert dict(barrier.facts)["tasks"] == "2"

@@ -114,14 +114,16 @@ class Slice:
         return self.tpuctl("run", "pod", *arguments, **keywords)  # type: ignore[arg-type]  # the console's own
 
     def start(
-        self, *arguments: str, stdin: IO[bytes] | int = subprocess.DEVNULL, stdout: int = subprocess.PIPE
+        self,
+        *arguments: str,
+        stdin: IO[bytes] | int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+        stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
         words = [sys.executable, "-m", "tpuctl", "run", "pod", *arguments]
         environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ}
-        return subprocess.Popen(
-            words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
-        )
+        return subprocess.Popen(words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def links(self, worker: int) -> int:
         """Return how often a worker was connected to."""

@@ -79,6 +79,9 @@ class Nobody:
     def gathering(self, there: int, total: int) -> None:
         pass
 
+    def pressed(self) -> None:
+        pass
+
     def note(self, member: Member | None, text: str) -> None:
         pass
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -153,3 +154,21 @@ def test_a_reader_that_goes_away_ends_it_quietly(pod: Slice) -> None:
         assert program.stderr.read() == b""
 
     assert (pod.texts("got"), running(pod), pod.left()) == ({0: "TERM\n", 1: "TERM\n"}, [], [])
+
+
+def test_what_is_said_of_an_interrupt_does_not_follow_its_mark(pod: Slice) -> None:
+    """A terminal shows `^C` where the cursor is; here it shows what was typed."""
+    ours, theirs = os.openpty()
+    with pod.start("--worker", "0-1", "--", DEFIANT, stderr=theirs) as program:
+        os.close(theirs)
+        wait_for(pod, "ready", "")
+        os.write(ours, b"typed")
+        shown = b""
+        for number in range(3):
+            program.send_signal(signal.SIGINT)
+            while shown.count(b" sent; ") <= number and select.select([ours], [], [], 10)[0]:
+                shown += os.read(ours, 65536)
+        program.wait(timeout=20)
+    os.close(ours)
+
+    assert [shown.count(b"\n%s sent; " % name) for name in (b"INT", b"QUIT", b"KILL")] == [1, 1, 1], shown

@@ -29,7 +29,7 @@ from tpuctl.names import NodeName, NodeReference
 from tpuctl.readiness import Goal, Policy, Verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tpuctl.actions.cloud import Context
 
@@ -54,6 +54,19 @@ class Target:
     def full_name(self) -> str:
         """The resource name of what would be deleted first."""
         return self.request.name if self.request and self.is_request_named else str(self.name)
+
+    @property
+    def deleted(self) -> str:
+        """The resource name of what the service is asked to delete."""
+        return self.request.name if self.request else str(self.name)
+
+
+def distinct(targets: Iterable[Target]) -> list[Target]:
+    """Return the targets without those that end with an earlier one: the same node, or a node of the same request."""
+    first: dict[str, Target] = {}
+    for target in targets:
+        first.setdefault(target.deleted, target)
+    return list(first.values())
 
 
 def find_target(context: Context, place: Place, reference: NodeReference) -> Target | None:
@@ -101,11 +114,13 @@ def _in_zone(context: Context, node: Node, reference: NodeReference) -> Target:
             raise
         return Target(node.name, node, None, reference.node_id)
     requests = listing.queued_resources
-    owner = next((request for request in requests if request.owns(node.name.node_id)), None)
+    owner, others = _owner(node, [request for request in requests if request.owns(node.name.node_id)])
     if owner is None and node.queued_resource and listing.unreachable:
         raise unreachable(node.name.node_id, listing.unreachable)
     target = Target(node.name, node, owner, reference.node_id)
-    others = [request for request in requests if request.is_named(reference.node_id) and request is not owner]
+    others += [
+        request for request in requests if request.is_named(reference.node_id) and request not in (owner, *others)
+    ]
     if others and reference.kind is None:
         requested = (_of_request(request, (node,), reference, node.name.project) for request in others)
         raise _ambiguous([target, *requested], None, reference)
@@ -115,24 +130,43 @@ def _in_zone(context: Context, node: Node, reference: NodeReference) -> Target:
 def _nodes_named(
     nodes: Sequence[Node], requests: Sequence[QueuedResource], reference: NodeReference, project: str
 ) -> Iterator[Target]:
-    """Return each node of a name, there or asked for, with the request that owns it."""
-    owners = {
-        NodeName(project, request.zone, reference.node_id): request
-        for request in requests
-        if request.owns(reference.node_id)
-    }
+    """Return each node of a name, there or asked for, with the request that owns it, and other requests for that name."""
     there = {node.name: node for node in nodes if node.name.node_id == reference.node_id}
-    for name in dict.fromkeys((*there, *owners)):
-        yield Target(name, there.get(name), owners.get(name), reference.node_id)
+    asked_for = [request for request in requests if request.owns(reference.node_id)]
+    for name in dict.fromkeys((*there, *(NodeName(project, request.zone, reference.node_id) for request in asked_for))):
+        node = there.get(name)
+        owner, others = _owner(node, [request for request in asked_for if request.zone == name.zone])
+        if node or not others:
+            yield Target(name, node, owner, reference.node_id)
+        elif owner:
+            others = [owner, *others]
+        for request in others:
+            yield _of_request(request, nodes, reference, project)
+
+
+def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
+    """Return which of the requests for a node owns it, and the others: the node says it, else the first does."""
+    named = [request for request in requests if node and _is_of(node, request)]
+    owner = next(iter(named or requests), None)
+    return owner, [request for request in requests if request is not owner]
 
 
 def _of_request(request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str) -> Target:
     """Return a request that was itself named, with the first of its nodes that exists."""
-    own = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
+    there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
+    own = [node for node in there if not node.queued_resource or _is_of(node, request)]
     node = own[0] if own else None
-    node_id = node.name.node_id if node else next(iter(request.node_ids), request.queued_resource_id)
+    # A node that another request owns stays: nobody waits until that one is gone.
+    others = {node.name.node_id for node in there if node not in own}
+    awaited = (node_id for node_id in request.node_ids if node_id not in others)
+    node_id = node.name.node_id if node else next(awaited, request.queued_resource_id)
     name = NodeName(project, request.zone, node_id)
     return Target(name, node, request, reference.node_id, is_request_named=True)
+
+
+def _is_of(node: Node, request: QueuedResource) -> bool:
+    """Tell whether the node says that it belongs to this request."""
+    return (node.queued_resource or "").rpartition("/")[2] == request.queued_resource_id
 
 
 def tear_down(
@@ -144,28 +178,28 @@ def tear_down(
     how each ended, in order; the failure of one does not keep the others.
     """
     policy = replace(policy, goal=Goal.GONE)
-    endings: dict[NodeName, Outcome | TpuctlError] = {}
-    tasks: list[Task] = []
-    for target in targets:
+    endings: dict[str, Outcome | TpuctlError] = {}
+    tasks: dict[str, Task] = {}
+    once = distinct(targets)
+    for target in once:
         try:
             with limit_calls(context.clock, policy.timeout if wait else None, grace=GRACE):
                 pending = _request(context, target, by=by)
         except TpuctlError as error:
-            endings[target.name] = error
+            endings[target.deleted] = error
             continue
-        tasks.append(Task(name=target.name, policy=policy, pending=pending))
-        endings[target.name] = Outcome(None, timedelta(), 0)
+        tasks[target.deleted] = Task(name=target.name, policy=policy, pending=pending)
+        endings[target.deleted] = Outcome(None, timedelta(), 0)
     if wait:
-        pending_of = {task.name: task.pending for task in tasks}
-        endings |= zip(pending_of, ensure_all(context, tasks), strict=True)
-        for target in targets:
-            requested = pending_of.get(target.name)
-            if target.request and requested and isinstance(endings[target.name], Outcome):
+        endings |= zip(tasks, ensure_all(context, tuple(tasks.values())), strict=True)
+        for target in once:
+            task = tasks.get(target.deleted)
+            if target.request and task and task.pending and isinstance(endings[target.deleted], Outcome):
                 try:
-                    _see_out(context, target.request, requested.operation, policy)
+                    _see_out(context, target.request, task.pending.operation, policy)
                 except TpuctlError as error:
-                    endings[target.name] = error
-    return [endings[target.name] for target in targets]
+                    endings[target.deleted] = error
+    return [endings[target.deleted] for target in targets]
 
 
 def _request(context: Context, target: Target, *, by: str) -> Pending:

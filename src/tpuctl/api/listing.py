@@ -108,7 +108,7 @@ def list_everywhere(
     about the project or the caller.
     """
     if zones:
-        return fan_out(caller, one_zone, zones)
+        return fan_out(caller, one_zone, zones, are_named=True)
     try:
         return one_zone("-")
     except TransportError as failure:
@@ -120,17 +120,20 @@ def list_everywhere(
     return fan_out(caller, one_zone, locations())
 
 
-def fan_out(caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequence[str]) -> Listing[T]:
+def fan_out(
+    caller: Caller, one_zone: Callable[[str], Listing[T]], zones: Sequence[str], *, are_named: bool = False
+) -> Listing[T]:
     """Return what is in the zones, asked side by side, in their order.
 
-    A zone that is not offered to the project is left out, one that fails otherwise is unreachable. Where no zone
-    answers, the failure is raised: that is no empty list. All zones together have the time of one call.
+    A zone that is not offered to the project is left out, unless the user has named it (`are_named`): there it is
+    unreachable, as one that fails otherwise. Where no zone answers, the failure is raised: that is no empty list. All zones
+    together have the time of one call.
     """
     with limit_calls(SystemClock(), caller.policy.deadline):
         answers = _ask(caller, one_zone, list(dict.fromkeys(zones)))
     listed = {zone: answer for zone, answer in answers.items() if isinstance(answer, Listing)}
     failed = {zone: answer for zone, answer in answers.items() if not isinstance(answer, Listing)}
-    missing = {zone: failure for zone, failure in failed.items() if not _is_not_offered(failure)}
+    missing = {zone: failure for zone, failure in failed.items() if are_named or not _is_not_offered(failure)}
     if failed and not listed:
         failure = next(iter(missing.values()), None) or next(iter(failed.values()))
         if isinstance(failure, TpuctlError):

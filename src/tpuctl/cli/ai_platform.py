@@ -53,7 +53,7 @@ def translate(
 
 
 def _show(app: App, translation: Translation, *, is_written: bool) -> None:
-    terminal, report = app.terminal, translation.report
+    terminal, report = app.terminal, app.as_typed(translation.report)
     if app.format in {Format.JSON, Format.YAML}:
         counts = {str(level): len(report.of(level)) for level in Level}
         findings = [finding_to_json(finding) for finding in report.findings]

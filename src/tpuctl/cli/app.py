@@ -12,7 +12,7 @@ from tpuctl.cli.invocation import InFlight
 from tpuctl.cli.places import sandbox_world, state_folder, trusted_folder
 from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
-from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.masking import is_hidden, without_secret_values
 from tpuctl.names import check_project, check_zone, parse_reference
 from tpuctl.output.terminal import Format, Terminal
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tpuctl.model import Node
     from tpuctl.names import NodeReference
     from tpuctl.output.progress import Progress
+    from tpuctl.preflight.evaluation import Report
     from tpuctl.remote.workers import SshWorkers
     from tpuctl.sandbox.world import World
     from tpuctl.settings import ConfigFile, Settings
@@ -366,7 +367,19 @@ class App:
             from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for failures
 
             error.hint = with_typed_options(error.hint, self._shown_arguments)
+        if isinstance(error, CheckFailedError):
+            from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # as above
+
+            typed = self._shown_arguments
+            error.lines = tuple(with_typed_options(line, typed, is_complete=True) for line in error.lines)
+            error.message = "\n".join(error.lines)
         self.terminal.error(error, form=form, sandbox=sandbox)
+
+    def as_typed(self, report: Report) -> Report:
+        """Return findings whose commands carry the options of this run that they need."""
+        from tpuctl.cli.remedies import report_as_typed  # noqa: PLC0415  # only where something was checked
+
+        return report_as_typed(report, self._shown_arguments)
 
     def again(self, options: dict[str, Any]) -> App:
         """Return an app for the same run in which these shared options count too. Close it."""

@@ -110,7 +110,7 @@ def _show(app: App, report: Report, wanted: Wanted, options: dict[str, Any], *, 
 
     show_findings(
         app.terminal,
-        report,
+        app.as_typed(report),
         app.format,
         wanted=wanted,
         elapsed=elapsed,

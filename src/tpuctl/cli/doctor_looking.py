@@ -57,7 +57,7 @@ class Visit:
         app, options = self._app, self._options
         show_findings(
             app.terminal,
-            report,
+            app.as_typed(report),
             self.form,
             about=self._about(),
             elapsed=self._real.monotonic() - self._began,

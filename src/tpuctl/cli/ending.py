@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.tear_down import Target, absent, check_whole, end_absent, find_target, tear_down
+from tpuctl.actions.tear_down import Target, absent, check_whole, distinct, end_absent, find_target, tear_down
 from tpuctl.cli.dry_run import show_plan
 from tpuctl.cli.keeping import let_go
 from tpuctl.cli.policy import deadline, in_time
@@ -69,7 +69,7 @@ def end_nodes(
     for target in targets:
         check_whole(target, all_nodes=all_nodes)
     if dry_run:
-        show_plan(app, tuple(map(_step, targets)), spec=None, node=None)
+        show_plan(app, tuple(map(_step, distinct(targets))), spec=None, node=None)
         return Ended(targets, missing, [])
     _confirm(app, targets, yes=yes)
     with app.progress(events=events) as progress:
@@ -88,7 +88,7 @@ def _tear_down(
     app: App, targets: list[Target], *, timeout: timedelta | str | None, events: str | None, by: str, wait: bool
 ) -> list[Outcome | TpuctlError]:
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
-    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in targets)
+    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct(targets))
     going_on = f"the deletion of `{named}` goes on"
     with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
         return tear_down(app.context(progress), targets, policy, by=by, wait=wait)
@@ -96,8 +96,11 @@ def _tear_down(
 
 def _confirm(app: App, targets: list[Target], *, yes: bool) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` for a no."""
-    what = ", ".join(f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in targets)
-    if targets and not app.terminal.confirm(f"delete {what}, with its boot disk?", yes=yes):
+    once = distinct(targets)
+    what = ", ".join(f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
+    disks = sum(target.node is not None for target in once)
+    also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
+    if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 

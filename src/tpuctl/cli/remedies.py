@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.masking import public_url
+from tpuctl.preflight.evaluation import Report
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tpuctl.cli.app import App
+    from tpuctl.preflight.findings import Remedy
 
-# Also `us-central1-ai1a`. What it finds beyond zones (names of nodes, say) is near to no zone.
-_ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b")
+# Also `us-central1-ai1a`, and what the service names as a place. What it finds beyond zones (names of nodes, say) is near to
+# no zone.
+_ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b|(?<=\blocations/)[a-z0-9-]{1,63}")
 
 
 # Options that say which cloud a command works with, as whom, and how it reaches workers: a command in a hint needs them too.
@@ -29,6 +32,8 @@ _CARRIED = frozenset(
         "iap", "internal_ip",
     }
 )  # fmt: skip
+# A command goes one way to the workers, and says which where it is about that.
+_WAYS = frozenset({"iap", "internal_ip"})
 # Never repeated without having been considered again: consent, and a deadline that may be what has passed.
 _CONSENT = frozenset({"yes", "replace", "steal", "anyway", "all_nodes", "remove", "timeout"})
 # Commands that make no calls.
@@ -46,19 +51,36 @@ class _CommandLine:
     accepted: set[str | None] = field(default_factory=set)
 
 
-def with_typed_options(text: str, typed: Sequence[str]) -> str:
+def with_typed_options(text: str, typed: Sequence[str], *, is_complete: bool = False) -> str:
     """Return a text in which each command in backticks carries the options of the typed command line that it needs.
 
     Those that say which cloud is meant always, the zone where the command names a node that was typed, and all where it is
-    the typed command itself.
+    the typed command itself; the first of these alone where the command says all else by itself (`is_complete`).
     """
     if not any(word.startswith("-") for word in typed) or not _COMMAND.search(text):
         return text
     given = _read(typed)
-    return _COMMAND.sub(lambda match: f"`tpuctl {_completed(match[1], given)}`", text)
+    return _COMMAND.sub(lambda match: f"`tpuctl {_completed(match[1], given, is_complete=is_complete)}`", text)
 
 
-def _completed(command: str, given: _CommandLine) -> str:
+def report_as_typed(report: Report, typed: Sequence[str]) -> Report:
+    """Return findings whose tpuctl commands work with the same cloud as the typed command line."""
+
+    def adapted(remedy: Remedy) -> Remedy:
+        command = remedy.command
+        if command and command.startswith("tpuctl ") and "`" not in command:
+            command = with_typed_options(f"`{command}`", typed, is_complete=True).strip("`")
+        return replace(remedy, text=with_typed_options(remedy.text, typed, is_complete=True), command=command)
+
+    return Report(
+        tuple(
+            replace(finding, found=replace(finding.found, remedies=tuple(map(adapted, finding.found.remedies))))
+            for finding in report.findings
+        )
+    )
+
+
+def _completed(command: str, given: _CommandLine, *, is_complete: bool) -> str:
     try:
         words = shlex.split(command)
     except ValueError:
@@ -71,10 +93,12 @@ def _completed(command: str, given: _CommandLine) -> str:
     names_same = bool(found.arguments) and set(found.arguments) <= set(given.arguments)
     is_same = found.path == given.path and names_same and present <= _CONSENT
     present |= _CONSENT
+    if present & _WAYS:
+        present |= _WAYS
     extra: list[str] = []
     for name, option in given.options:
-        is_needed = name in _CARRIED or (name == "zone" and bool(set(found.arguments) & set(given.arguments)))
-        if name in found.accepted and name not in present and (is_needed or is_same):
+        is_own = not is_complete and (is_same or (name == "zone" and bool(set(found.arguments) & set(given.arguments))))
+        if name in found.accepted and name not in present and (name in _CARRIED or is_own):
             extra += option
     before, separator, after = command.partition(" -- ")
     return " ".join([before, *map(shlex.quote, extra)]) + separator + after
@@ -112,7 +136,7 @@ def _read(words: Sequence[str]) -> _CommandLine:
 
 def remedies(app: App, error: TpuctlError) -> Iterator[str]:
     """Return hints that the place which raised the error could not give."""
-    if isinstance(error, (AccessError, InvalidRequestError, NotFoundError)):
+    if isinstance(error, (AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError)):
         yield from _zones(error)
     if isinstance(error, (AccessError, ServiceUnavailableError)):
         yield from _endpoint(app, error)

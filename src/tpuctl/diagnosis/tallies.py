@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_WORKERS = 8192
 # The list of tasks stands right behind its message; source: jax-ml/jax, errors of the coordination service.
 _TASK = re.compile(r"/job:[\w.-]{1,80}/(?:replica:\d{1,6}/)?task:(\d{1,6})")
+_BLAMED = re.compile(r"timed out task names:", re.IGNORECASE)
 _LISTED = 4096
 
 
@@ -115,5 +116,9 @@ def _memory(text: str) -> MemoryUse | None:
 
 
 def _tasks(text: str) -> str:
-    """Return the numbers of the tasks that a message of the coordination service lists, in its order."""
-    return ", ".join(dict.fromkeys(_TASK.findall(text[:_LISTED])))
+    """Return the numbers of the tasks that a message of the coordination service blames, in its order.
+
+    At a barrier it names the first that came, too, before those that did not.
+    """
+    listed = text[:_LISTED]
+    return ", ".join(dict.fromkeys(_TASK.findall(_BLAMED.split(listed, maxsplit=1)[-1])))

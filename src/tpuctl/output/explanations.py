@@ -76,7 +76,8 @@ def suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
 def failed_first(conclusion: Conclusion) -> str | None:
     """Return the worker that said it first, or the one that the message names; nothing where the log names none."""
     sighting = conclusion.sighting
-    told = sighting.facts.get("worker") or _number(sighting.facts.get("task"))
+    blamed = sighting.facts.get("tasks", "").split(",")[0]
+    told = sighting.facts.get("worker") or _number(sighting.facts.get("task")) or blamed
     if told or not sighting.workers:
         return told or sighting.first.worker
     timed = [place.time for place in sighting.workers.values() if place.time is not None]
@@ -147,7 +148,9 @@ def _where_met(conclusion: Conclusion) -> str:
     first, worker = conclusion.sighting.first, failed_first(conclusion)
     if not first.line:
         return first.text
-    parts = [_worker(worker) if worker else "", f"line {_numbered(first)}"]
+    blamed = conclusion.sighting.facts.get("tasks", "")
+    workers = f"workers {blamed}" if "," in blamed else _worker(worker) if worker else ""
+    parts = [workers, f"line {_numbered(first)}"]
     return ", ".join(part for part in parts if part)
 
 

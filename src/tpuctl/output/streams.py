@@ -101,6 +101,11 @@ class Streams:
             self._terminal.redraw(f"reaching the workers: {there} of {total}")
             self._has_line = True
 
+    def pressed(self) -> None:
+        """Go to the next line of a terminal that shows `^C`."""
+        self._clear()
+        self._terminal.end_line()
+
     def note(self, member: Member | None, text: str) -> None:
         """Tell the user something about a worker, or about all."""
         self._clear()

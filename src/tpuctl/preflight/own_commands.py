@@ -63,9 +63,14 @@ def take_down(project: str, zone: str, node_id: str, *, all_nodes: bool = False)
 
 
 def _can_be_written(spec: NodeSpec, *, is_moved: bool) -> bool:
-    """Tell whether options say all of it. Scripts and keys are too long, and disks and subnetworks stay where they are."""
+    """Tell whether options say all of it. Scripts and keys are too long, and disks and subnetworks stay where they are.
+
+    The ssh key that tpuctl itself adds, one line where nobody named others, needs no words.
+    """
     stays = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
-    return not (spec.metadata or spec.setup or spec.kept or (is_moved and stays))
+    is_ours = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
+    has_metadata = bool(spec.metadata) and not is_ours
+    return not (has_metadata or spec.setup or spec.kept or (is_moved and stays))
 
 
 def _kind(wanted: Wanted, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import signal
 from contextlib import suppress
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Protocol
@@ -123,6 +124,8 @@ class Crew:
     def _stop(self, now: timedelta) -> None:
         failed = self._limits.fail_fast and any(post.ending and not post.ending.is_good for post in self._posts)
         signals = self._interrupts.take()
+        if signal.SIGINT in signals:
+            self._audience.pressed()
         order = self._stopping.due(now, signals, has_failed=failed, is_unheard=self._is_unheard())
         if order is None:
             return

@@ -45,6 +45,10 @@ class Hearing:
         """Pass on how many workers answer so far."""
         self._audience.gathering(there, total)
 
+    def pressed(self) -> None:
+        """Pass on that Ctrl-C was pressed."""
+        self._audience.pressed()
+
     def note(self, member: Member | None, text: str) -> None:
         """Pass on what the user should know."""
         self._audience.note(member, text)

@@ -140,6 +140,9 @@ class Audience(Protocol):
     def gathering(self, there: int, total: int) -> None:
         """Take how many workers answer so far, while the command waits for all of them."""
 
+    def pressed(self) -> None:
+        """Take that Ctrl-C was pressed, which a terminal shows as `^C`."""
+
     def note(self, member: Member | None, text: str) -> None:
         """Take what the user should know."""
 
