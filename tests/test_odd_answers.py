@@ -30,6 +30,7 @@ ANSWERS: dict[str, tuple[Any, str, str]] = {
     "nested": (b'{"nodes": ' + b"[" * 100_000, "nested too deep", "nested too deep"),
     "5,000 digits": (b'{"nodes": [%s]}' % (b"1" * 5000), "a number is too large", "a number is too large"),
     "unknown fields only": ({"new": 1}, "name: missing", "nodes: missing"),
+    "of another kind": ({"kind": "Status"}, "name: missing", "nodes: missing"),
     "null for a list": ({"nodes": None}, "name: missing", "nodes: expected a list"),
     "null items": ({"nodes": [None]}, "name: missing", "nodes[0]: expected an object"),
     "another node": (
