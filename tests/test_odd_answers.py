@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.api.discovered import plain
-from tests.api.scripted_api import NAME, Received, Reply, ScriptedServer, node
+from tests.api.scripted_api import NAME, Received, Reply, ScriptedServer, node, refuse
 from tests.api.test_shapes import ODD, changed, places
 
 from .conftest import Console
@@ -30,6 +30,7 @@ ANSWERS: dict[str, tuple[Any, str, str]] = {
     "nested": (b'{"nodes": ' + b"[" * 100_000, "nested too deep", "nested too deep"),
     "5,000 digits": (b'{"nodes": [%s]}' % (b"1" * 5000), "a number is too large", "a number is too large"),
     "unknown fields only": ({"new": 1}, "name: missing", "nodes: missing"),
+    "of another kind": ({"kind": "Status"}, "name: missing", "nodes: missing"),
     "null for a list": ({"nodes": None}, "name: missing", "nodes: expected a list"),
     "null items": ({"nodes": [None]}, "name: missing", "nodes[0]: expected an object"),
     "another node": (
@@ -90,6 +91,24 @@ def test_a_loop_asks_again_until_its_deadline_and_changes_nothing(
         assert (out, code) == ("", 5)
         assert f"({UNEXPECTED}{as_node}" in err
     assert {request.method for request in server.received} == {"GET"}
+
+
+@pytest.mark.parametrize(("state", "method"), [(None, "POST"), ("PREEMPTED", "DELETE"), ("STOPPED", "POST")])
+def test_a_change_that_is_said_to_be_done_and_is_not_is_not_sent_again_and_again(
+    state: str | None, method: str, console: Console, server: ScriptedServer
+) -> None:
+    def script(sent: Received) -> Reply:
+        if sent.method != "GET":
+            return Reply({"name": "projects/p/locations/us-central2-b/operations/o", "done": True})
+        return (
+            Reply(node(state, acceleratorType="v4-8")) if state and "/nodes" in sent.path else refuse(404, "NOT_FOUND")
+        )
+
+    server.script = script
+    _, _, code = console("up", "trainer", "--type=v4-8", "--zone=us-central2-b", "--skip-check=all", "--timeout=9s")
+
+    assert code == 5
+    assert [request.method for request in server.received if request.method != "GET"] == [method]
 
 
 def test_a_list_without_anything_is_empty(console: Console, server: ScriptedServer) -> None:

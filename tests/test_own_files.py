@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tpuctl.checked import Checked
 from tpuctl.clock import ManualClock
 from tpuctl.journal import Journal
+from tpuctl.journal.local import LocalStore as LocalJournal
+from tpuctl.journal.store import JournalError
 from tpuctl.lease import LeaseError
 from tpuctl.leases.local import LocalStore
 from tpuctl.names import NodeName
@@ -164,3 +167,17 @@ def test_a_journal_too_large_to_read_is_told_of_and_counts_as_empty(tmp_path: Pa
 
     assert Journal(tmp_path, warn=told.append).entries(NAME) == []
     assert told == [f"the journal cannot be read: {path}: it is larger than 64 MiB"]
+
+
+def test_a_pipe_in_the_place_of_a_file_to_append_to_holds_nobody_up(tmp_path: Path) -> None:
+    world, now = tmp_path / "world", ManualClock().now()
+    os.mkfifo(request_log.current(world))
+    request_log.note_event(world, "x", now)
+    store = LocalJournal(tmp_path / "journal")
+    store.append(NAME, b"{}\n", durable=False)
+    (file,) = (tmp_path / "journal").rglob("trainer.jsonl")
+    file.unlink()
+    os.mkfifo(file)
+
+    with pytest.raises(JournalError):
+        store.append(NAME, b"{}\n", durable=False)

@@ -168,8 +168,8 @@ class Page:
         """Raise `ShapeError` for what is no page. `{}` is an empty list, an object with unknown fields only is not a list."""
         shape = self.shape
         shape.check(value)
-        # The `kind` of an older API is there without items, too [API storage v1].
-        if value and not value.keys() & {*shape.fields, "kind"}:
+        # Those with items under a key of that name are of the older kind, which is named without items, too [API storage v1].
+        if value and not value.keys() & {*shape.fields, *(("kind",) if self.key == "items" else ())}:
             raise ShapeError("missing", self.key)
 
     def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:

@@ -25,6 +25,7 @@ from tpuctl.model import Node, Operation, OperationError, QueuedResource
 from .scripted_api import (
     NAME,
     NODE,
+    Answer,
     Drop,
     Received,
     Reply,
@@ -44,6 +45,22 @@ def test_a_node_is_what_the_service_says() -> None:
         assert client.get_node(NAME) == Node(NAME, node())
         assert client.server_time == datetime(2026, 1, 1, 10, tzinfo=UTC)
         assert server.lines == [f"GET {NODE}"]
+
+
+@pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 10:00:00 +99999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_date_that_is_none_is_left_out(date: str) -> None:
+    with client_of(lambda _: Reply(node(), headers={"Date": date})) as (client, _server):
+        assert client.get_node(NAME) == Node(NAME, node())
+        assert client.server_time is None
+
+
+@pytest.mark.parametrize("locations", [{}, {"locations": []}])
+def test_a_project_without_zones_is_no_answer_rather_than_an_empty_project(locations: Any) -> None:
+    def script(request: Received) -> Answer:
+        return Reply(locations) if request.line.endswith("/locations") else refuse(501, "UNIMPLEMENTED")
+
+    with client_of(script) as (client, _server), pytest.raises(ServiceUnavailableError, match="locations: none"):
+        client.list_nodes("p")
 
 
 def test_only_the_api_can_say_that_a_node_is_absent() -> None:

@@ -112,6 +112,9 @@ def test_the_loop_waits_by_the_clock_and_raises_the_last_failure() -> None:
         ("soon", None),
         ("-1", None),
         ("9" * 40, 10**8),
+        # The digits of a zone are not bounded, and ends of the calendar overflow.
+        ("Thu, 01 Jan 2026 00:00:30 +99999999999999", None),
+        ("Fri, 31 Dec 9999 23:59:59 -2300", None),
     ],
 )
 def test_retry_after_is_seconds_or_a_date(text: str | None, seconds: int | None) -> None:

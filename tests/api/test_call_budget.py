@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -59,6 +59,7 @@ TOO_LARGE = {
     "continue without end": Endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 99),
     "body without end": Endless(OK + b"\r\n", b" " * 9999),
     "length without end": Endless(OK + b"Content-Length: 99999999999999999999\r\n\r\n{", b"", 0.01),
+    "chunk of less than nothing": Endless(CHUNKED + b"-5\r\n{", b"", 0.01),
     "chunk of any size": Endless(CHUNKED + b"f" * 40 + b"\r\n", b"", 0.01),
 }
 
@@ -96,6 +97,58 @@ def test_response_larger_than_any_ends_before_it_fills_memory(answer: Answer) ->
 
     assert isinstance(error, AnswerLostError)
     assert isinstance(error, GarbledAnswerError) or "got more than 100 headers" in str(error)
+
+
+def test_answers_that_come_at_the_same_time_share_one_bound() -> None:
+    options = TransportOptions(largest=100_000, together=100_000, timeout=timedelta(seconds=2))
+    half, rest = Endless(OK + b"Content-Length: 99999\r\n\r\n" + b" " * 60_000, b"", 0.01), Reply(b" " * 60_000)
+    with (
+        ScriptedServer(lambda _: half) as first,
+        ScriptedServer(lambda _: rest) as second,
+        closing(Http(options)) as http,
+        closing(Http(options)) as other,
+    ):
+
+        def stand() -> None:
+            with suppress(AnswerLostError):
+                other.request(first.url)
+
+        thread = threading.Thread(target=stand)
+        thread.start()
+        refusals: list[str] = []
+        while thread.is_alive() and not refusals:
+            try:
+                http.request(second.url)
+            except GarbledAnswerError as error:
+                refusals.append(str(error))
+        thread.join()
+
+        assert [text.partition(" are ")[0] for text in refusals] == ["the answers that came at the same time"]
+        assert http.request(second.url)[0].status == 200
+
+
+def test_closing_waits_for_no_thread_that_still_reads_an_answer() -> None:
+    options = TransportOptions(timeout=timedelta(seconds=1))
+    with (
+        ScriptedServer(lambda _: Endless(OK + b"Content-Length: 9999\r\n\r\n", b" ", 0.01)) as server,
+        closing(HttpFactory(options)) as factory,
+    ):
+        ended: list[float] = []
+
+        def ask() -> None:
+            with suppress(AnswerLostError):
+                factory().request(server.url)
+            ended.append(time.monotonic())
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(0.3)
+        factory.close()
+        closed = time.monotonic()
+        thread.join()
+
+        assert closed < ended[0] - 0.2
+        assert not factory().connections
 
 
 def test_proxy_that_never_ends_its_answer_means_not_sent() -> None:

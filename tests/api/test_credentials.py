@@ -97,7 +97,7 @@ def test_each_kind_of_file_is_read_and_gcloud_never_started(
     [
         ("pipe", "it is not a regular file"),
         ("/dev/zero", "it is not a regular file"),
-        ("large", "it is larger than 1024 KiB"),
+        ("large", "it is larger than 1 MiB"),
         ("deep", "it holds no credentials"),
         (".", "Is a directory"),
     ],

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # A change is seen in the node itself; only whether it failed must be asked of its operation, and that less often.
 _ASK_AGAIN = timedelta(seconds=20)
+# A node may show a change some time after its operation has ended [unverified]. Requested again at every look, a change that
+# the service says is done, and that is not, would be sent dozens of times in a second.
+_LAG = timedelta(seconds=20)
 _FINAL = {Verb.CREATE: NodeState.READY, Verb.START: NodeState.READY, Verb.STOP: NodeState.STOPPED}
 
 
@@ -40,11 +43,12 @@ class Requested:
     def __init__(self, cloud: Cloud, pending: Pending | None) -> None:
         self._cloud = cloud
         self._asked: timedelta | None = None
+        self._ended: timedelta | None = None
         self.pending = pending
 
     def request(self, pending: Pending | None) -> None:
         """Take note of a change that was requested."""
-        self.pending, self._asked = pending, None
+        self.pending, self._asked, self._ended = pending, None, None
 
     @property
     def verb(self) -> Verb | None:
@@ -61,8 +65,11 @@ class Requested:
         if pending is None:
             return None
         is_final = node is not None and node.state is _FINAL.get(pending.verb)
-        if pending.operation.name is None or is_final or _is_another(pending, node):
+        if is_final or _is_another(pending, node):
             self.request(None)
+            return None
+        if pending.operation.name is None:
+            self._end(pending, node, now)
             return None
         if _shows(pending, node) and self._asked is not None and now - self._asked < _ASK_AGAIN:
             return None
@@ -74,10 +81,17 @@ class Requested:
         self._asked = now
         if not operation.done:
             return None
-        self.request(None)
         if operation.error is None:
+            self._end(pending, node, now)
             return None
+        self.request(None)
         return Unmade(pending.verb, self._cloud.operation_error(operation.error), operation.error.code in _CUT_SHORT)
+
+    def _end(self, pending: Pending, node: Node | None, now: timedelta) -> None:
+        """Forget a change that has ended without an error, once it shows or has had the time to."""
+        self._ended = now if self._ended is None else self._ended
+        if _shows(pending, node) or now - self._ended >= _LAG:
+            self.request(None)
 
 
 def _shows(pending: Pending, node: Node | None) -> bool:

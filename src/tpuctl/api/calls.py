@@ -11,8 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -20,6 +19,7 @@ from urllib.parse import quote, urlencode
 from tpuctl.api.endpoint import Endpoint
 from tpuctl.api.errors import credential_failure, excerpt, parse_refusal, translated
 from tpuctl.api.failures import AnswerLostError, GarbledAnswerError, NotSentError, RefusedError, TransportError
+from tpuctl.api.headers import parse_date
 from tpuctl.api.memory import ShortMemory
 from tpuctl.api.retry import RetryPolicy, retrying
 from tpuctl.shapes import ShapeError, parse_json
@@ -35,7 +35,7 @@ PAYER = "x-goog-user-project"
 _ACCEPT = {"accept": "application/json"}
 # What a query may hold as it is [RFC 3986]; `fields` is made of it.
 _QUERY_SAFE = "/:,()"
-_UNEXPECTED = "unexpected response from the service"
+UNEXPECTED = "unexpected response from the service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +167,8 @@ class Caller:
         return response, content
 
     def _note_time(self, date: str | None) -> None:
-        try:
-            moment = parsedate_to_datetime(date or "")
-        except (ValueError, OverflowError):
-            return
-        self.server_time = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        if moment := parse_date(date):
+            self.server_time = moment
 
     def _build(self) -> Any:
         from googleapiclient.discovery import build  # noqa: PLC0415  # 190 ms, not needed for help
@@ -196,14 +193,14 @@ def read_json(content: bytes, read: Callable[[Json], T]) -> T:
     try:
         data = parse_json(content)
     except ShapeError as error:
-        raise GarbledAnswerError(f"{_UNEXPECTED}: {error}; it begins with {excerpt(content)}") from error
+        raise GarbledAnswerError(f"{UNEXPECTED}: {error}; it begins with {excerpt(content)}") from error
     if not isinstance(data, dict) or ("error" in data and "name" not in data):
         what = "an error with status 200" if isinstance(data, dict) else "not a JSON object"
-        raise GarbledAnswerError(f"{_UNEXPECTED}: {what}; it begins with {excerpt(content)}")
+        raise GarbledAnswerError(f"{UNEXPECTED}: {what}; it begins with {excerpt(content)}")
     try:
         return read(data)
     except ShapeError as error:
-        raise GarbledAnswerError(f"{_UNEXPECTED}: {error}") from error
+        raise GarbledAnswerError(f"{UNEXPECTED}: {error}") from error
 
 
 def preview(request: Any) -> RequestPreview:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tpuctl.api.calls import UNEXPECTED
 from tpuctl.api.client import Client
 from tpuctl.api.errors import translated
+from tpuctl.api.failures import GarbledAnswerError
 from tpuctl.api.listing import Listing, all_pages, list_everywhere
 from tpuctl.api.requests import Requests
 from tpuctl.model.project import Reservation
@@ -36,7 +38,7 @@ class CatalogueClient(Client):
         return Requests(self._caller, self._url)
 
     def locations(self, project: str) -> tuple[str, ...]:
-        """Return the zones that the API knows for a project."""
+        """Return the zones that the API knows for a project: it offers TPUs, so that none at all is no answer."""
         with translated():
             listing = all_pages(
                 self._caller,
@@ -44,6 +46,9 @@ class CatalogueClient(Client):
                 _LOCATIONS,
                 _location,
             )
+            if not listing.items:
+                # Who asks zone by zone would find that nothing is there.
+                raise GarbledAnswerError(f"{UNEXPECTED}: {_LOCATIONS.key}: none")
         return listing.items
 
     def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:

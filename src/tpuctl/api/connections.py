@@ -70,6 +70,8 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         self.follow_redirects = False
         self.limit_kwargs = {"hard_limit": options.largest}
         self._options = options
+        self._turn = threading.Lock()
+        self._is_closed = False
         self._limit = _Limit(options.timeout)
         shared = {"options": options, "limit": self._limit}
         shared["response_class"] = type("Response", (_Response,), dict(shared))
@@ -91,11 +93,32 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
         self._begin()
         return self._exchange(uri, method, body, headers)
 
+    def close(self) -> None:
+        """Close the connections. Those of an exchange that another thread waits for are closed as it ends.
+
+        Closing a stream waits until nobody reads from it, which may be as long as an exchange may take.
+        """
+        self._is_closed = True
+        if self._turn.acquire(blocking=False):
+            try:
+                super().close()
+            finally:
+                self._turn.release()
+
     def _begin(self) -> None:
         longest = self._options.timeout
         self._limit.begin(longest if self.timeout is None else min(longest, timedelta(seconds=self.timeout)))
 
     def _exchange(self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None) -> Answer:
+        with self._turn:
+            try:
+                return self._sent(uri, method, body, headers)
+            finally:
+                self._limit.give_back()
+                if self._is_closed:
+                    self._hang_up()
+
+    def _sent(self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None) -> Answer:
         lower = {name.lower(): value for name, value in (headers or {}).items()}
         # A request that names who pays for it is believed.
         lower = {**self._extra, **lower, "user-agent": _USER_AGENT}
@@ -257,13 +280,32 @@ class _Limit:
     """
 
     response: http.client.HTTPResponse | None = None
+    # Bytes of all exchanges of the process: dozens of threads ask at the same time, and each answer is held in memory.
+    _held_by_all = 0
+    _counting = threading.Lock()
 
     def __init__(self, duration: timedelta) -> None:
+        self._held = 0
         self.begin(duration)
 
     def begin(self, duration: timedelta) -> None:
         """Count from now on."""
         self.duration, self._ends = duration, _CLOCK.monotonic() + duration
+
+    def take(self, count: int, most: int) -> None:
+        """Count bytes that were received. Raises `GarbledAnswerError` where all exchanges together hold more than `most`."""
+        with _Limit._counting:
+            self._held += count
+            _Limit._held_by_all += count
+            is_too_much = _Limit._held_by_all > most
+        if is_too_much:
+            raise GarbledAnswerError(f"the answers that came at the same time are larger than {most / 2**20:g} MiB")
+
+    def give_back(self) -> None:
+        """Count the bytes of this exchange no longer."""
+        with _Limit._counting:
+            _Limit._held_by_all -= self._held
+            self._held = 0
 
     @property
     def is_over(self) -> bool:
@@ -282,8 +324,9 @@ class _Limit:
 class _Limited(io.RawIOBase):
     """What a socket receives, within the limit of the exchange and up to a number of bytes."""
 
-    def __init__(self, raw: io.RawIOBase, sock: socket.socket, limit: _Limit, largest: int) -> None:
-        self._raw, self._sock, self._limit, self._largest, self._room = raw, sock, limit, largest, largest
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, limit: _Limit, options: TransportOptions) -> None:
+        self._raw, self._sock, self._limit, self._options = raw, sock, limit, options
+        self._room = options.largest
 
     def readable(self) -> bool:
         return True
@@ -293,7 +336,8 @@ class _Limited(io.RawIOBase):
         count = self._raw.readinto(buffer)
         self._room -= count or 0
         if self._room < 0:
-            raise _too_large(self._largest)
+            raise _too_large(self._options.largest)
+        self._limit.take(count or 0, self._options.together)
         return count
 
     def close(self) -> None:
@@ -311,6 +355,9 @@ class _Reader(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > self._largest:
             raise _too_large(self._largest)
+        # http.client takes the length of a chunk with a sign, too. With -1 it asks for all that comes.
+        if size is not None and size < -1:
+            raise GarbledAnswerError("the length of a chunk is not a number")
         return super().read(size)
 
 
@@ -322,8 +369,8 @@ class _Response(http.client.HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:  # http.client's signature, passed on
         super().__init__(sock, *args, **kwargs)
-        self.limit.response, largest = self, self.options.largest
-        self.fp = _Reader(_Limited(self.fp.detach(), sock, self.limit, largest), largest)
+        self.limit.response = self
+        self.fp = _Reader(_Limited(self.fp.detach(), sock, self.limit, self.options), self.options.largest)
 
 
 class _Watched(http.client.HTTPConnection):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, TransportError, UntrustedServerError
+from tpuctl.api.headers import parse_date
 from tpuctl.clock import PATIENCE, time_for_call, time_left
 
 if TYPE_CHECKING:
@@ -116,12 +116,8 @@ def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
     if text.strip().isdecimal():
         # A number of more digits than a year has seconds would overflow a timedelta.
         return timedelta(seconds=min(int(text.strip()[:9]), 10**8))
-    try:
-        moment = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(aware - now, timedelta())
+    moment = parse_date(text)
+    return None if moment is None else max(moment - now, timedelta())
 
 
 def _may_repeat(failure: TransportError | RefusedError, *, is_safe: bool) -> bool:

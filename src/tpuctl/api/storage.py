@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.api.calls import Api, read_json
 from tpuctl.api.client import Client
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import GarbledAnswerError, RefusedError, TransportError
+from tpuctl.api.headers import parse_date
 from tpuctl.api.listing import MOST_PAGES
 from tpuctl.api.outcome import is_uncertain
 from tpuctl.api.retry import backoff
@@ -186,12 +186,10 @@ class StorageClient(Client):
         written = parse_timestamp(updated)
         if written is None:
             raise GarbledAnswerError(f"an object was updated at `{updated}`")
-        try:
-            now: datetime = parsedate_to_datetime(headers["date"])
-            now = now if now.tzinfo else now.replace(tzinfo=UTC)
-        except (KeyError, ValueError, OverflowError) as error:
+        now = parse_date(headers.get("date"))
+        if now is None:
             # An age by this machine's clock might let a lease of another's expire too early.
-            raise GarbledAnswerError("the answer does not tell the service's time") from error
+            raise GarbledAnswerError("the answer does not tell the service's time")
         return generation, max(now - written, timedelta())
 
     def _content(self, bucket: str, name: str, generation: int) -> bytes | None:

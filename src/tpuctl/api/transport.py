@@ -90,12 +90,14 @@ class TransportOptions:
     """How requests travel. `ca_file` holds the authorities to trust instead of the usual ones.
 
     `timeout` is for one exchange as a whole, from the name lookup to the last byte, in real time; `connect_timeout` for each
-    address of the server within it. `largest` bounds the bytes of a response, head and body.
+    address of the server within it. `largest` bounds the bytes of a response, head and body, `together` those of all responses
+    that are being read by this process.
     """
 
     connect_timeout: timedelta = timedelta(seconds=10)
     timeout: timedelta = PATIENCE
-    largest: int = 256 * 2**20
+    largest: int = 65 * 2**20
+    together: int = 256 * 2**20
     proxy: Proxy | None = None
     ca_file: Path | None = None
     quota_project: str | None = None

@@ -6,8 +6,10 @@ the older half. Where a file system has no locks, lines are still written whole,
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,8 +155,11 @@ def _replace(target: Path, content: bytes) -> None:
 def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
     """Open a file and wait for its lock; give the handle, and whether this file system has locks."""
     while True:
-        handle = os.open(path, flags, 0o600)
+        # A pipe in its place would hold us up until somebody reads it.
+        handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
         try:
+            if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
             is_locked = _lock(handle, kind)
             # While we waited, the file may have been rotated: then the lock is that of a file which is no longer there.
             if _is_at(handle, path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
-from tpuctl.private import locked
+from tpuctl.private import locked, read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ def remember_host_keys(connections: Iterable[Connection]) -> None:
     path = next(iter(known.values())).known_hosts[0]
     try:
         with locked(path.with_name(path.name + ".lock")):
-            old = path.read_text("utf-8").splitlines() if path.exists() else []
+            old = read_bounded(path).decode().splitlines() if path.exists() else []
             new = [*_others(old, set(known)), *lines]
             if set(new) != set(old):
                 _replace(path, "".join(f"{line}\n" for line in new))

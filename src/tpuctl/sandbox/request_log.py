@@ -91,7 +91,7 @@ def _append(world: Path, entry: Entry) -> None:
     )
     path = current(world)
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
             os.write(file, line.encode() + b"\n")
             is_full = os.fstat(file).st_size > FULL

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.actions.checkup.files import entry
 from tpuctl.api.failures import TransportError
+from tpuctl.api.headers import parse_date
 from tpuctl.checkup.surroundings.facts import Answer, Host, Network
 from tpuctl.preflight.fact import Fact, Known, Unknown, known
 
@@ -91,9 +91,5 @@ def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
 
 
 def _ahead(date: str | None, ours: datetime) -> timedelta | None:
-    try:
-        theirs = parsedate_to_datetime(date or "")
-    except ValueError:
-        return None
-    aware = theirs if theirs.tzinfo else theirs.replace(tzinfo=UTC)
-    return aware + _HALF - ours
+    theirs = parse_date(date)
+    return None if theirs is None else theirs + _HALF - ours
