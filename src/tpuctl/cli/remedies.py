@@ -11,13 +11,13 @@ import click
 
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.masking import public_url
-from tpuctl.preflight.evaluation import Report
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tpuctl.cli.app import App
+    from tpuctl.preflight.evaluation import Report
     from tpuctl.preflight.findings import Remedy
 
 # Also `us-central1-ai1a`, and what the service names as a place. What it finds beyond zones (names of nodes, say) is near to
@@ -72,12 +72,11 @@ def report_as_typed(report: Report, typed: Sequence[str]) -> Report:
             command = with_typed_options(f"`{command}`", typed, is_complete=True).strip("`")
         return replace(remedy, text=with_typed_options(remedy.text, typed, is_complete=True), command=command)
 
-    return Report(
-        tuple(
-            replace(finding, found=replace(finding.found, remedies=tuple(map(adapted, finding.found.remedies))))
-            for finding in report.findings
-        )
+    findings = tuple(
+        replace(finding, found=replace(finding.found, remedies=tuple(map(adapted, finding.found.remedies))))
+        for finding in report.findings
     )
+    return replace(report, findings=findings)
 
 
 def _completed(command: str, given: _CommandLine, *, is_complete: bool) -> str:
