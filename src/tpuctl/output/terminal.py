@@ -76,23 +76,29 @@ def _diagnostics() -> TextIO:
     """Return stderr, or what stands for it."""
     if sys.stderr is None:
         return _nowhere()
-    file = io.BufferedWriter(_Diagnostics(sys.stderr.fileno(), "w", closefd=False))
-    return io.TextIOWrapper(
-        file, encoding=sys.stderr.encoding, errors="backslashreplace", line_buffering=True, write_through=True
-    )
+    file = _Diagnostics(sys.stderr.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(file, encoding=sys.stderr.encoding, errors="backslashreplace", write_through=True)
 
 
 class _Diagnostics(io.FileIO):
     """What stderr does not take (a full disk) is lost, and the command goes on to its own end. A closed pipe still ends it."""
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write, or drop the data."""
+        """Write all of the data, or drop what is left of it.
+
+        There is no buffer above this: where a signal ends a write, one would write the same again.
+        """
+        left = memoryview(data).cast("B")
+        size = len(left)
         try:
-            return super().write(data)
+            # None: it is non-blocking, and full.
+            while left and (written := super().write(left)) is not None:
+                left = left[written:]
         except BrokenPipeError:
             raise
         except OSError:
-            return memoryview(data).nbytes
+            pass
+        return size
 
 
 def _closed() -> TextIO:
