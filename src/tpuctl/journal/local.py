@@ -126,10 +126,10 @@ def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
 
 
 def _rotate(path: Path, aside: Path) -> None:
-    """Put the older half aside. Where there is no room for that the file goes on growing."""
+    """Put the older half aside. Where there is no room for that, or it is too large to read, the file goes on growing."""
     try:
-        before = aside.read_bytes() if aside.exists() else b""
-        older, newer = halves(path.read_bytes(), before=before)
+        before = read_bounded(aside) if aside.exists() else b""
+        older, newer = halves(read_bounded(path), before=before)
         # In this order a crash in between leaves lines twice, never nowhere.
         for target, content in ((aside, older), (path, newer)):
             _replace(target, content)
