@@ -38,7 +38,7 @@ def remember_host_keys(connections: Iterable[Connection]) -> None:
     known = {one.host_alias: one for one in connections if one.host_keys}
     if not known:
         return
-    lines = [f"{alias} {key}" for alias, one in known.items() for key in map(_checked, one.host_keys)]
+    lines = [f"{alias} {_checked(key, alias)}" for alias, one in known.items() for key in one.host_keys]
     path = next(iter(known.values())).known_hosts[0]
     try:
         with locked(path.with_name(path.name + ".lock")):
@@ -55,9 +55,14 @@ def _others(lines: list[str], aliases: set[str]) -> Iterator[str]:
     return (line for line in lines if line.split(" ", 1)[0] not in aliases)
 
 
-def _checked(key: str) -> str:
+def _checked(key: str, alias: str) -> str:
     if not _KEY.fullmatch(key):
-        raise KnownHostsError(f"the node's guest attributes hold a host key that is none: `{key[:60]}`")
+        # An alias is `tpu.ID-WORKER`.
+        worker = alias.rpartition("-")[2]
+        raise KnownHostsError(
+            f"worker {worker} has published a host key that is not one: `{key[:60]}`",
+            hint="leave that worker out with `--worker`, or recreate the node",
+        )
     return key
 
 
