@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,12 +14,16 @@ import pytest
 from tpuctl.errors import InvalidInputError
 from tpuctl.output.progress.copying import describe
 from tpuctl.remote.copying.addresses import Address, route
+from tpuctl.remote.copying.link import DroppedError, Links
 from tpuctl.remote.copying.prefixes import Prefixes
 from tpuctl.remote.copying.values import Tally, pause_after
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import STEP, Entry, RefusedError, digest
 from tpuctl.remote.onboard.copy_keeping import Keeper
 from tpuctl.remote.pipes import Stderr
+from tpuctl.remote.ssh import Connection
+from tpuctl.remote.syncing.sessions import Session, Sessions
+from tpuctl.remote.syncing.values import NotSyncedError
 
 
 @pytest.mark.parametrize(
@@ -130,3 +135,30 @@ def test_of_what_a_worker_prints_without_end_little_is_kept() -> None:
         said = errors.text()
 
     assert (said.splitlines()[0], said.splitlines()[-1], len(said)) == ("first", "last", 128 * 1024)
+
+
+def _let_in_and_silent(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Connection:
+    fake_ssh("exec sleep 60")
+    places = (tmp_path / "known_hosts", tmp_path / "google")
+    return Connection("ada", "192.0.2.1", "tpu.1-0", places, tmp_path / "key", None)
+
+
+def test_a_copy_from_a_worker_that_lets_one_in_and_is_silent_ends(
+    tmp_path: Path, fake_ssh: Callable[[str], None]
+) -> None:
+    way, links = _let_in_and_silent(tmp_path, fake_ssh), Links(1, start_within=timedelta(seconds=0.3))
+
+    with pytest.raises(DroppedError, match=r"^it let us in, and has not answered for ") as error, links.open(way, "x"):
+        pass
+
+    assert error.value.is_final
+
+
+def test_a_sync_to_a_worker_that_lets_one_in_and_is_silent_ends(
+    tmp_path: Path, fake_ssh: Callable[[str], None]
+) -> None:
+    way = _let_in_and_silent(tmp_path, fake_ssh)
+    session = Session(Sessions(), way, "x", start_within=timedelta(seconds=0.3))
+
+    with pytest.raises(NotSyncedError, match=r"^it let us in, and has not answered for "), session:
+        session.send([b"x" * (1 << 22)])

@@ -9,12 +9,13 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from tpuctl.clock import format_duration
 from tpuctl.remote.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
-    from datetime import timedelta
     from types import TracebackType
 
 # ssh takes its ProxyCommand down with it when it is asked to end; it has so many seconds.
@@ -22,6 +23,8 @@ _FAREWELL = 1.0
 _BLOCK = 64 * 1024
 # How often the end of ssh is looked for, in seconds; what it prints is noticed at once.
 _LOOK_AGAIN, _SOON = 0.25, 0.01
+# How long the program of a copy or a sync may take to begin: Python on a busy worker, behind a slow login shell.
+START_WITHIN = timedelta(minutes=2)
 # What is kept of each end of an ssh's stderr, and how much a pipe can hold of it.
 _KEPT = 64 * 1024
 _MOST_BLOCKS = 16
@@ -112,6 +115,31 @@ def end(process: subprocess.Popen[bytes]) -> None:
         return
     process.kill()
     process.wait()
+
+
+class StartLimit:
+    """Ends an ssh whose program on the worker has not begun to answer in time: a worker that hangs lets one in, and is silent.
+
+    `has_passed` tells that it did so. Call `met` once the answer begins, or nobody waits for it any more.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:
+        self.has_passed = False
+        self._process, self._limit = process, limit
+        self._timer = threading.Timer(limit.total_seconds(), self._pass)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def met(self) -> None:
+        """Let it take as long as it wants from now on."""
+        self._timer.cancel()
+
+    def __str__(self) -> str:
+        return f"it let us in, and has not answered for {format_duration(self._limit)}"
+
+    def _pass(self) -> None:
+        self.has_passed = True
+        self._process.kill()
 
 
 class Stderr:

@@ -12,11 +12,12 @@ from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.copy_frames import MARK, Channel, LostError
-from tpuctl.remote.pipes import Stderr
+from tpuctl.remote.pipes import START_WITHIN, StartLimit, Stderr
 from tpuctl.remote.ssh import ProbeOutcome, argv, classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from tpuctl.remote.ssh import Connection
 
@@ -58,7 +59,8 @@ class WorkerChannel(Channel):
 class Links:
     """All links of a run: so many handshakes at once, and all of them ended at once when the run is cut off."""
 
-    def __init__(self, fanout: int) -> None:
+    def __init__(self, fanout: int, *, start_within: timedelta = START_WITHIN) -> None:
+        self._start_within = start_within
         self._handshakes = threading.Semaphore(fanout)
         self._lock = threading.Lock()
         self._open: set[subprocess.Popen[bytes]] = set()
@@ -103,6 +105,7 @@ class Links:
             self._open.add(process)
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both are pipes")
+        limit = StartLimit(process, self._start_within)
         for pipe in (process.stdin, process.stdout):
             enlarge_pipe(pipe.fileno(), _PIPE)
         try:
@@ -114,8 +117,10 @@ class Links:
             process.terminate()
             self._end(process)
             raise
+        finally:
+            limit.met()
         if not has_begun:
-            dropped = self._ended(process, errors)
+            dropped = DroppedError(str(limit), is_final=True) if limit.has_passed else self._ended(process, errors)
             self._end(process)
             if process.returncode == _SSH_FAILED:
                 dropped.ssh_said = errors.text().strip()

@@ -16,13 +16,14 @@ from tpuctl.remote.inspection import last_line
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
-from tpuctl.remote.pipes import Stderr
+from tpuctl.remote.pipes import START_WITHIN, StartLimit, Stderr
 from tpuctl.remote.session import SSH_FAILED
 from tpuctl.remote.ssh import argv
 from tpuctl.remote.syncing.values import NotSyncedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
     from tpuctl.remote.ssh import Connection
@@ -74,7 +75,15 @@ class Sessions:
 class Session:
     """A talk with the program on one worker. Raises `NotSyncedError` where it ends before its time, or refuses."""
 
-    def __init__(self, sessions: Sessions, way: Connection, line: str, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        way: Connection,
+        line: str,
+        *,
+        options: tuple[str, ...] = (),
+        start_within: timedelta = START_WITHIN,
+    ) -> None:
         words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
         self._errors = Stderr()
         try:
@@ -83,6 +92,7 @@ class Session:
             self._errors.close()
             raise
         self._begun = False
+        self._limit = StartLimit(self._process, start_within)
 
     def __enter__(self) -> Session:
         return self
@@ -90,6 +100,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._limit.met()
         if error is not None:
             self._process.terminate()
         self._end()
@@ -146,6 +157,7 @@ class Session:
                 raise self._ending()
             if noise > LONGEST_BANNER:
                 raise UnexpectedAnswerError(f"more than {LONGEST_BANNER} bytes before its answer")
+        self._limit.met()
         self._begun = True
 
     def _end(self) -> None:
@@ -161,6 +173,8 @@ class Session:
     def _ending(self) -> NotSyncedError:
         """Return why the program fell silent."""
         self._end()
+        if self._limit.has_passed:
+            return NotSyncedError(str(self._limit))
         code = self._process.returncode
         lines = self._errors.text().splitlines(keepends=True)
         said = "".join(line for line in lines if not is_about_keeping(line.strip()))
