@@ -156,7 +156,10 @@ class _PipeReader:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    # What the system's calls refuse as a path [CPython: each version has other words for it].
+    return "a path holds no zero byte" if "null" in str(error) else str(error)
 
 
 def _unreadable(name: str, reason: str, *, hint: str | None = None) -> InvalidInputError:

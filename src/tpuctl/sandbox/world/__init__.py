@@ -68,7 +68,8 @@ class World:
     def __init__(self, path: Path, clock: Clock | None) -> None:
         self.path = path
         self._local = threading.local()
-        self._connections: dict[threading.Thread, sqlite3.Connection] = {}
+        # Of each thread, and what tells the file that it was opened for.
+        self._connections: dict[threading.Thread, tuple[sqlite3.Connection, object]] = {}
         # A thread that is at work holds the world: with it goes what threads left that ended after `close`. At exit nothing
         # is closed, since such threads may still be there.
         weakref.finalize(self, _close_all, self._connections).atexit = False
@@ -161,7 +162,7 @@ class World:
         mine = threading.current_thread()
         with self._lock:
             for thread in [each for each in self._connections if each is mine or not each.is_alive()]:
-                self._connections.pop(thread).close()
+                self._connections.pop(thread)[0].close()
             self._local = threading.local()
 
     def __enter__(self) -> World:
@@ -177,18 +178,21 @@ class World:
 
     def _connect(self) -> sqlite3.Connection:
         """Return this thread's connection; a new one where there is none, or another file has taken the place of the old."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None and (connection.in_transaction or identity(self.path) == self._local.identity):
-            return connection
-        if connection is not None:
+        thread = threading.current_thread()
+        # Also after `close`, which leaves a thread at work its own.
+        connection, opened_for = self._connections.get(thread, (None, None))
+        if connection is not None and not connection.in_transaction and identity(self.path) != opened_for:
             # `tpuctl sandbox reset` removed the file that a server has open; what comes next belongs to a new world.
             connection.close()
+            connection = None
+        if connection is not None:
+            self._local.connection = connection
+            return connection
         connection = self._local.connection = connect(self.path)
-        self._local.identity = identity(self.path)
         with self._lock:
-            for thread in [thread for thread in self._connections if not thread.is_alive()]:
-                self._connections.pop(thread).close()  # a server has a thread for every client
-            self._connections[threading.current_thread()] = connection
+            for ended in [each for each in self._connections if not each.is_alive()]:
+                self._connections.pop(ended)[0].close()  # a server has a thread for every client
+            self._connections[thread] = (connection, identity(self.path))
         self._settle()
         return connection
 
@@ -257,6 +261,6 @@ class World:
         return known[1]
 
 
-def _close_all(connections: dict[threading.Thread, sqlite3.Connection]) -> None:
+def _close_all(connections: dict[threading.Thread, tuple[sqlite3.Connection, object]]) -> None:
     while connections:
-        connections.popitem()[1].close()
+        connections.popitem()[1][0].close()
