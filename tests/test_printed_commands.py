@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir
 from datetime import timedelta
+from glob import glob
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -22,13 +24,21 @@ _ELSEWHERE = (
     "sandbox serve",
     "sandbox log --follow",
     "sandbox log -f",
-    "sync -l team=vision --watch",
     "bundle trainer --file -",
     "explain train.log --node trainer --act",
 )
 # What a printed command may end with on a project that has what it names. Never 1 or 2.
 _FINE = frozenset({0, 3, 5, 8, 9, 11, 130})
-_FILES = ("train.log", "train.py", "config.yaml", "job.sh", "team.yaml", "data/part-0", "src/train.py")
+_FILES = (
+    "train.log",
+    "train.py",
+    "config.yaml",
+    "job.sh",
+    "team.yaml",
+    "data/part-0",
+    "src/train.py",
+    "logs/worker-0.log",
+)
 _NODES = ("trainer", "trainer-0", "trainer-1", "private-trainer")
 
 
@@ -48,11 +58,14 @@ def _help_lines(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
 HELP = list(_help_lines(root()))
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "commands.md")]
 _BLOCK = re.compile(r"^(?: {4}.*\n)+", re.MULTILINE)
+_STORY = re.compile(r"<!-- story: \S+ -->\n(?: {4}.*\n|\n)+")
+# What a reader puts in place of it.
+_VARIABLE = re.compile(r"\$|\b(?:NODE|ZONE|NAME|JOB|FILE|BUCKET|PREFIX|PROJECT|COMMAND|ID)\b")
 
 
-def _printed(page: Path) -> Iterator[list[str]]:
+def _of_blocks(text: str) -> Iterator[list[str]]:
     """Yield the command lines in the indented blocks of a page; a quotation may span lines."""
-    for block in _BLOCK.findall(page.read_text("utf-8")):
+    for block in _BLOCK.findall(text):
         waiting = ""
         for line in block.replace("\\\n", " ").splitlines():
             waiting += line.strip() + "\n"
@@ -66,7 +79,7 @@ def _printed(page: Path) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_line_of_a_page_is_one(page: Path) -> None:
-    for words in _printed(page):
+    for words in _of_blocks(page.read_text("utf-8")):
         # The stories make the files that they name.
         parse(
             [
@@ -89,38 +102,64 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-@one_face
-@pytest.mark.parametrize("command", sorted({command for command, _ in HELP if command}))
-def test_every_example_of_help_runs_as_it_is_printed(
-    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], clock: EventfulClock, command: str
-) -> None:
+@pytest.fixture
+def project(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) -> Console:
+    """The program in a folder that has the files, and on a project that has the nodes, that examples name."""
     for name in _NODES:
         put(sandbox, name, acceleratorType="v4-32", labels={"team": "vision"})
-    for name in _FILES:
-        (tpuctl.folder / name).parent.mkdir(exist_ok=True)
-        (tpuctl.folder / name).write_text("Socket closed\n" if name.endswith(".log") else "nodes: []\n")
     (tpuctl.folder / "examples").symlink_to(ROOT / "examples")
-    if command == "trust":
-        (tpuctl.folder / "tpuctl.yaml").write_text("setup: make\n")
-    tpuctl("ssh-key", "renew", "--yes", "--trust-project-file")
-    refused = {}
-    # What a hook runs is another example's command, with the hook's variables.
-    lines = [words for name, words in HELP if name == command and words[: len(name.split())] == name.split()]
+    tpuctl("ssh-key", "renew", "--yes")
+    return tpuctl
+
+
+def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]]) -> dict[str, tuple[int, str]]:
+    """Run command lines as they are printed; return those that end as none may, with what they said."""
+    found = {}
     for words in lines:
-        if shlex.join(words).startswith(_ELSEWHERE):
+        if shlex.join(words).startswith(_ELSEWHERE) or "--watch" in words:
             continue
-        if command == "watch":
+        if words[0] == "watch":
             clock.after(timedelta(minutes=10), _interrupt)
-        is_read = command == "explain"
-        with chdir(tpuctl.folder):
-            _, err, code = tpuctl(
-                *words, stdin=None if is_read else "y\n", piped="Socket closed\n" if is_read else "", TPUCTL_ZONE=ZONE
+        is_read = words[0] == "explain"
+        # An earlier line may have written to them.
+        for name in _FILES:
+            (project.folder / name).parent.mkdir(exist_ok=True)
+            (project.folder / name).write_text("Socket closed\n" if name.endswith(".log") else "nodes: []\n")
+        with chdir(project.folder):
+            expanded = [sorted(glob(word)) or [word] for word in words]  # noqa: PTH207  # as a shell does it
+            _, err, code = project(
+                *chain.from_iterable(expanded),
+                stdin=None if is_read else "y\n",
+                piped="Socket closed\n" if is_read else "",
+                TPUCTL_ZONE=ZONE,
+                TPUCTL_TIMEOUT="2m",
             )
         if code not in _FINE:
-            refused[shlex.join(words)] = (code, err)
+            found[shlex.join(words)] = (code, err)
+    return found
+
+
+@one_face
+@pytest.mark.parametrize("command", sorted({command for command, _ in HELP if command}))
+def test_every_example_of_help_runs_as_it_is_printed(project: Console, clock: EventfulClock, command: str) -> None:
+    if command == "trust":
+        (project.folder / "tpuctl.yaml").write_text("setup: make\n")
+    # What a hook runs is another example's command, with the hook's variables.
+    lines = [words for name, words in HELP if name == command and words[: len(name.split())] == name.split()]
 
     assert lines
-    assert refused == {}
+    assert _refused(project, clock, lines) == {}
+
+
+@one_face
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_line_of_a_page_runs_as_it_is_printed(project: Console, clock: EventfulClock, page: Path) -> None:
+    """Those of stories run there, with what comes before them."""
+    (project.folder / "tpuctl.yaml").write_text("type: v4-8\n")
+    text = _STORY.sub("", page.read_text("utf-8"))
+    lines = [words for words in _of_blocks(text) if not _VARIABLE.search(" ".join(words))]
+
+    assert _refused(project, clock, lines) == {}
 
 
 def _interrupt() -> None:
