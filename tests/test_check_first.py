@@ -43,7 +43,7 @@ def test_an_error_stops_before_anything_is_created(tpuctl: Console, sandbox: San
         in err
     )
     assert "per TB" in err
-    assert err.rstrip().endswith("go on all the same with `--skip-check TPU101`")
+    assert err.rstrip().endswith("or continue with `--skip-check TPU101`")
 
 
 @pytest.mark.usefixtures("buckets")

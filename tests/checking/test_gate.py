@@ -210,7 +210,7 @@ def finding(id_: str, level: Level = Level.ERROR, *remedies: Remedy, accepted: b
         (
             (finding("TPU101"),),
             "demo was not created: the check found 1 error\n  TPU101 `thing` of TPU101",
-            "mend it, or go on all the same with `--skip-check TPU101`",
+            "fix it, or continue with `--skip-check TPU101`",
         ),
         (
             (
@@ -223,7 +223,7 @@ def finding(id_: str, level: Level = Level.ERROR, *remedies: Remedy, accepted: b
                 "  TPU101 `thing` of TPU101\n    it costs\n    → do it: `a command`\n    → or not\n"
                 "  TPU101 `thing` of TPU101\n  TPU105 `thing` of TPU105"
             ),
-            "mend it, or go on all the same with `--skip-check TPU101 --skip-check TPU105`",
+            "fix it, or continue with `--skip-check TPU101 --skip-check TPU105`",
         ),
     ],
 )

@@ -156,7 +156,7 @@ def _of_request(request: QueuedResource, nodes: Sequence[Node], reference: NodeR
     there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
     own = [node for node in there if not node.queued_resource or _is_of(node, request)]
     node = own[0] if own else None
-    # A node that another request owns stays: nobody waits until that one is gone.
+    # A node that another request owns stays, and is not waited for.
     others = {node.name.node_id for node in there if node not in own}
     awaited = (node_id for node_id in request.node_ids if node_id not in others)
     node_id = node.name.node_id if node else next(awaited, request.queued_resource_id)

@@ -96,7 +96,7 @@ class Http(httplib2.Http):  # type: ignore[misc]  # httplib2 ships no types
     def close(self) -> None:
         """Close the connections. Those of an exchange that another thread waits for are closed as it ends.
 
-        Closing a stream waits until nobody reads from it, which may be as long as an exchange may take.
+        Closing a stream waits for the thread that reads from it, at most as long as an exchange may take.
         """
         self._is_closed = True
         if self._turn.acquire(blocking=False):
@@ -437,7 +437,7 @@ class _Watched(http.client.HTTPConnection):
             super().request(*args, **kwargs)
 
     def send(self, data: Any) -> None:  # bytes, in all that we send
-        """Send bytes within the limit, which `sendall` would grant to each piece anew where the connection is TLS."""
+        """Send bytes within the limit. With TLS, `sendall` would restart the limit for each piece."""
         rest = memoryview(data)
         while rest:
             self.sock.settimeout(self.limit.left)

@@ -51,7 +51,7 @@ def log_folder(app: App, node: str) -> Path:
     """Return the folder for what would go with a node; git does not see it, nor does a sync. Raises `InvalidInputError`."""
     parent = app.invocation.folder / "tpuctl-logs"
     for path in (parent, parent / node):
-        # In a cloned repository it may lead anywhere, and nobody has named it.
+        # In a cloned repository the link may lead anywhere, and the user did not name its target.
         if path.is_symlink():
             raise _no_logs(path, "it is a symlink")
     try:

@@ -190,7 +190,7 @@ def _with_setup_read(app: App, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(app: App, flag: str, path: str | Path) -> str:
-    # A setup runs over ssh, but nobody writes one that is larger than a startup script may be.
+    # A setup runs over ssh; the limit of a startup script is enough for it.
     place = app.invocation.folder / expand(Path(path))
     return read_text(place, limit=METADATA_LIMIT, what=f"`{flag} {path}`")
 

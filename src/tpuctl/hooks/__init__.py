@@ -65,7 +65,7 @@ class HookFailure:
 
 
 class _Running(NamedTuple):
-    """A hook that runs, for which time, and what it writes to where that is told."""
+    """A hook that runs: its process, its event, which try it is, and the file of its output where that is shown."""
 
     pid: int
     event: Event

@@ -155,7 +155,7 @@ def _replace(target: Path, content: bytes) -> None:
 def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
     """Open a file and wait for its lock; give the handle, and whether this file system has locks."""
     while True:
-        # A pipe in its place would hold us up until somebody reads it.
+        # Opening a pipe for writing would block until it has a reader.
         handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
         try:
             if stat.S_ISFIFO(os.fstat(handle).st_mode):

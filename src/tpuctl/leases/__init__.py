@@ -35,7 +35,7 @@ __all__ = ["Identity", "Lease", "LeaseError", "LeasePolicy", "Leases", "Store"]
 
 # So often somebody else may be quicker before we give up.
 _ATTEMPTS = 5
-# In real time: the run may have been interrupted, and whoever interrupted it waits.
+# In real time: the run may have been interrupted, and the user waits for its end.
 _LETTING_GO = timedelta(seconds=5)
 
 

@@ -120,7 +120,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 class StartLimit:
     """Ends an ssh whose program on the worker has not begun to answer in time: a worker that hangs lets one in, and is silent.
 
-    `has_passed` tells that it did so. Call `met` once the answer begins, or nobody waits for it any more.
+    `has_passed` tells that it did so. Call `met` once the answer begins, or is no longer waited for.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:

@@ -192,7 +192,7 @@ def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
             for remedy in finding.found.remedies
         ]
     skip = " ".join(f"--skip-check {id_}" for id_ in dict.fromkeys(finding.id for finding in errors))
-    return CheckFailedError(count, details=lines, hint=f"mend it, or go on all the same with `{skip}`")
+    return CheckFailedError(count, details=lines, hint=f"fix it, or continue with `{skip}`")
 
 
 def said(findings: tuple[Finding, ...]) -> list[str]:

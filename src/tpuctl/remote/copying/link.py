@@ -52,7 +52,7 @@ class WorkerChannel(Channel):
         self._process = process
 
     def cut(self) -> None:
-        """End the ssh: whoever waits for the other end, reading or writing, waits no longer."""
+        """End the ssh, which unblocks threads that read from or write to the other end."""
         self._process.terminate()
 
 

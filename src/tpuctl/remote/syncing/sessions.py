@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _FAREWELL = 5.0
 _NO_PYTHON = 127
 _LONGEST_ERROR = 16 * 1024
-# What is heard of a worker that hangs up: its error, or an answer to which nobody listens any more.
+# What is read from a worker that hangs up: its error, or an answer that came too late.
 _LONGEST_LAST = 4 << 20
 
 
