@@ -91,6 +91,11 @@ def test_every_command_line_of_a_page_is_one(page: Path) -> None:
         )
 
 
+def test_enough_lines_of_pages_were_found() -> None:
+    """What finds them is not broken."""
+    assert sum(len(list(_of_blocks(page.read_text("utf-8")))) for page in PAGES) > 150
+
+
 def test_every_example_of_help_is_a_command_line() -> None:
     assert len(HELP) > 100
     for _, words in HELP:
