@@ -18,7 +18,7 @@ import pytest
 from tests.sandbox.answers import wrong_in_world
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import main
-from tpuctl.clock import ManualClock
+from tpuctl.clock import Clock, ManualClock
 from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.output.terminal import Streams
 from tpuctl.sandbox import admin, faults
@@ -75,7 +75,7 @@ class Console:
 
     environ: Mapping[str, str]
     folder: Path
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: Clock | None = field(default_factory=ManualClock)
     shows_ids: bool = False
 
     def __call__(

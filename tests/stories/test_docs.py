@@ -4,43 +4,65 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 # `<!-- story: NAME -->`, then an indented block: what a reader would paste into a shell.
 _STORY = re.compile(r"<!-- story: (?P<name>\S+) -->\n(?P<block>(?:    .*\n|\n)+)")
 # A command that is meant to fail, and says how.
-_FAILS = re.compile(r"^(?P<command>.*\S) +# exit code (?P<code>\d+)$", re.MULTILINE)
+_FAILS = re.compile(r"(?P<command>.*\S) +# exit code (?P<code>\d+)", re.DOTALL)
+_HERE_DOCUMENT = re.compile(r"<<'(\w+)'")
+# The story that runs as a script, in processes of its own.
+_SMOKE = "README-sandbox"
 
 
-def _stories() -> list[Any]:
+def _stories(*, is_smoke: bool) -> list[Any]:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = [(page, match) for page in pages for match in _STORY.finditer(page.read_text("utf-8"))]
-    return [pytest.param(match["block"], id=f"{page.stem}-{match['name']}") for page, match in found]
+    found = [
+        (f"{page.stem}-{match['name']}", match["block"])
+        for page in pages
+        for match in _STORY.finditer(page.read_text("utf-8"))
+    ]
+    return [pytest.param(block, id=name) for name, block in found if _is_smoke(name, block) is is_smoke]
+
+
+def _is_smoke(name: str, block: str) -> bool:
+    return name == _SMOKE or re.search(r"&$", block, re.MULTILINE) is not None
 
 
 @pytest.mark.sshd
-@pytest.mark.parametrize("block", _stories())
-def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", _stories(is_smoke=False))
+def test_story_runs_as_it_is_written(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command ends with 0 or with the code that stands behind it, in order, in a fresh home."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    script = "set -e\n" + _FAILS.sub(_ends_with, re.sub(r"^    ", "", block, flags=re.MULTILINE))
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("TPUCTL_", "CLOUDSDK_"))}
-    environ |= {
-        "HOME": str(tmp_path),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TPUCTL_SANDBOX": "1",
-        "TPUCTL_SANDBOX_SPEED": "300",
-    }
+    # What a hook starts takes real seconds; a quicker sandbox would be over before it.
+    speed = 300 if "tpuctl watch" in block else 1000
+    shell = _Shell(_environment(tmp_path, monkeypatch, speed=speed), tmp_path)
+    for command, expected in _commands(block):
+        code, stderr = shell.run(command)
+        assert (code, "Traceback" in stderr) == (expected, False), f"{command}\n{stderr}"
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize("block", _stories(is_smoke=True))
+def test_story_runs_as_a_script(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the installed program, in one shell: the first story of the README, and stories with background jobs."""
+    script = ["set -e"]
+    for command, code in _commands(block):
+        # `! command` would accept any code.
+        script.append(f"code=0; {command} || code=$?; test $code -eq {code}" if code else command)
 
     done = subprocess.run(
-        ["sh", "-c", script],
-        env=environ,
+        ["sh", "-c", "\n".join(script)],
+        env=_environment(tmp_path, monkeypatch, speed=300),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -51,14 +73,81 @@ def test_story_runs_as_it_is_written(block: str, tmp_path: Path) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def _ends_with(line: re.Match[str]) -> str:
-    """Return the shell line that goes on only if the command ends with its code: `! command` would always go on."""
-    return f"code=0; {line['command']} || code=$?; test $code -eq {line['code']}"
+def _environment(home: Path, monkeypatch: pytest.MonkeyPatch, *, speed: int) -> dict[str, str]:
+    """Return the environment of a reader who has installed tpuctl and set nothing; the programs of a story get it, too."""
+    (home / "examples").symlink_to(ROOT / "examples")
+    for name in [name for name in os.environ if name.startswith(("TPUCTL_", "CLOUDSDK_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("TPUCTL_SANDBOX", "1")
+    monkeypatch.setenv("TPUCTL_SANDBOX_SPEED", str(speed))
+    return dict(os.environ)
+
+
+def _commands(block: str) -> Iterator[tuple[str, int]]:
+    """Yield each command of a story, with its here-document and its continued lines, and the exit code it must have."""
+    lines = iter(re.sub(r"^    ", "", block, flags=re.MULTILINE).splitlines())
+    for first in lines:
+        command = first
+        while command.endswith("\\"):
+            command += "\n" + next(lines)
+        if marker := _HERE_DOCUMENT.search(command):
+            while command.rpartition("\n")[2] != marker[1]:
+                command += "\n" + next(lines)
+        if command.strip() and not command.startswith("#"):
+            fails = _FAILS.fullmatch(command)
+            yield (fails["command"], int(fails["code"])) if fails else (command, 0)
+
+
+@dataclass
+class _Shell:
+    """Runs the commands of a story: tpuctl in this process, everything else, pipes too, with `sh`."""
+
+    environ: dict[str, str]
+    folder: Path
+    parameters: list[str] = field(default_factory=list)
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Run one command; return its exit code and stderr."""
+        words = _plain_words(command)
+        match words:
+            case ["export", assignment]:
+                name, _, value = assignment.partition("=")
+                self.environ[name] = value
+                return 0, ""
+            case ["set", "--", *parameters]:
+                self.parameters = parameters
+                return 0, ""
+            case ["tpuctl", *arguments]:
+                at = arguments.index("$@") if "$@" in arguments else len(arguments)
+                arguments[at : at + 1] = self.parameters if at < len(arguments) else []
+                _, stderr, code = Console(self.environ, self.folder, clock=None)(*arguments)
+                return code, stderr
+        done = subprocess.run(
+            ["sh", "-ec", command],
+            env=self.environ,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+
+def _plain_words(command: str) -> list[str] | None:
+    """Return the words of a command, or None if only a shell can run it."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words = list(lexer)
+    return None if any(set(word) <= set("();<>|&") for word in words if word) else words
 
 
 def test_there_are_stories() -> None:
     """The pattern that finds them is not broken."""
-    assert len(_stories()) >= 5
+    assert len(_stories(is_smoke=False)) >= 30
+    assert len(_stories(is_smoke=True)) >= 2
 
 
 def test_reference_pages_are_up_to_date() -> None:
