@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.row_ids import row_id
 from tests.sandbox.answers import wrong_in_world
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import main
@@ -167,6 +168,11 @@ def offline(tmp_path: Path) -> Console:
     folder.mkdir()
     environ = {"HOME": str(home), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "NO_GCE_CHECK": "true"}
     return Console(environ, folder)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name each row of a table by its values."""
+    return row_id(val)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
