@@ -19,7 +19,7 @@ from tests.row_ids import row_id
 from tests.sandbox.answers import wrong_in_world
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.main import main
-from tpuctl.clock import Clock, ManualClock
+from tpuctl.clock import ManualClock
 from tpuctl.diagnosis.own_errors import look_up
 from tpuctl.output.terminal import Streams
 from tpuctl.sandbox import admin, faults
@@ -76,8 +76,9 @@ class Console:
 
     environ: Mapping[str, str]
     folder: Path
-    clock: Clock | None = field(default_factory=ManualClock)
+    clock: ManualClock = field(default_factory=ManualClock)
     shows_ids: bool = False
+    by_real_clock: bool = False
 
     def __call__(
         self,
@@ -99,7 +100,8 @@ class Console:
             stderr_is_terminal=terminal,
             width=width,
         )
-        invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, self.clock, Steady())
+        clock = None if self.by_real_clock else self.clock
+        invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, clock, Steady())
         code = main(invocation)
         said = stderr.getvalue()
         assert [one["id"] for one in MORE.finditer(said) if look_up(one["id"]) is None] == []

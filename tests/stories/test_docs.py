@@ -122,7 +122,7 @@ class _Shell:
             case ["tpuctl", *arguments]:
                 at = arguments.index("$@") if "$@" in arguments else len(arguments)
                 arguments[at : at + 1] = self.parameters if at < len(arguments) else []
-                _, stderr, code = Console(self.environ, self.folder, clock=None)(*arguments)
+                _, stderr, code = Console(self.environ, self.folder, by_real_clock=True)(*arguments)
                 return code, stderr
         done = subprocess.run(
             ["sh", "-ec", command],
