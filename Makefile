@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test test-pythons demo lint compiled picture benchmarks clean
+.PHONY: test test-pythons simulation demo lint compiled picture benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ test: lint compiled
 # A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready
 	@WORKERS=$(WORKERS) .ci/pythons
+
+# Two thousand lives of nodes, drawn at random; `make test` runs the first of them.
+simulation: $(VENV)/.ready
+	$(BIN)/python -m benchmarks.simulation --lives 2000
 
 demo: compiled
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh

@@ -1,6 +1,6 @@
 """Lead very many lives of nodes and judge them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
 
-`make test` leads the first two thousand of them. Prints each fault with the command that leads its world again.
+`make test` runs the first 480 of them, `make simulation` 2,000. Prints each fault with the command that leads its world again.
 """
 
 from __future__ import annotations

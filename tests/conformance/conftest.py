@@ -6,9 +6,13 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +26,6 @@ from tpuctl.sandbox.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 PROJECT = "sandbox"
 ZONE = "us-central2-b"
@@ -67,12 +70,34 @@ def _of_api(shown: Node) -> Node:
 
 
 @dataclass(frozen=True)
+class GcloudProcess:
+    """gcloud, loaded once; each command runs in a fork of it."""
+
+    process: subprocess.Popen[str]
+    writing: Lock = field(default_factory=Lock)
+
+    def run(self, words: tuple[str, ...], environ: Mapping[str, str], folder: Path) -> Answer:
+        """Run one command. Safe to use from several threads."""
+        with TemporaryDirectory(dir=folder) as name:
+            places = {key: Path(name) / key for key in ("stdout", "stderr", "exit_code")}
+            os.mkfifo(places["exit_code"])
+            request = {"words": words, "environ": environ, **{key: str(place) for key, place in places.items()}}
+            assert self.process.stdin is not None
+            with self.writing:
+                self.process.stdin.write(json.dumps(request, default=dict) + "\n")
+                self.process.stdin.flush()
+            code = int(places["exit_code"].read_text("utf-8"))
+            return Answer(places["stdout"].read_text("utf-8"), places["stderr"].read_text("utf-8"), code)
+
+
+@dataclass(frozen=True)
 class Service:
     """A sandbox that listens, and those who call it."""
 
     world: World
     url: str
     folder: Path
+    process: GcloudProcess
 
     def gcloud(self, *words: str, project: str = PROJECT) -> Answer:
         """Run `gcloud compute tpus tpu-vm` with a home and a configuration of its own."""
@@ -80,11 +105,10 @@ class Service:
 
     def any_gcloud(self, *words: str, project: str = PROJECT) -> Answer:
         """Run gcloud, which must be able to read whatever it is answered."""
-        command = ("gcloud", *words, "--project", project)
-        done = subprocess.run(command, env=self._gcloud_environ(), capture_output=True, text=True, check=False)
-        assert "gcloud crashed" not in done.stderr, done.stderr
-        assert "InvalidDataFromServerError" not in done.stderr, done.stderr
-        return Answer(done.stdout, done.stderr, done.returncode)
+        answer = self.process.run((*words, "--project", project), self._gcloud_environ(), self.folder)
+        assert "gcloud crashed" not in answer.err, answer.err
+        assert "InvalidDataFromServerError" not in answer.err, answer.err
+        return answer
 
     def tpuctl(self, *words: str) -> Answer:
         """Run tpuctl in this process against the port."""
@@ -130,10 +154,25 @@ class Service:
         }
 
 
+@pytest.fixture(scope="session")
+def gcloud_process() -> Iterator[GcloudProcess | None]:
+    """The real gcloud, or None if it is not installed."""
+    if shutil.which("gcloud") is None:
+        yield None
+        return
+    places = ("gcloud", "info", "--format=value(basic.python_location,installation.sdk_root)")
+    python, root = subprocess.run(places, capture_output=True, text=True, check=True).stdout.split()
+    script = str(Path(__file__).with_name("gcloud_process.py"))
+    with subprocess.Popen([python, script, root], stdin=subprocess.PIPE, text=True) as process:
+        yield GcloudProcess(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A listening sandbox for the tests of one file: gcloud takes a second each time, so that they share what they can."""
+def service(tmp_path_factory: pytest.TempPathFactory, gcloud_process: GcloudProcess) -> Iterator[Service]:
+    """A listening sandbox for the tests of one file."""
     folder = tmp_path_factory.mktemp("service")
     with World.open(folder / "world" / "world.sqlite3", speed=_SPEED) as world, serve(world) as server:
         server.start()
-        yield Service(world, server.url, folder)
+        yield Service(world, server.url, folder, gcloud_process)

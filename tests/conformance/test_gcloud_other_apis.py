@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,8 +25,8 @@ def gcloud(service: Service) -> Gcloud:
     environ = {**service._gcloud_environ(), "CLOUDSDK_CORE_PROJECT": PROJECT}
 
     def run(*words: str) -> tuple[str, str, int]:
-        done = subprocess.run(("gcloud", *words), env=environ, capture_output=True, text=True, check=False)
-        return done.stdout, done.stderr, done.returncode
+        done = service.process.run(words, environ, service.folder)
+        return done.out, done.err, done.code
 
     return run
 
