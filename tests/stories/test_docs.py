@@ -43,8 +43,8 @@ def _is_smoke(name: str, block: str) -> bool:
 @pytest.mark.parametrize("block", _stories(is_smoke=False))
 def test_story_runs_as_it_is_written(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command ends with 0 or with the code that stands behind it, in order, in a fresh home."""
-    # What a hook starts takes real seconds; a quicker sandbox would be over before it.
-    speed = 300 if "tpuctl watch" in block else 1000
+    # Programs that hooks start, and reboots of workers, take real seconds: deadlines must not be over before they end.
+    speed = 300 if "tpuctl watch" in block or "--timeout" in block else 1000
     shell = _Shell(_environment(tmp_path, monkeypatch, speed=speed), tmp_path)
     for command, expected in _commands(block):
         code, stderr = shell.run(command)
