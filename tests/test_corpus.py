@@ -6,9 +6,9 @@ import functools
 import random
 
 from tests.corpus.labelled import LOGS, Labelled, corpus, wrong_details, wrong_verdicts
-from tpuctl.diagnosis import by_id
 from tpuctl.diagnosis.conclusion import conclude
 from tpuctl.diagnosis.explanation import Explanation
+from tpuctl.diagnosis.messages import by_id
 from tpuctl.diagnosis.reader import LogReader
 
 _RIGHT = 0.97

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from tpuctl import errors
-from tpuctl.diagnosis import Action, Where, classify, messages
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Action, Where, messages
 
 # Quoted from issues, logs and sources (see `source` in data/messages); wrapped, since white space does not count.
 _EXAMPLES = """

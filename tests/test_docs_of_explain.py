@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.test_docs_tables import table, words
-from tpuctl.diagnosis import Action
 from tpuctl.diagnosis.conclusion import conclude
+from tpuctl.diagnosis.messages import Action
 from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
 from tpuctl.diagnosis.reader import LogReader
 from tpuctl.diagnosis.several import together

@@ -13,7 +13,7 @@ import pytest
 
 import tpuctl
 from tests.conftest import Console, Sandbox
-from tpuctl.diagnosis import by_id, messages
+from tpuctl.diagnosis.messages import by_id, messages
 from tpuctl.diagnosis.own_errors import Entry, Origin, ids, look_up, near
 from tpuctl.errors import ExitCode, TpuctlError
 

@@ -87,7 +87,7 @@ def test_a_healthy_node_is_not_blamed(tpuctl: Console, sandbox: Sandbox) -> None
     put(sandbox, createTime="2025-12-31T00:00:00Z")
     (only,) = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
     assert (only["id"], only["confidence"]) == ("tf-socket-closed", "medium")
-    assert only["why"] == "`demo` is READY and HEALTHY just now, so look at its workers next"
+    assert only["why"] == "`demo` is READY and HEALTHY now, so check its workers next"
 
 
 @one_face

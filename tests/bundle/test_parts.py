@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tpuctl.actions.bundling.contents import RESERVE, Contents
 from tpuctl.actions.bundling.documents import published
 from tpuctl.actions.bundling.paths import Paths, safe_path
-from tpuctl.diagnosis.redaction import without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.documents import without_secrets, without_suspects
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.evidence_frames import EVIDENCE_MARK
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.bundle.secrets_in_places import IN_PLACES, READABLE
 from tests.bundle.secrets_planted import AROUND, HARMLESS, NAMED, PEM, TOKENS
-from tpuctl.diagnosis.redaction import Accounts, Redactor, redact
+from tpuctl.diagnosis.redaction.accounts import Accounts
+from tpuctl.diagnosis.redaction.stream import Redactor, redact
 
 # More than is decided at once, and the place about which that is cut.
 WINDOW = 256 * 1024

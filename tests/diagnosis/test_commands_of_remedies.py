@@ -8,7 +8,7 @@ import shlex
 import click
 
 from tpuctl.cli.tree import root
-from tpuctl.diagnosis import messages
+from tpuctl.diagnosis.messages import messages
 
 _COMMANDS = sorted(
     {

@@ -177,7 +177,7 @@ def test_a_program_only_contains_messages() -> None:
     (one,) = conclude(replace(seen(sighting(DISK, place(5))), is_binary=True)).conclusions
     assert (str(one.confidence), one.why) == (
         "low",
-        "this is no text but a program or data, which may only contain the message",
+        "this is not text but a program or data, which may only contain the message",
     )
 
 
@@ -204,7 +204,7 @@ def test_what_was_over_says_where() -> None:
     assert (harmless.id, harmless.recovered, harmless.why) == (
         "socket",
         place(9),
-        "it was over by itself: line 9 tells `line 9`",
+        "it recovered by itself: line 9 says `line 9`",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.diagnosis import by_id
+from tpuctl.diagnosis.messages import by_id
 from tpuctl.diagnosis.topics import Topic, find_topic
 
 LOGS = Path(__file__).with_name("guide_logs")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tpuctl.diagnosis import By, Message, Role, Where, messages
+from tpuctl.diagnosis.messages import By, Message, Role, Where, messages
 
 # A contract: scripts and other tools know the messages by these words.
 _IDS = """

@@ -8,7 +8,8 @@ from importlib import resources
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Action, By, CheckFirst, Message, Role, Where, by_id, classify, messages
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Action, By, CheckFirst, Message, Role, Where, by_id, messages
 
 # id, action, role, what to look at first, as in the sources that the entry names; then the text.
 _EXAMPLES = """

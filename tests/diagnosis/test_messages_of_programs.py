@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Role, by_id
-from tpuctl.diagnosis.messages import Message, messages
+from tpuctl.diagnosis.messages import Message, Role, by_id, messages
 
 _FILES = ("memory", "libtpu", "jax", "torch_xla", "host")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.examples import ids_of_entries, parsed
-from tpuctl.diagnosis import Message, Role, by_id
+from tpuctl.diagnosis.messages import Message, Role, by_id
 
 # id | action, role, what to look at first | facts; then the text, wrapped, since white space does not count.
 EXAMPLES = parsed(r"""

@@ -52,7 +52,7 @@ def test_a_node_that_is_fine_or_unclear_changes_no_verdict(state: str, health: s
     conclusions = with_node(LOG, NodeEvidence("trainer", state, health)).conclusions
     assert [(one.id, one.symptom_of) for one in conclusions] == [("memory", None), ("socket", None)]
     said = f"{state} and {health}" if health else state
-    assert conclusions[1].why == f"`trainer` is {said} just now, so look at its workers next"
+    assert conclusions[1].why == f"`trainer` is {said} now, so check its workers next"
     assert conclusions[0].why is None
 
 
@@ -62,7 +62,7 @@ def test_a_node_that_was_made_anew_since_tells_nothing(state: str) -> None:
     told = {one.id: one for one in with_node(LOG, evidence).conclusions}
     assert (told["socket"].symptom_of, told["socket"].why) == (
         None,
-        "the node was made anew since, so that its state now does not tell",
+        "the node was recreated since, so its state now does not explain the log",
     )
 
 

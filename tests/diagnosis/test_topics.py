@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tpuctl.cli.tree import root
-from tpuctl.diagnosis import by_id, messages
+from tpuctl.diagnosis.messages import by_id, messages
 from tpuctl.diagnosis.topics import Topic, find_topic, messages_about, topics, topics_of
 
 TOPICS = topics()

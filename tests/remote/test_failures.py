@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Where, messages
+from tpuctl.diagnosis.messages import Where, messages
 from tpuctl.errors import ExitCode
 from tpuctl.model import Node
 from tpuctl.remote.failures import (

@@ -23,7 +23,7 @@ from tpuctl.api.tpu import TpuClient
 from tpuctl.cli.bundle_documents import MachineDocuments, of_node
 from tpuctl.cli.connect import http_access
 from tpuctl.clock import SystemClock
-from tpuctl.diagnosis.redaction import Accounts
+from tpuctl.diagnosis.redaction.accounts import Accounts
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.output import explanations
 from tpuctl.output.gathered import GatheredLine

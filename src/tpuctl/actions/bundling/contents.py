@@ -10,14 +10,15 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.actions.bundling.paths import Paths
-from tpuctl.diagnosis.redaction import Redactor, redact, without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.documents import without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.stream import Redactor, redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.diagnosis.redaction import Accounts
+    from tpuctl.diagnosis.redaction.accounts import Accounts
 
 # Kept for what is said of the bundle itself.
 RESERVE = 256 * 1024

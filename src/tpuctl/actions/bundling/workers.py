@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.diagnosis.redaction import redact
+from tpuctl.diagnosis.redaction.stream import redact
 from tpuctl.remote.evidence import Order, Silence, Visits, visit
 
 if TYPE_CHECKING:
