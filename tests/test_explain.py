@@ -101,7 +101,7 @@ def test_a_spot_node_whose_request_was_suspended_was_preempted(tpuctl: Console, 
 def test_a_node_that_nobody_knows_says_nothing(tpuctl: Console) -> None:
     out, err, code = tpuctl("explain", "-", "--node", "typo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
-    assert err.endswith("so its state says nothing about the log\n")
+    assert err.endswith("so its state does not explain the log\n")
     assert "typo" not in tpuctl("explain", "-", "--node", "typo", piped=SOCKET)[0]
 
 
@@ -111,7 +111,7 @@ def test_an_api_that_fails_is_no_state(tpuctl: Console, sandbox: Sandbox) -> Non
     sandbox.fault("http-error", status=503, count=500)
     out, err, code = tpuctl("explain", "-", "--node", "demo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
-    assert "warning: `demo` could not be looked at, so only the log counts" in err
+    assert "warning: cannot read the state of `demo`, so only the log counts" in err
 
 
 @one_face
@@ -138,7 +138,7 @@ def test_act_never_makes_a_living_node_anew(tpuctl: Console, sandbox: Sandbox) -
     text = "UNKNOWN: TPU initialization failed: No ba16c7433 device found."
     _, err, code = tpuctl("explain", text, "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (8, [])
-    assert "error: `demo` is READY, so it is not made anew: what is on its disk would be lost" in err
+    assert "error: `demo` is READY, so it is not recreated: the data on its disk would be lost" in err
 
 
 @one_face
@@ -146,7 +146,7 @@ def test_act_does_nothing_for_what_is_not_sure(tpuctl: Console, sandbox: Sandbox
     put(sandbox)
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (1, [])
-    assert "error: tpuctl does not act: it is not sure enough that it is `tf-socket-closed`\n  hint: " in err
+    assert "error: `--act` does nothing: `tf-socket-closed` is not certain enough\n  hint: " in err
 
 
 @one_face
@@ -171,7 +171,7 @@ def test_act_leaves_a_node_alone_that_is_younger_than_the_log(tpuctl: Console, s
     put(sandbox)
     log = f"2024-05-01T10:00:00Z {IN_USE}"
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=log)
-    assert (code, "error: the log is older than `demo`, which was made anew since" in err) == (8, True)
+    assert (code, "error: the log is older than `demo`, which was recreated since" in err) == (8, True)
 
 
 @one_face
@@ -181,7 +181,7 @@ def test_act_makes_nothing_anew_that_somebody_took_down(tpuctl: Console, sandbox
     before = sandbox.changes()
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (1, before)
-    assert "it can do nothing itself about `node-gone`" in err
+    assert "tpuctl has no command that fixes `node-gone`" in err
 
 
 @one_face
@@ -189,14 +189,14 @@ def test_act_says_what_tpuctl_cannot_do(tpuctl: Console, sandbox: Sandbox) -> No
     put(sandbox)
     _, err, code = tpuctl("explain", "ValueError: No space left on device", "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (1, [])
-    assert "error: tpuctl does not act: it can do nothing itself about `disk-full`\n  hint: " in err
+    assert "error: `--act` does nothing: tpuctl has no command that fixes `disk-full`\n  hint: " in err
 
 
 def test_nothing_that_is_known(offline: Console) -> None:
     log = "step 1 loss 2.3\nFrobnicationError: the frobnicator failed\nstep 2\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("2  FrobnicationError: the frobnicator failed\n", 1)
-    assert err == "warning: nothing that tpuctl knows is in these 3 lines\nthe lines that look most like an error:\n"
+    assert err == "warning: no known message in these 3 lines\nthe lines that look most like an error:\n"
     out, _, code = offline("explain", "-", "-o", "json", piped=log)
     told = json.loads(out)
     assert (code, told["verdicts"], [place["line"] for place in told["suspicious"]]) == (1, [], [2])
@@ -206,7 +206,7 @@ def test_a_word_that_may_have_been_meant_as_a_file(offline: Console) -> None:
     assert offline("explain", "trainlog") == (
         *(
             "",
-            "warning: nothing that tpuctl knows is in this line\n`trainlog` is no file, so it was taken as a message\n",
+            "warning: no known message in this line\n`trainlog` is not a file, so tpuctl read it as a message\n",
         ),
         1,
     )
@@ -216,7 +216,7 @@ def test_what_is_harmless_is_said_to_be(offline: Console) -> None:
     log = "Estimator's model_fn (<function f>) includes params argument, but params are not passed to Estimator.\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("", 0)
-    assert err.startswith("nothing is wrong as far as tpuctl knows: what it recognised is harmless")
+    assert err.startswith("no failure found: the messages that tpuctl recognized are harmless")
 
 
 def test_a_message_may_be_given_in_words(offline: Console) -> None:
@@ -243,28 +243,28 @@ def test_files_are_one_log_each_named(offline: Console) -> None:
 @pytest.mark.parametrize(
     ("arguments", "piped", "expected"),
     [
-        (["-"], "", "error: `stdin` is empty\n  hint: there is nothing to explain\n"),
-        (["empty.log"], "", "error: `empty.log` is empty\n  hint: there is nothing to explain\n"),
-        (["none.log"], "", "error: there is no file `none.log`\n  hint: name a log file, or `-` for stdin\n"),
-        (["empty.log", "none"], "", "error: there is no file `none`\n  hint: name a log file, or `-` for stdin\n"),
-        (["logs/none"], "", "error: there is no file `logs/none`\n  hint: name a log file, or `-` for stdin\n"),
+        (["-"], "", "error: `stdin` is empty\n  hint: give a log with content\n"),
+        (["empty.log"], "", "error: `empty.log` is empty\n  hint: give a log with content\n"),
+        (["none.log"], "", "error: file `none.log` does not exist\n  hint: name a log file, or `-` for stdin\n"),
+        (["empty.log", "none"], "", "error: file `none` does not exist\n  hint: name a log file, or `-` for stdin\n"),
+        (["logs/none"], "", "error: file `logs/none` does not exist\n  hint: name a log file, or `-` for stdin\n"),
         (
             ["folder"],
             "",
-            "error: `folder` cannot be read: is a directory\n  hint: name the files in it, as `folder/*`\n",
+            "error: cannot read `folder`: is a directory\n  hint: name the files in it, such as `folder/*`\n",
         ),
         ([""], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (["  "], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (
             ["--act", "--node", "x", "no-capacity"],
             "",
-            "error: `--act` goes with a log or a message, not with an id\n  hint: give the log\n",
+            "error: `--act` needs a log or a message, not an id\n  hint: give the log\n",
         ),
-        (["--act", "x y"], "", "error: `--act` needs to know the node\n  hint: name it with `--node NODE`\n"),
+        (["--act", "x y"], "", "error: `--act` needs `--node`\n  hint: name the node with `--node NODE`\n"),
         (
             ["--topic", "x", "--node", "y"],
             "",
-            "error: `--topic` goes with nothing else\n  hint: `tpuctl explain --topic NAME` shows one topic\n",
+            "error: `--topic` cannot be combined with a log, `--node` or `--act`\n  hint: `tpuctl explain --topic NAME` shows one topic\n",
         ),
     ],
 )
@@ -276,15 +276,15 @@ def test_bad_input(offline: Console, arguments: list[str], piped: str, expected:
 
 def test_nothing_to_explain_at_a_terminal(offline: Console) -> None:
     _, err, code = offline("explain", stdin="")
-    assert (code, err.splitlines()[0]) == (2, "error: explain what?")
+    assert (code, err.splitlines()[0]) == (2, "error: no input to explain")
 
 
 def test_what_is_no_text(offline: Console) -> None:
     (offline.folder / "core").write_bytes(bytes(range(256)) * 64)
     _, err, code = offline("explain", "core")
     assert code == 1
-    assert err.startswith("warning: nothing that tpuctl knows is in ")
-    assert "(it is no text)" in err
+    assert err.startswith("warning: no known message in ")
+    assert "(not text)" in err
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_an_id_is_explained(offline: Console, id_: str) -> None:
 
 def test_an_id_that_nobody_has(offline: Console) -> None:
     _, err, code = offline("explain", "capacity-zon")
-    said = "error: tpuctl knows no error, message or finding `capacity-zon`\n  hint: did you mean `capacity-zone`, "
+    said = "error: no error, message or finding has the id `capacity-zon`\n  hint: did you mean `capacity-zone`, "
     assert (code, err.startswith(said)) == (3, True)
 
 
@@ -309,7 +309,7 @@ def test_topics(offline: Console) -> None:
     assert (code, "1024" in out, "8 per core" in out) == (0, True, True)
     assert offline("explain", "batch-size")[0] == out
     assert offline("explain", "--topic", "batchsiz") == (
-        *("", "error: there is no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),
+        *("", "error: no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),
         3,
     )
 

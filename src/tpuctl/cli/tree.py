@@ -26,7 +26,7 @@ _SECTIONS = {
         "list": ("list_nodes", "List the nodes of all zones."),
         "status": ("status", "Show one node in full."),
         "check": ("check", "Check that a TPU and all it works with belong together, before money is spent."),
-        "explain": ("explain", "Say what is wrong, from a log or a message, and what to do."),
+        "explain": ("explain", "Explain what is wrong in a log or a message, and what to do."),
         "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
         "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
         "history": ("history", "Show what became of a node: its states, repairs and preemptions."),

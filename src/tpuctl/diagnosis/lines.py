@@ -162,24 +162,17 @@ def read_time(text: str, form: str | None = "iso") -> datetime | None:
             return datetime.fromtimestamp(float(text), UTC)
         if form == "dmesg":
             return datetime.strptime(" ".join(text.split()), "%b %d %H:%M:%S %Y")  # noqa: DTZ007  # dmesg names no zone
-        return _iso(text)
+        found = _ISO_PARTS.match(text)
+        if found is None:
+            return None
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        micro = int((found[7] or "").ljust(6, "0")[:6])
+        zone: timezone | None = None
+        if found[8] in {"Z", "UTC"}:
+            zone = UTC
+        elif found[8] is not None:
+            offset = timedelta(hours=int(found[8][1:3]), minutes=int(found[8][-2:]))
+            zone = timezone(-offset if found[8][0] == "-" else offset)
+        return datetime(year, month, day, hour, minute, second, micro, zone)
     except (ValueError, OverflowError):
         return None
-
-
-def _iso(text: str) -> datetime | None:
-    found = _ISO_PARTS.match(text)
-    if found is None:
-        return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
-    micro = int((found[7] or "").ljust(6, "0")[:6])
-    return datetime(year, month, day, hour, minute, second, micro, _zone(found[8]))
-
-
-def _zone(text: str | None) -> timezone | None:
-    if text is None:
-        return None
-    if text in {"Z", "UTC"}:
-        return UTC
-    offset = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
-    return timezone(-offset if text[0] == "-" else offset)

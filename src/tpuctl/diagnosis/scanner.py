@@ -1,4 +1,4 @@
-"""Searches blocks of lines for known messages. A message at the end of a block may continue in the next, and is left for then."""
+"""Searches blocks of lines for known messages. What starts at the end of a block is left for the next one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LAST = (500, 4)
 
 @dataclass(slots=True)
 class Scanner:
-    """Searches a log for messages; the first of two that share a part of the text wins. Counts lines from the start of the log."""
+    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log."""
 
     messages: Sequence[Message]
     anchors: Anchors
