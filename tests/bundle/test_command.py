@@ -169,7 +169,7 @@ def test_sizes_are_bounded_and_what_is_left_out_is_said(lone: Site) -> None:
 
     assert sum(map(len, made.files.values())) < 2_000_000
     big = made.files["workers/0/tpu_logs/big.log"]
-    head, note, tail = re.split(rb"\n\n?\[\.\.\. (\d+) bytes are left out here \.\.\.\]\n", big)
+    head, note, tail = re.split(rb"\n\n?\[\.\.\. (\d+) bytes omitted \.\.\.\]\n", big)
     assert head + b"\n" == lines[: len(head) + 1]
     assert tail == lines[-len(tail) :]
     assert len(head) + 1 + int(note) + len(tail) == len(lines)
@@ -247,7 +247,7 @@ def test_a_worker_that_tells_without_end_is_not_listened_to_for_ever(lone: Site)
 
     made = lone.bundle()
 
-    assert made.missing["workers/0"] == "100 files are left out: it told of more than it was asked for"
+    assert made.missing["workers/0"] == "100 files omitted: the worker sent more than was requested"
     assert len([path for path in made.files if path.startswith("workers/0/x")]) == 1000
     whys = [why for path, why in made.missing.items() if path.startswith("workers/0/y")]
     assert (len(whys), {len(why) for why in whys}) == (500, {500})
@@ -259,7 +259,7 @@ def test_what_doctor_finds_wrong_is_told(site: Site) -> None:
     made = site.bundle()
 
     errors = [one["text"] for one in made.json("doctor.json")["findings"] if one["level"] == "error"]
-    more = f", and {len(errors) - 1} more: see doctor.json in it" if len(errors) > 1 else ""
+    more = f", and {len(errors) - 1} more: see doctor.json in the bundle" if len(errors) > 1 else ""
     assert f"warning: doctor found {len(errors)} error{'s' if more else ''}: {errors[0]}{more}\n" in made.err
 
 
@@ -283,7 +283,7 @@ def test_an_api_that_hangs_does_not_take_all_the_time(tpuctl: Console, site: Sit
         )
 
     assert (code, time.monotonic() - began < 5) == (1, True)
-    assert err.startswith("error: there was no answer within ")
+    assert err.startswith("error: no answer within ")
 
 
 def _stream(frames: list[tuple[bytes, bytes]]) -> bytes:

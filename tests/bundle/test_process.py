@@ -38,7 +38,7 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
 
     assert (out, process.returncode) == (b"", 130)
-    said = "interrupted: no bundle was written, and what was gathered is removed\n  go on: tpuctl bundle us-central2-b/demo\n"
+    said = "interrupted: no bundle was written, and the collected files are removed\n  go on: tpuctl bundle us-central2-b/demo\n"
     assert said in err.decode()
     assert [*site.tpuctl.folder.iterdir(), *(tmp_path / "temporary").iterdir()] == []
 
@@ -62,4 +62,4 @@ def test_real_workers_are_asked_and_stdout_is_the_bundle(tmp_path: Path) -> None
         assert log is not None
         assert log.read() == b"HF_TOKEN=[redacted token]\n"
     assert {"journal.json", "operations.json", "workers/0/startup-script.log", "workers/0/cloud-init.txt"} < set(names)
-    assert (process.returncode, b"1 secret taken out" in err) == (0, True)
+    assert (process.returncode, b"1 secret removed" in err) == (0, True)

@@ -55,7 +55,7 @@ _SECTIONS = {
     },
     "More": {
         "doctor": ("doctor", "Look for what is wrong on this machine, in the project, and with a node."),
-        "bundle": ("bundle", "Gather what support would ask for into one file, without secrets."),
+        "bundle": ("bundle", "Collect the evidence for support in one file, without secrets."),
         "types": ("types", "List the accelerator types that zones offer."),
         "versions": ("versions", "List the runtime versions that a zone offers."),
         "config": ("config", "Show and change settings."),
