@@ -26,7 +26,7 @@ def start(*arguments: str, environ: dict[str, str], folder: Path) -> subprocess.
     )  # fmt: skip
 
 
-def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
+def test_interrupt_removes_all_files(site: Site, tmp_path: Path) -> None:
     site.ssh("echo $$ > $home/began; exec sleep 60")
     (tmp_path / "temporary").mkdir()
     environ = {**site.tpuctl.environ, "TMPDIR": str(tmp_path / "temporary")}
@@ -44,7 +44,7 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.sshd
-def test_real_workers_are_asked_and_stdout_is_the_bundle(tmp_path: Path) -> None:
+def test_bundle_of_real_workers_on_stdout(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX": "1"}
     World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=300).close()
     with start(*UP, environ=environ, folder=tmp_path) as up:

@@ -13,9 +13,7 @@ _SHAPES = (
     "make feature dimensions multiples of 128 and the batch a multiple of 64 (8 per core), "
     "or the batch a multiple of 1024 (128 per core) and features multiples of 8"
 )
-_BATCH = (
-    "reduce the batch size: start at 1024 in total (128 per core), and go down in multiples of 64 (8 per core)"
-)
+_BATCH = "reduce the batch size: start at 1024 in total (128 per core), and go down in multiples of 64 (8 per core)"
 _BFLOAT16 = "keep activations and gradients in bfloat16 instead of float32: they take half"
 _AGAIN = (
     "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
@@ -156,7 +154,7 @@ _LARGER = "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB
         ),
     ],
 )
-def test_programs_that_count_for_each_device_get_advice_for_it(use: MemoryUse, said: tuple[str, ...]) -> None:
+def test_advice_for_programs_with_batch_per_device(use: MemoryUse, said: tuple[str, ...]) -> None:
     """No batch of 1024 for a language model in JAX."""
     assert advice(use) == said
 
@@ -164,12 +162,12 @@ def test_programs_that_count_for_each_device_get_advice_for_it(use: MemoryUse, s
 @pytest.mark.parametrize(
     ("used", "said"), [("17.25M", "17.25 MiB"), ("17.5M", "17.5 MiB"), ("16.00M", "16 MiB"), ("100.00M", "100 MiB")]
 )
-def test_a_size_is_said_as_the_log_writes_it(used: str, said: str) -> None:
+def test_advice_writes_sizes_as_the_log(used: str, said: str) -> None:
     """So that it can be found there."""
     assert advice(MemoryUse("vmem", parse_size(used)))[0] == f"the compiled program needs {said}"
 
 
-def test_vmem_is_not_hbm() -> None:
+def test_advice_for_vmem() -> None:
     """The guide's advice: a smaller batch, or a newer version; never fewer layers."""
     said = advice(MemoryUse("vmem", 32 * MIB, 16 * MIB, 16 * MIB))
     assert said[0] == "the compiled program needs 32 MiB, 16 MiB more than the available 16 MiB"

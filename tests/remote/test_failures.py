@@ -204,7 +204,7 @@ def test_workers_that_share_a_cause_are_named_together() -> None:
 
     assert [error.message for error in errors] == [
         "worker 0 of `trainer`: it does not accept our key `/home/ada/key` for the login `ada`",
-        "workers 2-4, 6 of `trainer`: nothing comes back from its address",
+        "workers 2-4, 6 of `trainer`: its address does not answer",
         "worker 7 of `trainer` cannot be reached: Something new.",
     ]
     assert errors[0].hint == (
