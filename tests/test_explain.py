@@ -264,7 +264,10 @@ def test_explain_several_files_are_one_log(offline: Console) -> None:
         (
             ["--topic", "x", "--node", "y"],
             "",
-            "error: `--topic` cannot be combined with a log, `--node` or `--act`\n  hint: `tpuctl explain --topic NAME` shows one topic\n",
+            (
+                "error: `--topic` cannot be combined with a log, `--node` or `--act`\n"
+                "  hint: `tpuctl explain --topic NAME` shows one topic\n"
+            ),
         ),
     ],
 )

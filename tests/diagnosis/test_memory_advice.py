@@ -91,7 +91,10 @@ _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 
         (
             MemoryUse("hbm", 3 * GIB, free=4 * GIB, unbroken=2 * GIB),
             (
-                f"the program requested 3 GiB in one piece; 4 GiB were free, but fragmented: the largest piece was 2 GiB; {_ORDER}",
+                (
+                    "the program requested 3 GiB in one piece; 4 GiB were free, but fragmented: the largest piece was 2 GiB; "
+                    f"{_ORDER}"
+                ),
                 *(_DONATE, _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
             ),
         ),

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -32,13 +33,12 @@ from tpuctl.output.terminal import Format
 from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from tpuctl.actions.bundling.subject import Subject
     from tpuctl.actions.bundling.verdict import Read
     from tpuctl.cli.app import App
-    from tpuctl.diagnosis.explanation import Explanation
     from tpuctl.model import Node
     from tpuctl.names import NodeName
     from tpuctl.remote.member import Member
@@ -111,8 +111,17 @@ class Bundling:
                 contents = Contents(Path(folder), room=self._choice.room, accounts=accounts)
                 self._collect(contents, subject)
                 about = About(name, self._created, is_sandbox=app.is_sandbox, hides_accounts=accounts is not None)
-                read = finish(contents, about, to_json=explanations.to_json, page=_page)
-                self._write(contents, name)
+                page = partial(explanations.page, width=_PAGE_WIDTH, colored=False)
+                read = finish(contents, about, to_json=explanations.to_json, page=page)
+                inside = _folder_name(name, self._created)
+                if self._choice.place == _STDOUT:
+                    stdout = app.terminal.streams.stdout
+                    stdout.flush()
+                    archive.pack(contents.entries, stdout.buffer, folder=inside, created=self._real.now())
+                    stdout.buffer.flush()
+                else:
+                    with archive.written(self._path(name), replaces=self._choice.replaces) as file:
+                        archive.pack(contents.entries, file, folder=inside, created=self._real.now())
             self._report(contents, name, read)
         except BrokenPipeError:
             raise
@@ -200,17 +209,6 @@ class Bundling:
         folder = self._app.invocation.folder
         return folder / expand(Path(self._choice.place or f"{_folder_name(name, self._created)}.tar.gz"))
 
-    def _write(self, contents: Contents, name: NodeName) -> None:
-        entries, inside = contents.entries, _folder_name(name, self._created)
-        if self._choice.place == _STDOUT:
-            stdout = self._app.terminal.streams.stdout
-            stdout.flush()
-            archive.pack(entries, stdout.buffer, folder=inside, created=self._real.now())
-            stdout.buffer.flush()
-            return
-        with archive.written(self._path(name), replaces=self._choice.replaces) as file:
-            archive.pack(entries, file, folder=inside, created=self._real.now())
-
     def _report(self, contents: Contents, name: NodeName, read: Read) -> None:
         """Print the path of the bundle, what is missing, and the first verdict."""
         app, entries, lacks = self._app, contents.entries, contents.lacks
@@ -264,7 +262,3 @@ class Bundling:
 
 def _folder_name(name: NodeName, created: datetime) -> str:
     return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
-
-
-def _page(explanation: Explanation) -> Iterator[str]:
-    return explanations.page(explanation, width=_PAGE_WIDTH, colored=False)

@@ -78,25 +78,12 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
 
 def _explain(app: App, asked: Asked, node: str | None, *, act: bool, yes: bool) -> int:
     from tpuctl.cli.explain_source import explain  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output import explanations  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     if node is not None:
         app.require_trust()
     explanation, was_interrupted = explain(app, asked, node)
-    _show(app, explanation)
-    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
-    if was_interrupted:
-        return ExitCode.INTERRUPTED
-    if act and node is not None and explanation.conclusions:
-        from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely needed
-
-        return act_on(app, explanation, node, yes=yes)
-    return exit_code
-
-
-def _show(app: App, explanation: Explanation) -> None:
-    from tpuctl.output import explanations  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
-
     terminal, form = app.terminal, app.format
     if form in {Format.JSON, Format.YAML}:
         terminal.data(explanations.to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
@@ -106,6 +93,14 @@ def _show(app: App, explanation: Explanation) -> None:
         terminal.page(explanations.page(explanation, width=terminal.streams.width, colored=terminal.colors_out))
     else:
         terminal.table((), list(explanations.rows(explanation)))
+    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
+    if was_interrupted:
+        return ExitCode.INTERRUPTED
+    if act and node is not None and explanation.conclusions:
+        from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely needed
+
+        return act_on(app, explanation, node, yes=yes)
+    return exit_code
 
 
 def _report_no_verdict(app: App, explanation: Explanation, asked: Asked) -> ExitCode:

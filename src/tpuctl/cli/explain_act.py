@@ -35,7 +35,7 @@ def act_on(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
     Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
     """
     conclusion = _first_actionable(explanation)
-    name, *others = words = [*_command(conclusion, node), *_narrow_to_process(conclusion)]
+    name, *others = words = _command(conclusion, node)
     line = shlex.join(["tpuctl", *words])
     app.terminal.note(f"for `{conclusion.id}`: `{line}`")
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
@@ -65,22 +65,19 @@ def _first_actionable(explanation: Explanation) -> Conclusion:
 
 def _command(conclusion: Conclusion, node: str) -> list[str]:
     """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
-    verbs = _COMMANDS[conclusion.sighting.message.action]
+    sighting = conclusion.sighting
+    verbs = _COMMANDS[sighting.message.action]
+    options: list[str] = []
+    pid, worker = sighting.facts.get("pid"), sighting.first.worker
+    if sighting.message.action is Action.KILL_STALE_PROCESS and pid is not None and len(sighting.workers) <= 1:
+        # Limit `unstick` to the process in the log: another may hold the TPU by now, rightly.
+        options = [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
     for line in conclusion.remedy:
         for quoted in _OURS.finditer(line):
             verb, *others = shlex.split(quoted["words"])
             if verb in verbs and others[:1] == [node] and "recreate" not in others:
-                return [verb, *others]
-    return [verbs[0], node]
-
-
-def _narrow_to_process(conclusion: Conclusion) -> list[str]:
-    """Return the options that limit `unstick` to the process in the log: another may hold the TPU by now, rightly."""
-    sighting = conclusion.sighting
-    pid, worker = sighting.facts.get("pid"), sighting.first.worker
-    if sighting.message.action is not Action.KILL_STALE_PROCESS or pid is None or len(sighting.workers) > 1:
-        return []
-    return [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+                return [verb, *others, *options]
+    return [verbs[0], node, *options]
 
 
 def _check_unchanged(app: App, node: str, conclusion: Conclusion, *, must_be_dead: bool) -> None:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 # Within a file, and from one file to the next, specific comes before generic.
 FILES = (
@@ -137,34 +136,34 @@ def messages() -> tuple[Message, ...]:
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     folder = resources.files("tpuctl.data").joinpath("messages")
     files = (folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in FILES)
-    return tuple(_message(entry) for text in files for entry in load(text))
+    return tuple(
+        Message(
+            id=entry["id"],
+            where=Where(entry["where"]),
+            match=entry["match"],
+            kind=entry.get("kind", "failure"),
+            meaning=entry["meaning"],
+            remedy=tuple(entry["remedy"]),
+            action=Action(entry["action"]),
+            retriable=entry["retriable"],
+            source=entry["source"],
+            reasons=frozenset(entry.get("reasons", ())),
+            by=By(entry.get("by", By.TEXT)),
+            anchors=tuple(entry.get("anchors", ())),
+            role=Role(entry.get("role", Role.CAUSE)),
+            check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
+            explained_by=frozenset(entry.get("explained_by", ())),
+            ends=frozenset(entry.get("ends", ())),
+            latest=frozenset(entry.get("latest", ())),
+            detail=Detail(entry["detail"]) if "detail" in entry else None,
+            of_the_node=entry.get("of_the_node", False),
+            topics=tuple(entry.get("topics", ())),
+        )
+        for text in files
+        for entry in load(text)
+    )
 
 
 def by_id(id_: str) -> Message | None:
     """Return the message with that id, None if there is none."""
     return next((message for message in messages() if message.id == id_), None)
-
-
-def _message(entry: Mapping[str, Any]) -> Message:
-    return Message(
-        id=entry["id"],
-        where=Where(entry["where"]),
-        match=entry["match"],
-        kind=entry.get("kind", "failure"),
-        meaning=entry["meaning"],
-        remedy=tuple(entry["remedy"]),
-        action=Action(entry["action"]),
-        retriable=entry["retriable"],
-        source=entry["source"],
-        reasons=frozenset(entry.get("reasons", ())),
-        by=By(entry.get("by", By.TEXT)),
-        anchors=tuple(entry.get("anchors", ())),
-        role=Role(entry.get("role", Role.CAUSE)),
-        check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
-        explained_by=frozenset(entry.get("explained_by", ())),
-        ends=frozenset(entry.get("ends", ())),
-        latest=frozenset(entry.get("latest", ())),
-        detail=Detail(entry["detail"]) if "detail" in entry else None,
-        of_the_node=entry.get("of_the_node", False),
-        topics=tuple(entry.get("topics", ())),
-    )

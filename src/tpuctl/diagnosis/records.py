@@ -154,7 +154,12 @@ def _message(record: Mapping[str, Any]) -> str | None:
     """Return the message of a record, with its exception and stack trace; None if it has no message."""
     message: str | None = None
     more: list[str] = []
-    for holder in _holders(record):
+    holders = [record]
+    if not _PAYLOADS.isdisjoint(record):
+        holders += [value for key in _PAYLOADS_IN_ORDER if isinstance(value := record.get(key), dict)]
+        if "protoPayload" in record:
+            holders.append(_inside(record, "protoPayload", "status"))
+    for holder in holders:
         if message is None and not _ANY_MESSAGE.isdisjoint(holder):
             texts = (holder.get(key) for key in _MESSAGES)
             message = next((text for text in texts if isinstance(text, str) and text), None)
@@ -164,16 +169,6 @@ def _message(record: Mapping[str, Any]) -> str | None:
         return message
     more = sorted(text for text in more if message is None or text not in message)
     return "\n".join([*([message] if message else []), *more])
-
-
-def _holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the mappings of a record that may hold its message."""
-    if _PAYLOADS.isdisjoint(record):
-        return [record]
-    found = [record, *[value for key in _PAYLOADS_IN_ORDER if isinstance(value := record.get(key), dict)]]
-    if "protoPayload" in record:
-        found.append(_inside(record, "protoPayload", "status"))
-    return found
 
 
 def _time_of(record: Mapping[str, Any], header: Header) -> datetime | None:

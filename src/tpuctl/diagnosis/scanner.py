@@ -125,16 +125,14 @@ class Scanner:
         for stream, novel in found:
             self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
         if self.suspects.may_be_in(text):
-            self._keep_suspects(lines, streams)
+            by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
+            if places := self.suspects.candidates(by_line):
+                indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
+                for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
+                    self.suspects.take(row_of(lines, index, counted=streams.counted).place(0, worker=worker))
         if self.anchors.exact:
             hits += self.anchors.found_exactly(squeezed(b"\n".join([*self._held.texts[-1:], *lines.texts])))
         return frozenset(hits)
-
-    def _keep_suspects(self, lines: Lines, streams: Streams) -> None:
-        if places := self.suspects.candidates(b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)):
-            indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
-            for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
-                self.suspects.take(row_of(lines, index, counted=streams.counted).place(0, worker=worker))
 
     def _search(self, passage: Passage, boundary: int) -> None:
         """Search a passage with patterns; count the messages that start before the boundary."""

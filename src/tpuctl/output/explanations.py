@@ -32,7 +32,16 @@ def to_json(explanation: Explanation) -> dict[str, Any]:
         "schemaVersion": SCHEMA_VERSION,
         "verdicts": [_verdict_to_json(one) for one in explanation.conclusions],
         "harmless": [_verdict_to_json(one) for one in explanation.harmless],
-        "suspicious": [_place_to_json(place) for place in explanation.suspicious],
+        "suspicious": [
+            {
+                "line": place.line,
+                "text": place.text,
+                "file": place.source,
+                "worker": place.worker,
+                "time": _moment(place.time),
+            }
+            for place in explanation.suspicious
+        ],
         "lines": explanation.lines,
         "bytes": explanation.size,
     }
@@ -215,16 +224,6 @@ def _memory_to_json(use: MemoryUse | None) -> Mapping[str, Any]:
     ]
     known = {name: size for name, size in sizes.items() if size is not None}
     return {"space": use.space, **known, **({"largest": largest} if largest else {})}
-
-
-def _place_to_json(place: Place) -> dict[str, Any]:
-    return {
-        "line": place.line,
-        "text": place.text,
-        "file": place.source,
-        "worker": place.worker,
-        "time": _moment(place.time),
-    }
 
 
 def _moment(time: datetime | None) -> str | None:

@@ -76,7 +76,13 @@ def named(anchor: bytes, data: bytes, at: int) -> Named | None:
         case b"pwd" | b"pswd":
             return _short(data, at, at + len(anchor))
         case b"key":
-            return _key(data, at)
+            back = max(0, at - 24)
+            opening = _OPENS.search(data[back:at])
+            if opening is None or _continues_word(data, back + opening.start()):
+                return None
+            kinds = {"api": "api-key", "private": "private-key", "access": "access-key"}
+            kind = next((kinds[group] for group in kinds if opening[group]), "secret")
+            return Named(back + opening.start(), at + 3, kind, is_sure=not opening.group().endswith(b" "))
         case b"auth":
             whole = _OF_NAME.match(data, at + 4) is None and not _continues_word(data, at)
             is_variable = data[at : at + 4].isupper() and data[max(0, at - 1) : at] == b"_"
@@ -100,16 +106,6 @@ def _short(data: bytes, at: int, end: int) -> Named | None:
     if _LETTER.match(data, end) or _continues_word(data, at):
         return None
     return Named(at, end, "password", is_sure=data[at:end].isupper() and data[max(0, at - 1) : at] == b"_")
-
-
-def _key(data: bytes, at: int) -> Named | None:
-    back = max(0, at - 24)
-    found = _OPENS.search(data[back:at])
-    if found is None or _continues_word(data, back + found.start()):
-        return None
-    kinds = {"api": "api-key", "private": "private-key", "access": "access-key"}
-    kind = next((kinds[group] for group in kinds if found[group]), "secret")
-    return Named(back + found.start(), at + 3, kind, is_sure=not found.group().endswith(b" "))
 
 
 def _continues_word(data: bytes, at: int) -> bool:

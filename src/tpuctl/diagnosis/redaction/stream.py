@@ -86,7 +86,10 @@ class Redactor:
             if skipped:
                 return b""
         is_last = not rest and len(view) < _WINDOW + REACH
-        cut = len(view) if is_last else _cut(view)
+        cut = len(view)
+        if not is_last:
+            ends = (view.rfind(mark, _WINDOW - _BACKWARDS, _WINDOW) + 1 for mark in _BREAKS)
+            cut = next((end for end in ends if end), _WINDOW)
         base = len(self._context)
         spans = _merged(self._spans(self._context + view), base)
         pieces, at = [], 0
@@ -177,14 +180,6 @@ def _merged(spans: Sequence[Span], base: int) -> list[Span]:
         else:
             merged.append(Span(start, span.end, span.kind, span.tail, span.label))
     return merged
-
-
-def _cut(view: bytes) -> int:
-    for mark in _BREAKS:
-        at = view.rfind(mark, _WINDOW - _BACKWARDS, _WINDOW)
-        if at >= 0:
-            return at + 1
-    return _WINDOW
 
 
 def _encoding(begin: bytes) -> str | None:
