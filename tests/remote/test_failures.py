@@ -209,7 +209,8 @@ def test_workers_that_share_a_cause_are_named_together() -> None:
     ]
     assert errors[0].hint == (
         "a new key needs up to a minute to arrive; try again\n"
-        "see with `tpuctl ssh-key show trainer` whether it knows the key, and for which login; with keys in metadata the "
+        "check with `tpuctl ssh-key show trainer` whether the worker knows the key, and for which login; "
+        "with keys in metadata the "
         "login (`--user`) is the one in front of the key, with OS Login that of your account\n"
         "ssh said: ada@192.0.2.1: Permission denied (publickey)."
     )
