@@ -158,7 +158,7 @@ class Bundling:
             self._app, subject, asks_workers=bool(members), patience=lambda: self._of_machine.left
         )
         with GatheredLine(self._app.terminal, self._real) as line:
-            gathering = Gathering(contents, members, wish, self._real, tell=line)
+            gathering = Gathering(contents, members, wish, self._real, progress=line)
             with gathering.under_way():
                 documents.put(contents, machine.all(), self._of_machine)
         self._errors = machine.errors

@@ -40,7 +40,7 @@ class Wish:
 class Gathering:
     """Collects from the workers. `silent` are the workers that did not send everything, and why.
 
-    `tell` gets the number of finished workers, the number of workers, and the number of bytes; several threads call it.
+    `progress` gets the number of finished workers, the number of workers, and the number of bytes; several threads call it.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Gathering:
         wish: Wish,
         clock: Clock,
         *,
-        tell: Callable[[int, int, int], None] = lambda *_: None,
+        progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         self.members = tuple(members)
         self.silent: list[tuple[Member, Silence]] = []
-        self._contents, self._wish, self._clock, self._tell = contents, wish, clock, tell
+        self._contents, self._wish, self._clock, self._progress = contents, wish, clock, progress
         self._share = contents.room // max(1, len(members))
         self._visits = Visits()
         self._futures: list[Future[None]] = []
@@ -90,7 +90,7 @@ class Gathering:
 
     def _report_progress(self) -> None:
         done = sum(future.done() for future in self._futures)
-        self._tell(done, len(self.members), self._begun_with - self._contents.room)
+        self._progress(done, len(self.members), self._begun_with - self._contents.room)
 
 
 class _Sink:
