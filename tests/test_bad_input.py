@@ -439,7 +439,7 @@ def test_a_number_of_thousands_of_digits_is_no_number(tpuctl: Console, line: tup
 def test_a_long_word_to_explain_is_a_message(offline: Console) -> None:
     _, err, code = offline("explain", "x" * 300)
 
-    assert (err.splitlines()[0], code) == ("warning: nothing that tpuctl knows is in this line", 1)
+    assert (err.splitlines()[0], code) == ("warning: no known message in this line", 1)
 
 
 @one_face

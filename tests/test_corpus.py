@@ -6,9 +6,9 @@ import functools
 import random
 
 from tests.corpus.labelled import LOGS, Labelled, corpus, wrong_details, wrong_verdicts
-from tpuctl.diagnosis import by_id
 from tpuctl.diagnosis.conclusion import conclude
 from tpuctl.diagnosis.explanation import Explanation
+from tpuctl.diagnosis.messages import by_id
 from tpuctl.diagnosis.reader import LogReader
 
 _RIGHT = 0.97
@@ -27,7 +27,7 @@ def _table(wrong: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(f"{name}: {'; '.join(words)}" for name, words in wrong.items())
 
 
-def test_the_corpus_is_whole() -> None:
+def test_corpus_is_complete() -> None:
     """Each log has a label and each label a log; labels name messages that there are; there is enough of each kind."""
     logs = corpus()
     files = {str(file.relative_to(LOGS)) for file in LOGS.rglob("*") if file.is_file()}
@@ -39,7 +39,7 @@ def test_the_corpus_is_whole() -> None:
     assert sum(bool(log.label.get("only_quoted")) for log in logs) >= 20
 
 
-def test_the_verdicts_are_right() -> None:
+def test_corpus_verdicts() -> None:
     failures = [log for log in corpus() if not log.is_harmless]
     wrong = {log.name: words for log in failures if (words := wrong_verdicts(log, _explained(log)))}
 
@@ -48,7 +48,7 @@ def test_the_verdicts_are_right() -> None:
     assert right >= _RIGHT
 
 
-def test_what_the_verdicts_tell_is_right() -> None:
+def test_corpus_facts_of_verdicts() -> None:
     """The number of occurrences, and the facts that the commands of the remedy are filled with."""
     detailed = [log for log in corpus() if {"count", "facts"} & log.label.keys()]
     wrong = {log.name: words for log in detailed if (words := wrong_details(log, _explained(log)))}
@@ -58,14 +58,14 @@ def test_what_the_verdicts_tell_is_right() -> None:
     assert right >= _RIGHT
 
 
-def test_harmless_logs_have_no_verdict() -> None:
+def test_corpus_harmless_logs_have_no_verdict() -> None:
     harmless = [log for log in corpus() if log.is_harmless]
     wrong = {log.name: words for log in harmless if (words := wrong_verdicts(log, _explained(log)))}
 
     assert wrong == {}
 
 
-def test_the_size_of_the_pieces_changes_nothing() -> None:
+def test_corpus_is_independent_of_pieces() -> None:
     chance = random.Random(7)  # noqa: S311  # not a secret, but the same in every run
     for log in corpus()[::_EVERY]:
         reader, rest = LogReader(), log.data

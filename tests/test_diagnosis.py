@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from tpuctl import errors
-from tpuctl.diagnosis import Action, Where, classify, messages
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Action, Where, messages
 
 # Quoted from issues, logs and sources (see `source` in data/messages); wrapped, since white space does not count.
 _EXAMPLES = """
@@ -198,7 +199,7 @@ EXAMPLES = [tuple(row.split(None, 2)) for row in re.split(r"\n(?=\S)", _EXAMPLES
 
 
 @pytest.mark.parametrize(("known", "where", "text"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
-def test_every_message_is_known_from_an_example(known: str, where: str, text: str) -> None:
+def test_message_is_recognized_from_its_example(known: str, where: str, text: str) -> None:
     verdict = classify(text, where=Where(where))
 
     assert verdict is not None
@@ -206,7 +207,7 @@ def test_every_message_is_known_from_an_example(known: str, where: str, text: st
     assert "{" not in " ".join(verdict.remedy)
 
 
-def test_every_entry_of_the_api_has_one_example() -> None:
+def test_every_api_message_has_one_example() -> None:
     """Those of ssh are in `tests/remote/test_failures.py`, those of gcloud in `diagnosis/test_messages_of_gcloud.py`."""
     folder = resources.files("tpuctl.data").joinpath("messages")
     entries = [
@@ -217,7 +218,7 @@ def test_every_entry_of_the_api_has_one_example() -> None:
     assert sorted(entry["id"] for file in entries for entry in file) == sorted(row[0] for row in EXAMPLES)
 
 
-def test_every_kind_is_the_word_of_an_exception() -> None:
+def test_every_kind_belongs_to_an_exception() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
 
     assert {message.kind for message in messages()} <= {getattr(value, "kind", "") for value in classes}
@@ -259,7 +260,7 @@ def test_every_placeholder_of_a_remedy_is_a_group_of_the_pattern() -> None:
         ("api", "", None),
     ],
 )
-def test_text_tells_what_codes_do_not(where: str, text: str, known: str | None) -> None:
+def test_classify_same_code_by_text(where: str, text: str, known: str | None) -> None:
     verdict = classify(text, where=Where(where))
 
     assert (verdict.id if verdict else None) == known
@@ -283,14 +284,14 @@ def test_text_tells_what_codes_do_not(where: str, text: str, known: str | None) 
         ("SOMETHING_NEW", "NOT_FOUND: x", "nothing-found"),
     ],
 )
-def test_a_reason_beats_the_text(reason: str, text: str, known: str) -> None:
+def test_classify_reason_beats_text(reason: str, text: str, known: str) -> None:
     verdict = classify(text, where=Where.API, reason=reason)
 
     assert verdict is not None
     assert verdict.id == known
 
 
-def test_a_verdict_carries_what_the_message_named() -> None:
+def test_classify_returns_facts_of_message() -> None:
     text = "RESOURCE_EXHAUSTED: Quota limit 'TPUV6EPerProjectPerZone' has been exceeded. Limit: 0 in zone us-east5-b."
     verdict = classify(text, where=Where.API)
 
@@ -303,14 +304,14 @@ def test_a_verdict_carries_what_the_message_named() -> None:
     )
 
 
-def test_what_the_message_did_not_name_stays_a_word_to_replace() -> None:
+def test_classify_unknown_placeholder_becomes_capitals() -> None:
     verdict = classify("PERMISSION_DENIED: x", where=Where.API, reason="BILLING_DISABLED")
 
     assert verdict is not None
     assert verdict.remedy[0].startswith("run `gcloud billing projects link PROJECT --billing-account=ACCOUNT`")
 
 
-def test_a_long_hostile_text_costs_little() -> None:
+def test_classify_long_hostile_text_is_fast() -> None:
     before = time.perf_counter()
     classify("RESOURCE_EXHAUSTED: " + "Quota 'TPU" * 100_000, where=Where.API)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.test_docs_tables import table, words
-from tpuctl.diagnosis import Action
 from tpuctl.diagnosis.conclusion import conclude
+from tpuctl.diagnosis.messages import Action
 from tpuctl.diagnosis.node_evidence import NodeEvidence, with_node
 from tpuctl.diagnosis.reader import LogReader
 from tpuctl.diagnosis.several import together
@@ -44,7 +44,7 @@ def _types(value: dict[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
                 yield from _types(entry, f"{'verdicts' if here == 'harmless' else here}[].")
 
 
-def test_the_json_has_the_fields_of_the_page_and_no_other() -> None:
+def test_json_fields_match_the_docs() -> None:
     failure = conclude(_read(_FAILURE))
     several = [
         conclude(together({"a.log": _read(log), "b.log": _read(b"fine\n")})) for log in (_FAILURE, _OVER, _UNKNOWN)
@@ -62,7 +62,7 @@ def test_the_json_has_the_fields_of_the_page_and_no_other() -> None:
     assert SCHEMA_VERSION == 1
 
 
-def test_every_action_is_named() -> None:
+def test_every_action_is_documented() -> None:
     rows = table("reference/messages.md", "actions")
 
     assert [words(row[0]) for row in rows] == [[str(action)] for action in Action]

@@ -13,7 +13,7 @@ import pytest
 
 import tpuctl
 from tests.conftest import Console, Sandbox
-from tpuctl.diagnosis import by_id, messages
+from tpuctl.diagnosis.messages import by_id, messages
 from tpuctl.diagnosis.own_errors import Entry, Origin, ids, look_up, near
 from tpuctl.errors import ExitCode, TpuctlError
 
@@ -24,7 +24,7 @@ def face() -> dict[str, str]:
     return {"TPUCTL_SANDBOX": "1"}
 
 
-def test_an_error_ends_with_where_to_read_more(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_error_ends_with_its_id(tpuctl: Console, sandbox: Sandbox) -> None:
     """One that was recognised has the id of the message, another one that of its kind."""
     shown = replace(tpuctl, shows_ids=True)
     shown("list")  # the first call of a world says that nothing is real
@@ -46,7 +46,7 @@ def test_an_error_ends_with_where_to_read_more(tpuctl: Console, sandbox: Sandbox
     assert (err.splitlines()[-1], code) == ("  more: tpuctl explain capacity-zone", 6)
 
 
-def test_quiet_leaves_it_out_and_json_always_has_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_id_is_hidden_with_quiet_but_always_in_json(tpuctl: Console, sandbox: Sandbox) -> None:
     shown = replace(tpuctl, shows_ids=True)
     shown("list")
 
@@ -66,7 +66,7 @@ def kinds_of_errors() -> Iterator[type[TpuctlError]]:
         waiting += found.__subclasses__()
 
 
-def test_every_kind_of_error_can_be_looked_up() -> None:
+def test_every_error_kind_is_explained() -> None:
     """One kind may have an exit code of its own in some class; that of its first class is the entry's."""
     missing, own = [], {id_: one for id_ in ids() if (one := look_up(id_)) and one.origin is Origin.ERROR}
     first: dict[str, int] = {}
@@ -80,7 +80,7 @@ def test_every_kind_of_error_can_be_looked_up() -> None:
     assert {id_: one.exit_code for id_, one in own.items()} == {id_: first[id_] for id_ in own}
 
 
-def test_every_entry_says_what_it_means_and_what_to_do() -> None:
+def test_every_entry_has_meaning_and_remedy() -> None:
     """A finding's text speaks of its rule; an exit code's kinds tell what to do."""
     entries = {id_: look_up(id_) for id_ in ids()}
     placeholder = re.compile(r"\{(?:node|worker|job)\}")
@@ -96,7 +96,7 @@ def test_every_exit_code_has_an_entry() -> None:
     assert [code for code in ExitCode if look_up(f"exit-{int(code)}") is None] == []
 
 
-def test_a_message_is_more_than_a_kind() -> None:
+def test_message_goes_before_its_kind() -> None:
     """`already-exists` and `iap-unavailable` are both; the message knows more."""
     own = {entry.id for id_ in ids() if (entry := look_up(id_)) and entry.origin is Origin.ERROR}
 
@@ -117,7 +117,7 @@ def test_a_message_is_more_than_a_kind() -> None:
         ("", None),
     ],
 )
-def test_an_id_is_found_as_people_write_it(written: str, found: str | None) -> None:
+def test_id_is_found_in_any_spelling(written: str, found: str | None) -> None:
     entry = look_up(written)
 
     assert (entry.id if entry else None) == found
@@ -127,12 +127,12 @@ def test_an_id_is_found_as_people_write_it(written: str, found: str | None) -> N
     ("written", "likest"),
     [("capacity-zne", "capacity-zone"), ("no-capacty", "no-capacity"), ("hbm_oom ", "hbm-oom"), ("TPU1011", "TPU101")],
 )
-def test_an_unknown_id_has_near_ones(written: str, likest: str) -> None:
+def test_unknown_id_suggests_similar(written: str, likest: str) -> None:
     assert near(written)[0] == likest
     assert near("zzzzzzzzzz") == ()
 
 
-def test_an_entry_is_whole() -> None:
+def test_entry_has_all_fields() -> None:
     message = by_id("capacity-zone")
 
     assert message is not None
@@ -150,7 +150,7 @@ def test_an_entry_is_whole() -> None:
     assert look_up("exit-8") == Entry(
         id="exit-8",
         origin=Origin.EXIT_CODE,
-        meaning="the node differs, or is in a state that forbids it",
+        meaning="the node differs, or its state forbids the change",
         exit_code=8,
         related=("conflict", "name-taken"),
     )

@@ -27,7 +27,7 @@ NOTES = {
     "bad_alloc": ("host-bad-alloc", "host-memory", ("fewer jobs", "more memory")),
     "libcurl": ("gcs-libcurl-28", "fix-bucket", ("again",)),
     "enqueue": ("tf-enqueue", "restart-node", ("wait", "WAIT_FOR_COORDINATOR")),
-    "retrying": ("tf-master", "restart-node", ("tpuctl reset", "anew")),
+    "retrying": ("tf-master", "restart-node", ("tpuctl reset", "recreate it")),
     "vmem": ("vmem-oom", "fix-training-code", ("512 or 256",)),
 }
 
@@ -41,14 +41,14 @@ def verdicts(console: Console, *arguments: str, **how: Any) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("name", NOTES)
-def test_a_log_of_the_notes_gets_their_answer(offline: Console, name: str) -> None:
+def test_explain_guide_log_gets_its_answer(offline: Console, name: str) -> None:
     first = verdicts(offline, "-", piped=(GUIDE / f"{name}.log").read_text("utf-8"))[0]
     id_, action, words = NOTES[name]
     assert (first["id"], first["action"], first["where"], first["symptom_of"]) == (id_, action, "training-log", None)
     assert [word for word in words if word not in " ".join(first["remedy"])] == []
 
 
-def test_all_logs_of_the_notes_in_one_get_all_their_answers(offline: Console) -> None:
+def test_explain_combined_guide_logs_get_all_answers(offline: Console) -> None:
     everything = "\n".join((GUIDE / f"{name}.log").read_text("utf-8") for name in NOTES)
     found = {one["id"]: one for one in verdicts(offline, piped=everything)}
     for id_, action, words in NOTES.values():
@@ -58,7 +58,7 @@ def test_all_logs_of_the_notes_in_one_get_all_their_answers(offline: Console) ->
     assert (found["tf-step-cancelled"]["symptom_of"], found["tf-compile-failed"]["symptom_of"]) == ("vmem-oom",) * 2
 
 
-def test_repeats_are_told_with_their_times(offline: Console) -> None:
+def test_explain_repeats_show_times(offline: Console) -> None:
     lines = [
         f"2019-01-13 {10 + minute // 60:02}:{minute % 60:02}:46.904944: W tensorflow/x.cc:349] WARNING:tensorflow:"
         f"Failed to connect to the Tensorflow master. The TPU worker may not be ready. Retrying ({minute}/120).\n"
@@ -69,7 +69,7 @@ def test_repeats_are_told_with_their_times(offline: Console) -> None:
 
 
 @one_face
-def test_the_state_of_the_node_goes_before_the_log(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_explain_node_state_comes_before_log(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     first, second = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
     assert (first["id"], first["action"], first["first_line"], first["count"]) == (
@@ -78,44 +78,44 @@ def test_the_state_of_the_node_goes_before_the_log(tpuctl: Console, sandbox: San
         None,
         0,
     )
-    assert first["remedy"][0] == "make it anew with `tpuctl up demo`, and go on from the last checkpoint"
+    assert first["remedy"][0] == "recreate it with `tpuctl up demo`, and continue from the last checkpoint"
     assert (second["id"], second["symptom_of"]) == ("tf-socket-closed", "node-preempted")
 
 
 @one_face
-def test_a_healthy_node_is_not_blamed(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_explain_healthy_node_is_not_blamed(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, createTime="2025-12-31T00:00:00Z")
     (only,) = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
     assert (only["id"], only["confidence"]) == ("tf-socket-closed", "medium")
-    assert only["why"] == "`demo` is READY and HEALTHY just now, so look at its workers next"
+    assert only["why"] == "`demo` is READY and HEALTHY now, so check its workers next"
 
 
 @one_face
-def test_a_spot_node_whose_request_was_suspended_was_preempted(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_explain_suspended_request_means_preempted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("asked", state="SUSPENDED", initiator="SERVICE", node_ids=("demo",))
     first, _ = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
     assert first["id"] == "node-preempted"
 
 
 @one_face
-def test_a_node_that_nobody_knows_says_nothing(tpuctl: Console) -> None:
+def test_explain_unknown_node_warns(tpuctl: Console) -> None:
     out, err, code = tpuctl("explain", "-", "--node", "typo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
-    assert err.endswith("so its state says nothing about the log\n")
+    assert err.endswith("so its state does not explain the log\n")
     assert "typo" not in tpuctl("explain", "-", "--node", "typo", piped=SOCKET)[0]
 
 
 @one_face
-def test_an_api_that_fails_is_no_state(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_explain_failing_api_is_not_a_state(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", status=503, count=500)
     out, err, code = tpuctl("explain", "-", "--node", "demo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
-    assert "warning: `demo` could not be looked at, so only the log counts" in err
+    assert "warning: cannot read the state of `demo`, so only the log counts" in err
 
 
 @one_face
-def test_act_makes_a_dead_node_anew(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_recreates_dead_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
@@ -123,7 +123,7 @@ def test_act_makes_a_dead_node_anew(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_act_does_nothing_that_nobody_agreed_to(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_without_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", piped=SOCKET)
     assert (code, sandbox.changes()) == (2, [])
@@ -133,24 +133,24 @@ def test_act_does_nothing_that_nobody_agreed_to(tpuctl: Console, sandbox: Sandbo
 
 
 @one_face
-def test_act_never_makes_a_living_node_anew(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_never_recreates_living_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     text = "UNKNOWN: TPU initialization failed: No ba16c7433 device found."
     _, err, code = tpuctl("explain", text, "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (8, [])
-    assert "error: `demo` is READY, so it is not made anew: what is on its disk would be lost" in err
+    assert "error: `demo` is READY, so it is not recreated: the data on its disk would be lost" in err
 
 
 @one_face
-def test_act_does_nothing_for_what_is_not_sure(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_uncertain_verdict_does_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (1, [])
-    assert "error: tpuctl does not act: it is not sure enough that it is `tf-socket-closed`\n  hint: " in err
+    assert "error: `--act` does nothing: `tf-socket-closed` is not certain enough\n  hint: " in err
 
 
 @one_face
-def test_act_does_what_the_remedy_says(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_runs_command_of_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (0, ["start"])
@@ -158,7 +158,7 @@ def test_act_does_what_the_remedy_says(tpuctl: Console, sandbox: Sandbox) -> Non
 
 
 @one_face
-def test_act_lets_unstick_end_only_what_the_log_names(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_limits_unstick_to_process_in_log(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     out, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=f"[0] {IN_USE}" * 3)
     assert "tpu-in-use-pid\tkill-stale-process\t" in out
@@ -167,59 +167,59 @@ def test_act_lets_unstick_end_only_what_the_log_names(tpuctl: Console, sandbox: 
 
 
 @one_face
-def test_act_leaves_a_node_alone_that_is_younger_than_the_log(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_leaves_node_newer_than_log_alone(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     log = f"2024-05-01T10:00:00Z {IN_USE}"
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=log)
-    assert (code, "error: the log is older than `demo`, which was made anew since" in err) == (8, True)
+    assert (code, "error: the log is older than `demo`, which was recreated since" in err) == (8, True)
 
 
 @one_face
-def test_act_makes_nothing_anew_that_somebody_took_down(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_does_not_recreate_deleted_node(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--for", "ready")[2] == 0
     assert tpuctl("down", "demo", "--yes")[2] == 0
     before = sandbox.changes()
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
     assert (code, sandbox.changes()) == (1, before)
-    assert "it can do nothing itself about `node-gone`" in err
+    assert "tpuctl has no command that fixes `node-gone`" in err
 
 
 @one_face
-def test_act_says_what_tpuctl_cannot_do(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_act_without_command_names_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     _, err, code = tpuctl("explain", "ValueError: No space left on device", "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (1, [])
-    assert "error: tpuctl does not act: it can do nothing itself about `disk-full`\n  hint: " in err
+    assert "error: `--act` does nothing: tpuctl has no command that fixes `disk-full`\n  hint: " in err
 
 
-def test_nothing_that_is_known(offline: Console) -> None:
+def test_explain_log_without_known_message(offline: Console) -> None:
     log = "step 1 loss 2.3\nFrobnicationError: the frobnicator failed\nstep 2\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("2  FrobnicationError: the frobnicator failed\n", 1)
-    assert err == "warning: nothing that tpuctl knows is in these 3 lines\nthe lines that look most like an error:\n"
+    assert err == "warning: no known message in these 3 lines\nthe lines that look most like an error:\n"
     out, _, code = offline("explain", "-", "-o", "json", piped=log)
     told = json.loads(out)
     assert (code, told["verdicts"], [place["line"] for place in told["suspicious"]]) == (1, [], [2])
 
 
-def test_a_word_that_may_have_been_meant_as_a_file(offline: Console) -> None:
+def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
     assert offline("explain", "trainlog") == (
         *(
             "",
-            "warning: nothing that tpuctl knows is in this line\n`trainlog` is no file, so it was taken as a message\n",
+            "warning: no known message in this line\n`trainlog` is not a file, so tpuctl read it as a message\n",
         ),
         1,
     )
 
 
-def test_what_is_harmless_is_said_to_be(offline: Console) -> None:
+def test_explain_harmless_messages(offline: Console) -> None:
     log = "Estimator's model_fn (<function f>) includes params argument, but params are not passed to Estimator.\n"
     out, err, code = offline("explain", "-", piped=log)
     assert (out, code) == ("", 0)
-    assert err.startswith("nothing is wrong as far as tpuctl knows: what it recognised is harmless")
+    assert err.startswith("no failure found: the messages that tpuctl recognized are harmless")
 
 
-def test_a_message_may_be_given_in_words(offline: Console) -> None:
+def test_explain_message_on_command_line(offline: Console) -> None:
     assert verdicts(offline, IN_USE)[0]["facts"] == {"pid": "2718466"}
     # Quotation marks of the user's own do not make a quote of it.
     assert verdicts(offline, f'"{IN_USE.strip()}"')[0]["confidence"] == "high"
@@ -228,7 +228,7 @@ def test_a_message_may_be_given_in_words(offline: Console) -> None:
     assert (only["id"], only["confidence"]) == ("exhausted-api", "medium")
 
 
-def test_files_are_one_log_each_named(offline: Console) -> None:
+def test_explain_several_files_are_one_log(offline: Console) -> None:
     (offline.folder / "worker-0.log").write_text("DEADLINE_EXCEEDED: Barrier timed out. Id: PjRT_Client_Connect\n")
     with gzip.open(offline.folder / "worker-1.log.gz", "wt") as stream:
         stream.write("fine\nOSError: [Errno 28] No space left on device\n")
@@ -243,78 +243,81 @@ def test_files_are_one_log_each_named(offline: Console) -> None:
 @pytest.mark.parametrize(
     ("arguments", "piped", "expected"),
     [
-        (["-"], "", "error: `stdin` is empty\n  hint: there is nothing to explain\n"),
-        (["empty.log"], "", "error: `empty.log` is empty\n  hint: there is nothing to explain\n"),
-        (["none.log"], "", "error: there is no file `none.log`\n  hint: name a log file, or `-` for stdin\n"),
-        (["empty.log", "none"], "", "error: there is no file `none`\n  hint: name a log file, or `-` for stdin\n"),
-        (["logs/none"], "", "error: there is no file `logs/none`\n  hint: name a log file, or `-` for stdin\n"),
+        (["-"], "", "error: `stdin` is empty\n  hint: give a log with content\n"),
+        (["empty.log"], "", "error: `empty.log` is empty\n  hint: give a log with content\n"),
+        (["none.log"], "", "error: file `none.log` does not exist\n  hint: name a log file, or `-` for stdin\n"),
+        (["empty.log", "none"], "", "error: file `none` does not exist\n  hint: name a log file, or `-` for stdin\n"),
+        (["logs/none"], "", "error: file `logs/none` does not exist\n  hint: name a log file, or `-` for stdin\n"),
         (
             ["folder"],
             "",
-            "error: `folder` cannot be read: is a directory\n  hint: name the files in it, as `folder/*`\n",
+            "error: cannot read `folder`: is a directory\n  hint: name the files in it, such as `folder/*`\n",
         ),
         ([""], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (["  "], "", "error: the message is empty\n  hint: give the message in quotes, or name a log file\n"),
         (
             ["--act", "--node", "x", "no-capacity"],
             "",
-            "error: `--act` goes with a log or a message, not with an id\n  hint: give the log\n",
+            "error: `--act` needs a log or a message, not an id\n  hint: give the log\n",
         ),
-        (["--act", "x y"], "", "error: `--act` needs to know the node\n  hint: name it with `--node NODE`\n"),
+        (["--act", "x y"], "", "error: `--act` needs `--node`\n  hint: name the node with `--node NODE`\n"),
         (
             ["--topic", "x", "--node", "y"],
             "",
-            "error: `--topic` goes with nothing else\n  hint: `tpuctl explain --topic NAME` shows one topic\n",
+            (
+                "error: `--topic` cannot be combined with a log, `--node` or `--act`\n"
+                "  hint: `tpuctl explain --topic NAME` shows one topic\n"
+            ),
         ),
     ],
 )
-def test_bad_input(offline: Console, arguments: list[str], piped: str, expected: str) -> None:
+def test_explain_invalid_input(offline: Console, arguments: list[str], piped: str, expected: str) -> None:
     (offline.folder / "empty.log").touch()
     (offline.folder / "folder").mkdir()
     assert offline("explain", *arguments, piped=piped) == ("", expected, 2)
 
 
-def test_nothing_to_explain_at_a_terminal(offline: Console) -> None:
+def test_explain_without_input_on_terminal(offline: Console) -> None:
     _, err, code = offline("explain", stdin="")
-    assert (code, err.splitlines()[0]) == (2, "error: explain what?")
+    assert (code, err.splitlines()[0]) == (2, "error: no input to explain")
 
 
-def test_what_is_no_text(offline: Console) -> None:
+def test_explain_binary_input(offline: Console) -> None:
     (offline.folder / "core").write_bytes(bytes(range(256)) * 64)
     _, err, code = offline("explain", "core")
     assert code == 1
-    assert err.startswith("warning: nothing that tpuctl knows is in ")
-    assert "(it is no text)" in err
+    assert err.startswith("warning: no known message in ")
+    assert "(not text)" in err
 
 
 @pytest.mark.parametrize(
     "id_", ["capacity-zone", "no-capacity", "TPU101", "tpu901", "exit-7", "usage", "node-preempted"]
 )
-def test_an_id_is_explained(offline: Console, id_: str) -> None:
+def test_explain_id(offline: Console, id_: str) -> None:
     out, err, code = offline("explain", id_)
     assert (code, err) == (0, "")
     assert out.lower().startswith(id_.lower())
 
 
-def test_an_id_that_nobody_has(offline: Console) -> None:
+def test_explain_unknown_id(offline: Console) -> None:
     _, err, code = offline("explain", "capacity-zon")
-    said = "error: tpuctl knows no error, message or finding `capacity-zon`\n  hint: did you mean `capacity-zone`, "
+    said = "error: no error, message or finding has the id `capacity-zon`\n  hint: did you mean `capacity-zone`, "
     assert (code, err.startswith(said)) == (3, True)
 
 
-def test_topics(offline: Console) -> None:
+def test_explain_topics(offline: Console) -> None:
     out, _, code = offline("explain", "--topic")
     assert (code, "batch-size\thow large a batch should be\n" in out) == (0, True)
     out, _, code = offline("explain", "--topic", "Batch size")
     assert (code, "1024" in out, "8 per core" in out) == (0, True, True)
     assert offline("explain", "batch-size")[0] == out
     assert offline("explain", "--topic", "batchsiz") == (
-        *("", "error: there is no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),
+        *("", "error: no topic `batchsiz`\n  hint: did you mean `batch-size`?\n"),
         3,
     )
 
 
-def test_an_endless_log_is_answered_at_ctrl_c(tmp_path: Path) -> None:
+def test_explain_endless_log_until_ctrl_c(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
     running = subprocess.Popen(
         [sys.executable, "-m", "tpuctl", "explain", "-", "-o", "json"],

@@ -51,11 +51,11 @@ disk-full  worker 3, line 812
 harmless: `benign` (line 1)""".replace("~", "\N{MULTIPLICATION SIGN}")
 
 
-def test_a_person_gets_a_page() -> None:
+def test_page_for_terminal() -> None:
     assert "\n".join(explanations.page(cascade(), width=100, colored=False)) == PAGE
 
 
-def test_a_pipe_gets_rows() -> None:
+def test_rows_for_pipe() -> None:
     assert [[cell.text for cell in row] for row in explanations.rows(cascade())] == [
         [
             *("disk-full", "fix-training-code", "training-log", "high", "", "812", "120", "3"),
@@ -68,7 +68,7 @@ def test_a_pipe_gets_rows() -> None:
     ]
 
 
-def test_a_script_gets_fields() -> None:
+def test_json_for_scripts() -> None:
     use = MemoryUse("hbm", used=3 << 30, limit=2 << 30, over=1 << 30, allocations=(Allocation(1 << 30, "f32[8,1]"),))
     told = explanations.to_json(
         conclude(seen(sighting(replace(DISK, id="hbm-oom"), FIRST, memory=use, facts={"used": "3.00G"})))
@@ -121,18 +121,18 @@ def test_a_script_gets_fields() -> None:
         (place(1, minute=0), replace(place(9), time=BEGAN.replace(day=2)), "2026-03-01 10:00 to 2026-03-02 10:00"),
     ],
 )
-def test_how_often_and_when(first: Place, last: Place, expected: str) -> None:
+def test_repeats_show_count_and_times(first: Place, last: Place, expected: str) -> None:
     explanation = conclude(seen(sighting(DISK, first, last, count=2)))
     assert f"  \N{MULTIPLICATION SIGN}2, {expected}" in list(explanations.page(explanation, width=100, colored=False))
 
 
-def test_the_lines_that_look_most_like_an_error_are_numbered() -> None:
+def test_suspect_lines_are_numbered() -> None:
     odd = (place(7), replace(place(1234), text="boom\a"))
     explanation = conclude(seen(suspicious=odd))
     assert list(explanations.suspects(explanation, colored=False)) == ["   7  line 7", "1234  boom\\x07"]
 
 
-def test_all_tasks_that_a_message_blames_are_named() -> None:
+def test_blamed_tasks_are_named() -> None:
     facts = {"task": "/job:jax_worker/replica:0/task:3", "tasks": "3, 5"}
     (told,) = conclude(seen(sighting(HEARTBEAT, place(1), facts=facts))).conclusions
 

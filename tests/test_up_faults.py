@@ -241,7 +241,7 @@ def test_a_create_that_fails_by_the_services_own_fault_is_tried_twice_more(tpuct
         "CREATING",
         "gone",
         f"error: {fault}",
-        "  hint: see whether anything was left behind with `tpuctl status demo --zone us-central2-b`",
+        "  hint: check for leftovers with `tpuctl status demo --zone us-central2-b`",
         "  hint: try again two or three times with pauses, then in another `--zone`",
         (
             "  hint: tried 3 times; the service often says this when it has no capacity for that size right now: "

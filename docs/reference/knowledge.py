@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tpuctl.diagnosis import Action, CheckFirst, Message, Role, Where
-from tpuctl.diagnosis import messages as every_message
+from tpuctl.diagnosis.messages import Action, CheckFirst, Message, Role, Where
+from tpuctl.diagnosis.messages import messages as every_message
 from tpuctl.diagnosis.topics import Topic, topics
 
 _PLACES = {
@@ -114,7 +114,7 @@ def _topic(topic: Topic) -> str:
 
 def _row(message: Message) -> str:
     look = f"; look first at {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
-    meaning = _cell(message.said(message.meaning, {}))
+    meaning = _cell(message.filled(message.meaning, {}))
     return f"| `{message.id}` | `{message.action}` | {message.role}{look} | {meaning} |\n"
 
 

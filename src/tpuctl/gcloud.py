@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.bounded_input import read_file
-from tpuctl.diagnosis import Where, classify
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Where
 from tpuctl.errors import AccessError, CredentialsError, TpuctlError
 from tpuctl.settings import SETTINGS, GcloudProperty
 

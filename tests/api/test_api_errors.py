@@ -10,7 +10,7 @@ import pytest
 
 from tpuctl.api.errors import _BY_KIND, operation_error, parse_refusal, translate
 from tpuctl.api.failures import AnswerLostError, NotSentError, RefusedError, UntrustedServerError
-from tpuctl.diagnosis import messages
+from tpuctl.diagnosis.messages import messages
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

@@ -28,7 +28,7 @@ TRACES = sorted(
 )
 
 
-def test_a_bundle_has_what_support_would_ask_for(site: Site) -> None:
+def test_bundle_contains_all_evidence(site: Site) -> None:
     (site.logs(0) / "tpu_driver.INFO").write_text("I1121 all is well\n")
     site.job(1, "train", about='{"command": "train"}', exit="exit 1 2.0", out=IN_USE)
 
@@ -51,7 +51,7 @@ def test_a_bundle_has_what_support_would_ask_for(site: Site) -> None:
     assert b"workers/1/jobs/train/out" in made.files["README.txt"]
 
 
-def test_the_manifest_tells_of_every_file_but_itself(lone: Site) -> None:
+def test_manifest_lists_all_other_files(lone: Site) -> None:
     (lone.logs(0) / "a.log").write_text(f"key {TOKENS['api key'][0]}\n")
 
     made = lone.bundle()
@@ -66,7 +66,7 @@ def test_the_manifest_tells_of_every_file_but_itself(lone: Site) -> None:
     assert (made.json("manifest.json")["node"], made.json("manifest.json")["sandbox"]) == ("demo", True)
 
 
-def test_no_secret_leaves_from_any_place(site: Site, sandbox: Sandbox) -> None:
+def test_bundle_contains_no_secret(site: Site, sandbox: Sandbox) -> None:
     name = f"{TOKENS['github'][0]}.log"
     (site.logs(0) / name).write_text("x\n")
     (site.logs(0) / "all.log").write_text(ALL)
@@ -94,7 +94,7 @@ def _fingerprint() -> str:
     return base64.b64encode(hashlib.sha256(base64.b64decode("AAAA")).digest()).decode().rstrip("=")
 
 
-def test_addresses_are_hidden_where_that_is_wanted(site: Site) -> None:
+def test_redact_accounts_hides_addresses(site: Site) -> None:
     (site.logs(0) / "a.log").write_text("ada@example.com at 10.1.2.3\n")
 
     made = site.bundle("--redact-accounts", "--worker", "0")
@@ -104,7 +104,7 @@ def test_addresses_are_hidden_where_that_is_wanted(site: Site) -> None:
     assert not [path for path, data in made.files.items() if b"ada@example.com" in data or b"198.18.0.1" in data]
 
 
-def test_one_worker_that_tells_nothing_keeps_no_other_from_it(site: Site) -> None:
+def test_silent_worker_delays_no_other(site: Site) -> None:
     (site.logs(0) / "a.log").write_text("here\n")
     site.ssh(f'case $host in *.2) echo "Permission denied (publickey)." >&2; exit 255;; esac; {ROOT}')
 
@@ -130,7 +130,7 @@ def test_one_worker_that_tells_nothing_keeps_no_other_from_it(site: Site) -> Non
         ("printf '%1100000s' x; exit 1", "it could not tell: exit "),
     ],
 )  # fmt: skip
-def test_whatever_a_worker_says_it_is_a_bundle(lone: Site, line: str, why: str) -> None:
+def test_hostile_worker_output_still_gives_a_bundle(lone: Site, line: str, why: str) -> None:
     lone.ssh(line)
 
     made = lone.bundle()
@@ -140,7 +140,7 @@ def test_whatever_a_worker_says_it_is_a_bundle(lone: Site, line: str, why: str) 
     assert "node.json" in made.files
 
 
-def test_names_from_workers_are_made_safe(lone: Site) -> None:
+def test_file_names_from_workers_become_safe(lone: Site) -> None:
     frames = [
         *((b"f", json.dumps({"path": path, "source": "x", "size": 1, "modified": None}).encode()) for path in (
             "../../../etc/passwd", "/etc/shadow", "a\x1b[2J\n.log", "a/../../b", "same", "same", "SAME", "same/below", "", "..",
@@ -159,7 +159,7 @@ def test_names_from_workers_are_made_safe(lone: Site) -> None:
     ]  # fmt: skip
 
 
-def test_sizes_are_bounded_and_what_is_left_out_is_said(lone: Site) -> None:
+def test_sizes_are_limited_and_omissions_recorded(lone: Site) -> None:
     lines = b"".join(b"%07d\n" % number for number in range(115_000))
     (lone.logs(0) / "big.log").write_bytes(lines)
     (lone.logs(0) / "old.log").write_bytes(lines)
@@ -169,7 +169,7 @@ def test_sizes_are_bounded_and_what_is_left_out_is_said(lone: Site) -> None:
 
     assert sum(map(len, made.files.values())) < 2_000_000
     big = made.files["workers/0/tpu_logs/big.log"]
-    head, note, tail = re.split(rb"\n\n?\[\.\.\. (\d+) bytes are left out here \.\.\.\]\n", big)
+    head, note, tail = re.split(rb"\n\n?\[\.\.\. (\d+) bytes omitted \.\.\.\]\n", big)
     assert head + b"\n" == lines[: len(head) + 1]
     assert tail == lines[-len(tail) :]
     assert len(head) + 1 + int(note) + len(tail) == len(lines)
@@ -177,7 +177,7 @@ def test_sizes_are_bounded_and_what_is_left_out_is_said(lone: Site) -> None:
     assert (told["truncated"], told["originalSize"], told["size"]) == (True, len(lines), len(big))
 
 
-def test_only_what_is_new_and_plain_is_taken(lone: Site) -> None:
+def test_since_skips_old_and_special_files(lone: Site) -> None:
     logs = lone.logs(0)
     (logs / "new.log").write_text("new\n")
     (logs / "old.log").write_text("old\n")
@@ -195,7 +195,7 @@ def test_only_what_is_new_and_plain_is_taken(lone: Site) -> None:
     assert made.missing["workers/0/tpu_logs"] == "3 links, pipes or devices are left out"
 
 
-def test_a_node_that_is_gone_has_left_traces(tpuctl: Console, site: Site) -> None:
+def test_deleted_node_is_found_in_journal(tpuctl: Console, site: Site) -> None:
     up = ("up", "gone", *UP[2:])
     assert tpuctl(*up)[2] == 0
     assert tpuctl("down", "gone", "--yes")[2] == 0
@@ -210,14 +210,14 @@ def test_a_node_that_is_gone_has_left_traces(tpuctl: Console, site: Site) -> Non
 
 
 @pytest.mark.parametrize("node", ["nobody", f"{ZONE}/nobody"])
-def test_of_what_nobody_knows_there_is_no_bundle(site: Site, node: str) -> None:
+def test_unknown_node_gives_no_bundle(site: Site, node: str) -> None:
     made = site.bundle(node=node)
 
     assert (made.out, made.files, made.code) == ("", {}, 3)
     assert made.err.startswith("error: no node `nobody` in ")
 
 
-def test_an_api_that_does_not_answer_leaves_what_is_here(tpuctl: Console, site: Site, sandbox: Sandbox) -> None:
+def test_unavailable_api_leaves_local_documents(tpuctl: Console, site: Site, sandbox: Sandbox) -> None:
     assert tpuctl("up", "other", *UP[2:])[2] == 0
     sandbox.fault("http-error", status=503, count=0)
 
@@ -228,7 +228,7 @@ def test_an_api_that_does_not_answer_leaves_what_is_here(tpuctl: Console, site: 
     assert "node.json" in made.missing
 
 
-def test_a_node_without_workers_to_ask_is_still_a_bundle(site: Site, sandbox: Sandbox) -> None:
+def test_node_without_workers_gives_a_bundle(site: Site, sandbox: Sandbox) -> None:
     put(sandbox, "stopped", state="STOPPED")
 
     made = site.bundle(node="stopped")
@@ -237,7 +237,7 @@ def test_a_node_without_workers_to_ask_is_still_a_bundle(site: Site, sandbox: Sa
     assert made.json("node.json")["state"] == "STOPPED"
 
 
-def test_a_worker_that_tells_without_end_is_not_listened_to_for_ever(lone: Site) -> None:
+def test_endless_worker_is_limited(lone: Site) -> None:
     """Neither by files nor by what is missing does it fill this machine."""
     told = json.dumps({"path": "x", "source": "x", "size": 1, "modified": None}).encode()
     lacks = [json.dumps({"path": f"y{number}", "why": "z" * 900}).encode() for number in range(700)]
@@ -247,23 +247,23 @@ def test_a_worker_that_tells_without_end_is_not_listened_to_for_ever(lone: Site)
 
     made = lone.bundle()
 
-    assert made.missing["workers/0"] == "100 files are left out: it told of more than it was asked for"
+    assert made.missing["workers/0"] == "100 files omitted: the worker sent more than was requested"
     assert len([path for path in made.files if path.startswith("workers/0/x")]) == 1000
     whys = [why for path, why in made.missing.items() if path.startswith("workers/0/y")]
     assert (len(whys), {len(why) for why in whys}) == (500, {500})
 
 
-def test_what_doctor_finds_wrong_is_told(site: Site) -> None:
+def test_doctor_errors_are_reported(site: Site) -> None:
     site.ssh(f'case $host in *.2) echo "Permission denied (publickey)." >&2; exit 255;; esac; {ROOT}')
 
     made = site.bundle()
 
     errors = [one["text"] for one in made.json("doctor.json")["findings"] if one["level"] == "error"]
-    more = f", and {len(errors) - 1} more: see doctor.json in it" if len(errors) > 1 else ""
+    more = f", and {len(errors) - 1} more: see doctor.json in the bundle" if len(errors) > 1 else ""
     assert f"warning: doctor found {len(errors)} error{'s' if more else ''}: {errors[0]}{more}\n" in made.err
 
 
-def test_time_is_bounded(lone: Site) -> None:
+def test_timeout_limits_the_bundle(lone: Site) -> None:
     lone.ssh("exec sleep 30")
     began = time.monotonic()
 
@@ -273,7 +273,7 @@ def test_time_is_bounded(lone: Site) -> None:
     assert "workers/0" in made.missing
 
 
-def test_an_api_that_hangs_does_not_take_all_the_time(tpuctl: Console, site: Site) -> None:
+def test_hanging_api_leaves_time_for_the_rest(tpuctl: Console, site: Site) -> None:
     """It takes the connection, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -283,7 +283,7 @@ def test_an_api_that_hangs_does_not_take_all_the_time(tpuctl: Console, site: Sit
         )
 
     assert (code, time.monotonic() - began < 5) == (1, True)
-    assert err.startswith("error: there was no answer within ")
+    assert err.startswith("error: no answer within ")
 
 
 def _stream(frames: list[tuple[bytes, bytes]]) -> bytes:

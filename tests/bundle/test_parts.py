@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tpuctl.actions.bundling.contents import RESERVE, Contents
 from tpuctl.actions.bundling.documents import published
 from tpuctl.actions.bundling.paths import Paths, safe_path
-from tpuctl.diagnosis.redaction import without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.documents import without_secrets, without_suspects
 from tpuctl.remote.onboard import bootstrap
 from tpuctl.remote.onboard.evidence_frames import EVIDENCE_MARK
 
@@ -32,7 +32,7 @@ def test_every_path_is_safe(text: str) -> None:
 
 
 @given(st.lists(st.text("aAb/.", max_size=5), max_size=30))
-def test_every_path_is_given_once_and_no_file_is_a_folder(texts: list[str]) -> None:
+def test_paths_are_unique_and_no_file_is_a_folder(texts: list[str]) -> None:
     paths = Paths()
     given_out = [paths.take(text).lower() for text in texts]
 
@@ -54,11 +54,11 @@ def test_every_path_is_given_once_and_no_file_is_a_folder(texts: list[str]) -> N
         ("text", "text"),
     ],
 )  # fmt: skip
-def test_metadata_shows_what_is_known_to_be_harmless(document: Any, shown: Any) -> None:
+def test_metadata_keeps_harmless_values(document: Any, shown: Any) -> None:
     assert without_secrets(document) == shown
 
 
-def test_what_may_be_a_secret_can_be_hidden_by_its_name_alone() -> None:
+def test_values_with_suspicious_names_are_hidden() -> None:
     assert without_suspects({"password": 12, "a": [{"token": None, "b": 1}], "secrets": {"c": 2}}) == {
         "password": "[hidden]",
         "a": [{"token": "[hidden]", "b": 1}],
@@ -66,14 +66,14 @@ def test_what_may_be_a_secret_can_be_hidden_by_its_name_alone() -> None:
     }
 
 
-def test_of_guest_attributes_what_anybody_may_know_is_shown() -> None:
+def test_guest_attributes_keep_public_values() -> None:
     assert published([{"hostkeys/ssh-rsa": "AAAA", "own/key": "abc"}, {}]) == {
         "0": {"hostkeys/ssh-rsa": "AAAA", "own/key": "[hidden: 3 characters]"},
         "1": {},
     }
 
 
-def test_documents_stay_json_whatever_is_taken_out(tmp_path: Path) -> None:
+def test_redacted_documents_stay_json(tmp_path: Path) -> None:
     contents = Contents(tmp_path, room=10**7)
 
     contents.add_json("a.json", {"password": 12345, "n": 1, "text": 'PASSWORD=a"b\n', "token": {"x": None}})
@@ -84,7 +84,7 @@ def test_documents_stay_json_whatever_is_taken_out(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_there_is_no_room_for_is_left_out_and_said(tmp_path: Path) -> None:
+def test_data_beyond_the_limit_is_omitted_and_recorded(tmp_path: Path) -> None:
     contents = Contents(tmp_path, room=RESERVE + 100)
     for name in ("first", "second"):
         writing = contents.begin(name)
@@ -97,7 +97,7 @@ def test_what_there_is_no_room_for_is_left_out_and_said(tmp_path: Path) -> None:
     assert told == [("first", 100, 150, True), ("second", 0, 150, True), ("vital", 50, 50, False)]
 
 
-def test_the_program_on_a_worker_keeps_within_its_bounds(tmp_path: Path) -> None:
+def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
     logs = tmp_path / "root" / "logs"
     logs.mkdir(parents=True)
     for number in range(5):

@@ -10,10 +10,10 @@ import pytest
 from tests.bundle.conftest import Site, opened
 from tests.conftest import Console
 
-_IS_THERE = "error: `{path}` is there already\n  hint: name another with `--file FILE`, or replace it with `--force`\n"
+_IS_THERE = "error: `{path}` already exists\n  hint: name another with `--file FILE`, or replace it with `--force`\n"
 
 
-def test_a_file_that_is_there_is_only_replaced_by_force(tpuctl: Console, lone: Site) -> None:
+def test_existing_file_is_replaced_only_with_force(tpuctl: Console, lone: Site) -> None:
     path = tpuctl.folder / "mine.tar.gz"
     path.write_text("mine")
     words = ("bundle", "demo", "--no-workers", "--file", "mine.tar.gz")
@@ -26,13 +26,13 @@ def test_a_file_that_is_there_is_only_replaced_by_force(tpuctl: Console, lone: S
     assert list(tpuctl.folder.iterdir()) == [path]
 
 
-def test_without_a_name_the_file_tells_of_node_and_time(tpuctl: Console, lone: Site) -> None:
+def test_default_file_name_has_node_and_time(tpuctl: Console, lone: Site) -> None:
     out, err, code = tpuctl("bundle", "demo", "--no-workers", "-o", "json")
 
     told = json.loads(out)
     path = tpuctl.folder / "tpuctl-bundle-demo-20260101T000000Z.tar.gz"
     assert (code, told["path"], told["size"]) == (0, str(path), path.stat().st_size)
-    assert told["missing"] == [{"path": "workers", "why": "they were not asked: `--no-workers`"}]
+    assert told["missing"] == [{"path": "workers", "why": "skipped: `--no-workers`"}]
     assert "warning" not in err
 
 
@@ -41,16 +41,16 @@ def test_without_a_name_the_file_tells_of_node_and_time(tpuctl: Console, lone: S
     [
         (("--max-size", "1M"), "`--max-size` is too small for a bundle"),
         (("--max-size", "much"), "`--max-size much`: it must be a size like 1.2TB or 500GiB"),
-        (("--timeout", "forever"), "`forever` would gather without an end"),
-        (("--output", "x.tar.gz"), "hint: write `--file x.tar.gz`"),
-        (("-o", "x.tgz"), "hint: write `--file x.tgz`"),
+        (("--timeout", "forever"), "a bundle needs a time limit, not `forever`"),
+        (("--output", "x.tar.gz"), "hint: use `--file x.tar.gz`"),
+        (("-o", "x.tgz"), "hint: use `--file x.tgz`"),
         (("-o", "jsn"), "`jsn` is not one of"),
         (("--worker", "7"), "`demo` has no worker 7"),
-        (("--file", "no/such/folder/x"), "there is no folder "),
+        (("--file", "no/such/folder/x"), "error: folder `"),
         (("--file", "."), "` is a folder"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_gathered(
+def test_invalid_options_fail_before_collecting(
     tpuctl: Console, lone: Site, options: tuple[str, ...], message: str
 ) -> None:
     out, err, code = tpuctl("bundle", "demo", *options)
@@ -59,21 +59,21 @@ def test_what_cannot_be_is_refused_before_anything_is_gathered(
     assert list(tpuctl.folder.iterdir()) == []
 
 
-def test_a_disk_that_does_not_take_it_is_said(tpuctl: Console, site: Site) -> None:
+def test_write_failure_is_reported(tpuctl: Console, site: Site) -> None:
     out, err, code = tpuctl("bundle", "demo", "--no-workers", "--file", "/proc/x.tar.gz")
 
     assert (out, code) == ("", 1)
-    assert err.startswith("error: the bundle was not written: ")
-    assert "  hint: it is gathered in `" in err
+    assert err.startswith("error: cannot write the bundle: ")
+    assert "  hint: its parts are stored in `" in err
 
 
-def test_a_bundle_is_not_shown_on_a_terminal(tpuctl: Console, site: Site) -> None:
+def test_bundle_on_terminal_is_rejected(tpuctl: Console, site: Site) -> None:
     _, err, code = tpuctl("bundle", "demo", "--file", "-", terminal=True)
 
-    assert (code, "a bundle is not for a terminal" in err) == (2, True)
+    assert (code, "cannot write a bundle to a terminal" in err) == (2, True)
 
 
-def test_the_users_folder_is_not_named(lone: Site) -> None:
+def test_home_folder_is_hidden(lone: Site) -> None:
     made = lone.bundle("--no-workers")
 
     home = lone.tpuctl.environ["HOME"]

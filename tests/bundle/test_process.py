@@ -26,7 +26,7 @@ def start(*arguments: str, environ: dict[str, str], folder: Path) -> subprocess.
     )  # fmt: skip
 
 
-def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
+def test_interrupt_removes_all_files(site: Site, tmp_path: Path) -> None:
     site.ssh("echo $$ > $home/began; exec sleep 60")
     (tmp_path / "temporary").mkdir()
     environ = {**site.tpuctl.environ, "TMPDIR": str(tmp_path / "temporary")}
@@ -38,13 +38,14 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
 
     assert (out, process.returncode) == (b"", 130)
-    said = "interrupted: no bundle was written, and what was gathered is removed\n  go on: tpuctl bundle us-central2-b/demo\n"
+    said = "interrupted: no bundle was written, and the collected files are removed\n"
+    said += "  go on: tpuctl bundle us-central2-b/demo\n"
     assert said in err.decode()
     assert [*site.tpuctl.folder.iterdir(), *(tmp_path / "temporary").iterdir()] == []
 
 
 @pytest.mark.sshd
-def test_real_workers_are_asked_and_stdout_is_the_bundle(tmp_path: Path) -> None:
+def test_bundle_of_real_workers_on_stdout(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state"), "TPUCTL_SANDBOX": "1"}
     World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=300).close()
     with start(*UP, environ=environ, folder=tmp_path) as up:
@@ -62,4 +63,4 @@ def test_real_workers_are_asked_and_stdout_is_the_bundle(tmp_path: Path) -> None
         assert log is not None
         assert log.read() == b"HF_TOKEN=[redacted token]\n"
     assert {"journal.json", "operations.json", "workers/0/startup-script.log", "workers/0/cloud-init.txt"} < set(names)
-    assert (process.returncode, b"1 secret taken out" in err) == (0, True)
+    assert (process.returncode, b"1 secret removed" in err) == (0, True)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.bundle.secrets_in_places import IN_PLACES, READABLE
 from tests.bundle.secrets_planted import AROUND, HARMLESS, NAMED, PEM, TOKENS
-from tpuctl.diagnosis.redaction import Accounts, Redactor, redact
+from tpuctl.diagnosis.redaction.accounts import Accounts
+from tpuctl.diagnosis.redaction.stream import Redactor, redact
 
 # More than is decided at once, and the place about which that is cut.
 WINDOW = 256 * 1024
@@ -63,21 +64,21 @@ def in_pieces(text: bytes, *cuts: int) -> bytes:
 
 @pytest.mark.parametrize(("before", "after"), AROUND)
 @pytest.mark.parametrize("name", TOKENS)
-def test_a_token_is_known_by_its_form(name: str, before: str, after: str) -> None:
+def test_token_is_found_by_its_form(name: str, before: str, after: str) -> None:
     secret, kind = TOKENS[name]
 
     assert redact((before + secret + after).encode()) == f"{before}[redacted {kind}]{after}".encode()
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_secret_is_known_by_what_stands_before_it(name: str) -> None:
+def test_secret_is_found_by_the_text_before_it(name: str) -> None:
     planted = NAMED[name]
 
     assert redact(planted.text) == planted.hidden
 
 
 @pytest.mark.parametrize("text", IN_PLACES)
-def test_a_secret_is_known_wherever_it_stands(text: str) -> None:
+def test_secret_is_found_in_any_place(text: str) -> None:
     text = re.sub("@([0-9]+)@", lambda found: LETTERS[: int(found[1])], text)
     text = re.sub("#([0-9]+)#", lambda found: ("0123456789abcdef" * 4)[: int(found[1])], text)
     planted = text.replace("<<", "").replace(">>", "")
@@ -89,7 +90,7 @@ def test_a_secret_is_known_wherever_it_stands(text: str) -> None:
 
 @pytest.mark.parametrize("wrapped", [76, 64, 10**6])
 @pytest.mark.parametrize("indent", [0, 1, 2])
-def test_a_key_in_base64_is_found_wherever_lines_are_broken(wrapped: int, indent: int) -> None:
+def test_key_in_base64_is_found_at_any_line_break(wrapped: int, indent: int) -> None:
     """A file of a service account, as CI keeps it."""
     document = " " * indent + json.dumps({"type": "service_account", "private_key": PEM + "\n"}, indent=2)
     text = base64.b64encode(document.encode()).decode()
@@ -114,7 +115,7 @@ def test_a_key_in_base64_is_found_wherever_lines_are_broken(wrapped: int, indent
     ],
 )
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\\n", "\n    "])
-def test_a_private_key_has_many_forms(begin: str, end: str, line_end: str) -> None:
+def test_private_key_is_found_in_all_forms(begin: str, end: str, line_end: str) -> None:
     body = PEM.split("\n")[1:-1]
 
     left = redact(f"before\n{line_end.join([begin, *body, end])}\nafter\n".encode()).decode()
@@ -123,7 +124,7 @@ def test_a_private_key_has_many_forms(begin: str, end: str, line_end: str) -> No
     assert not [line for line in body[:-1] if line in left]
 
 
-def test_a_token_that_a_terminal_has_wrapped_goes_as_a_whole() -> None:
+def test_wrapped_token_is_removed_completely() -> None:
     token = "ghp_" + LETTERS[:36]
     line = "x" * 59 + " " + token
 
@@ -134,7 +135,7 @@ def test_a_token_that_a_terminal_has_wrapped_goes_as_a_whole() -> None:
     assert redact(f"{line}\nI1121 10:00\n".encode()) == f"{line[:60]}[redacted github-token]\nI1121 10:00\n".encode()
 
 
-def test_logs_of_training_are_left_as_they_are() -> None:
+def test_training_logs_stay_unchanged() -> None:
     """What `explain` reads in a bundle went through here."""
     logs = [path.read_bytes() for path in sorted((Path(__file__).parent.parent / "corpus").rglob("*.log"))]
     logs = [log for log in logs if b"\0" not in log[:100]]
@@ -144,7 +145,7 @@ def test_logs_of_training_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("text", [*HARMLESS, *READABLE])
-def test_what_is_no_secret_passes_byte_by_byte(text: str) -> None:
+def test_text_without_secrets_stays_unchanged(text: str) -> None:
     data = text.encode("latin-1")
 
     assert redact(data) == data
@@ -152,14 +153,14 @@ def test_what_is_no_secret_passes_byte_by_byte(text: str) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(NAMED)), st.lists(st.integers(0, 5000), max_size=6))
-def test_pieces_may_be_cut_anywhere(noise: bytes, name: str, cuts: list[int]) -> None:
+def test_redaction_is_independent_of_pieces(noise: bytes, name: str, cuts: list[int]) -> None:
     text = noise + b"\n" + NAMED[name].text + b"\n" + noise
 
     assert in_pieces(text, *cuts) == redact(text)
 
 
 @given(st.text("abc \n.,:;=-\"'\\", max_size=60), st.sampled_from(sorted(TOKENS)), st.text(" \n.,;\"'", max_size=9))
-def test_no_token_survives_whatever_stands_around_it(before: str, name: str, after: str) -> None:
+def test_token_is_found_in_any_context(before: str, name: str, after: str) -> None:
     secret, _ = TOKENS[name]
 
     left = redact(f"{before} {secret}{after}".encode())
@@ -169,12 +170,12 @@ def test_no_token_survives_whatever_stands_around_it(before: str, name: str, aft
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=2000), st.lists(st.integers(0, 3000), max_size=4))
-def test_it_never_fails(data: bytes, cuts: list[int]) -> None:
+def test_redaction_never_fails(data: bytes, cuts: list[int]) -> None:
     assert in_pieces(data, *cuts) == redact(data)
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"x"])
-def test_a_secret_is_found_where_two_windows_meet(line_end: bytes) -> None:
+def test_secret_across_windows_is_found(line_end: bytes) -> None:
     texts = [secret for secret, _ in TOKENS.values() if "\n" not in secret] + [PEM]
     filler = FILLER.replace(b"\n", line_end).replace(b" ", b" " if line_end == b"\n" else b"_")
     for number in range(4):
@@ -188,13 +189,13 @@ def test_a_secret_is_found_where_two_windows_meet(line_end: bytes) -> None:
         assert not [piece for text in chosen for piece in _pieces(text) if piece.encode() in left]
 
 
-def test_a_secret_of_any_length_goes_as_a_whole() -> None:
+def test_long_secret_is_removed_completely() -> None:
     for before, after in (("ya29.", " x"), ("PASSWORD=", "\n"), ('"token": "', '"')):
         left = redact(f"{before}{'Ab3_' * 100_000}{after}".encode())
         assert (len(left) < 60, left.endswith(after.encode())) == (True, True)
 
 
-def test_a_key_of_which_a_part_was_cut_off_is_taken_out() -> None:
+def test_truncated_key_is_removed() -> None:
     lines = PEM.split("\n")
     for begin, end in ((0, 5), (0, 1), (3, None), (9, None)):
         left = redact(("\n".join(["before it", *lines[begin:end], "words after it", ""])).encode())
@@ -207,14 +208,14 @@ def test_a_key_of_which_a_part_was_cut_off_is_taken_out() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_two_bytes_for_each_letter_are_read_too(encoding: str) -> None:
+def test_utf_16_is_redacted(encoding: str) -> None:
     text = "log of a program on another system\nHF_TOKEN=abc1234\n"
 
     assert b"abc1234" not in redact(text.encode(encoding))
     assert redact(text.encode(encoding)).decode().lstrip("\ufeff").startswith("log of a program")
 
 
-def test_kinds_are_counted() -> None:
+def test_redactions_are_counted_by_kind() -> None:
     redactor = Redactor()
     redactor.feed("\n".join([TOKENS["oauth"][0], TOKENS["oauth"][0], PEM]).encode())
     redactor.close()
@@ -222,7 +223,7 @@ def test_kinds_are_counted() -> None:
     assert dict(redactor.counts) == {"oauth-token": 2, "private-key": 1}
 
 
-def test_accounts_are_hidden_by_the_same_words_everywhere() -> None:
+def test_account_has_the_same_alias_everywhere() -> None:
     accounts = Accounts()
     first = redact(b"ada@example.com and bob@example.com from 10.1.2.3, fd00::1:2 at 10:04:12, v1.2.3.400", accounts)
     second = redact(b"BOB@example.com 10.1.2.3 127.0.0.1 169.254.169.254", accounts)
@@ -232,7 +233,7 @@ def test_accounts_are_hidden_by_the_same_words_everywhere() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_no_text_takes_longer_than_its_length(hostile: bytes) -> None:
+def test_redaction_takes_linear_time(hostile: bytes) -> None:
     """Quadratic would be many seconds."""
     began = time.monotonic()
     redact(hostile * (40_000 // len(hostile)))

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tpuctl.diagnosis import messages
+from tpuctl.diagnosis.messages import messages
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shlex
 import click
 
 from tpuctl.cli.tree import root
-from tpuctl.diagnosis import messages
+from tpuctl.diagnosis.messages import messages
 
 _COMMANDS = sorted(
     {
@@ -40,12 +40,12 @@ def _refused(line: str) -> str | None:
     return None
 
 
-def test_commands_in_remedies_can_be_typed() -> None:
+def test_commands_of_remedies_are_valid() -> None:
     assert _COMMANDS
     assert [(id_, command, refused) for id_, command in _COMMANDS if (refused := _refused(command)) is not None] == []
 
 
-def test_a_command_that_cannot_be_typed_is_found() -> None:
+def test_invalid_command_is_detected() -> None:
     assert _refused("reset {node} --mode recreat") is not None
     assert _refused("rset {node}") is not None
     assert _refused("ssh-key {node}") is not None

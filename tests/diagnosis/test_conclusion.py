@@ -169,19 +169,21 @@ def told(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
         ),
     ],
 )  # fmt: skip
-def test_the_order_and_the_causes(sightings: tuple[Sighting, ...], expected: list[tuple[str, str | None, str]]) -> None:
+def test_conclude_sorts_and_links_causes(
+    sightings: tuple[Sighting, ...], expected: list[tuple[str, str | None, str]]
+) -> None:
     assert told(*sightings) == expected
 
 
-def test_a_program_only_contains_messages() -> None:
+def test_conclude_binary_file_has_low_confidence() -> None:
     (one,) = conclude(replace(seen(sighting(DISK, place(5))), is_binary=True)).conclusions
     assert (str(one.confidence), one.why) == (
         "low",
-        "this is no text but a program or data, which may only contain the message",
+        "this is not text but a program or data, which may only contain the message",
     )
 
 
-def test_chains_lead_to_the_first_cause() -> None:
+def test_conclude_chain_names_first_cause() -> None:
     known = (sighting(UPLOAD, place(5)), sighting(FLUSH, place(6)), sighting(SOCKET, place(7)))
     assert told(*known) == [
         ("upload", None, "high"),
@@ -190,25 +192,25 @@ def test_chains_lead_to_the_first_cause() -> None:
     ]
 
 
-def test_placeholders_are_filled_by_what_is_known_and_by_the_log() -> None:
+def test_conclude_fills_placeholders_from_known_facts_and_log() -> None:
     disk = replace(DISK, meaning="{path} of {node} is full", remedy=("clean {path} of {node}", "add {size}"))
     (one,) = conclude(seen(sighting(disk, place(3), facts={"path": "/tmp"})), known={"node": "trainer"}).conclusions
     assert one.meaning == "/tmp of trainer is full"
     assert one.remedy == ("clean /tmp of trainer", "add SIZE")
 
 
-def test_what_was_over_says_where() -> None:
+def test_conclude_recovered_failure_names_line() -> None:
     explanation = conclude(seen(sighting(SOCKET, place(5)), sighting(INITIALIZED, place(9))))
     assert explanation.conclusions == ()
     (harmless,) = explanation.harmless
     assert (harmless.id, harmless.recovered, harmless.why) == (
         "socket",
         place(9),
-        "it was over by itself: line 9 tells `line 9`",
+        "it recovered by itself: line 9 says `line 9`",
     )
 
 
-def test_suspicious_lines_are_only_told_where_nothing_is_known() -> None:
+def test_conclude_shows_suspicious_lines_only_without_verdict() -> None:
     odd = (place(7),)
     assert conclude(seen(suspicious=odd)).suspicious == odd
     assert conclude(seen(sighting(DISK, place(5)), suspicious=odd)).suspicious == ()
@@ -222,7 +224,7 @@ def logs() -> dict[str, Seen]:
     }
 
 
-def test_several_logs_are_one_story() -> None:
+def test_merge_several_logs_finds_causes_across_files() -> None:
     conclusions = conclude(together(logs())).conclusions
     assert [(one.id, one.symptom_of) for one in conclusions] == [("disk", None), ("heartbeat", "disk")]
     heartbeat = conclusions[1].sighting
@@ -230,7 +232,7 @@ def test_several_logs_are_one_story() -> None:
     assert conclusions[0].sighting.first == replace(place(900), source="worker-1.log", worker="1")
 
 
-def test_a_wrapper_carries_nothing_from_another_file() -> None:
+def test_wrapper_has_no_cause_in_another_file() -> None:
     known = {"a": seen(sighting(COMPILE, place(4))), "b": seen(sighting(DISK, place(4)))}
     assert [(one.id, one.symptom_of) for one in conclude(together(known)).conclusions] == [
         ("disk", None),
@@ -238,5 +240,5 @@ def test_a_wrapper_carries_nothing_from_another_file() -> None:
     ]
 
 
-def test_confidence_is_a_word() -> None:
+def test_confidence_values() -> None:
     assert list(Confidence) == ["high", "medium", "low"]

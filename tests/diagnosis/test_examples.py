@@ -12,15 +12,15 @@ _EXAMPLES = [*storage.EXAMPLES, *tensorflow.EXAMPLES]
 
 
 @pytest.mark.parametrize("example", _EXAMPLES, ids=names_of(_EXAMPLES))
-def test_every_message_is_known_from_an_example(example: Example) -> None:
+def test_message_is_recognized_from_its_example(example: Example) -> None:
     assert first_known(example.text) == example
 
 
 @pytest.mark.parametrize(("known", "text"), [*storage.VARIANTS, *tensorflow.VARIANTS])
-def test_other_wordings_are_known_too(known: str, text: str) -> None:
+def test_other_wordings_are_recognized(known: str, text: str) -> None:
     assert first_known(text).id == known
 
 
 @pytest.mark.parametrize("text", [*storage.HARMLESS, *tensorflow.HARMLESS])
-def test_ordinary_lines_are_not_taken_for_one(text: str) -> None:
+def test_ordinary_lines_are_not_recognized(text: str) -> None:
     assert first_known(text) == Example("", "", "", "", {}, text)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl.diagnosis import by_id
+from tpuctl.diagnosis.messages import by_id
 from tpuctl.diagnosis.topics import Topic, find_topic
 
 LOGS = Path(__file__).with_name("guide_logs")
@@ -98,7 +98,7 @@ OTHERS = [
     (NOTES, "the versions of client and TPU must match", "versions tf-op-not-registered", "TensorFlow, same version"),
     (NOTES, "shapes must not change while it runs", "dynamic-shapes", "compiling again, fixed size"),
     (NOTES, "input in parallel with tf.data", "input-pipeline", "tf.data, num_parallel_calls"),
-    (NOTES, "params are not passed to Estimator", "tf-params-benign", "nothing to do"),
+    (NOTES, "params are not passed to Estimator", "tf-params-benign", "no action is needed"),
     (NOTES, "std::bad_alloc: too many jobs on the machine", "host-bad-alloc host-memory", "fewer, more memory"),
     (NOTES, "libcurl 28: the network, try again", "gcs-libcurl-28", "network, checkpoint, region, Cloud NAT"),
     (NOTES, "events could not be flushed", "gcs-flush-failed", "reason"),
@@ -108,8 +108,13 @@ OTHERS = [
         "tf-enqueue",
         "a minute, WAIT_FOR_COORDINATOR, by itself, tpuctl reset",
     ),
-    (NOTES, "the session is made anew", "tf-preemption-hint", "wait a minute, tpuctl status"),
-    (NOTES, "no connection to the master: reset, or another TPU", "tf-master", "tpuctl reset, anew, recreate, address"),
+    (NOTES, "the session is recreated", "tf-preemption-hint", "wait a minute, tpuctl status"),
+    (
+        NOTES,
+        "no connection to the master: reset, or another TPU",
+        "tf-master",
+        "tpuctl reset, recreate it, recreate, address",
+    ),
     (NOTES, "the step was cancelled", "tf-step-cancelled", "training_loop"),
     (NOTES, "vmem: a smaller batch, or a newer version", "vmem-oom memory", "512, 256, newer, HBM"),
     (NOTES, "the compilation failed", "tf-compile-failed", "lines before"),
@@ -151,7 +156,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("guide", "problem", "answers", "advice"), PROBLEMS)
-def test_every_problem_is_answered_as_the_guide_does(guide: str, problem: str, answers: str, advice: str) -> None:
+def test_guide_problem_gets_the_answer_of_the_guide(guide: str, problem: str, answers: str, advice: str) -> None:
     said = " ".join(_said(id_) for id_ in answers.split())
     wanted = [part.strip() for part in advice.split(",")]
     missing = [part for part in wanted if not any(one.casefold() in said for one in part.split("|"))]
@@ -169,7 +174,7 @@ def test_every_problem_is_answered_as_the_guide_does(guide: str, problem: str, a
         ("vmem", ["tf-initialized", "tf-step-cancelled", "vmem-oom", "tf-compile-failed"]),
     ],
 )
-def test_what_the_logs_of_the_notes_say_is_known(log: str, known: list[str]) -> None:
+def test_messages_in_guide_logs_are_known(log: str, known: list[str]) -> None:
     """In the order of the log."""
     text = " ".join((LOGS / f"{log}.log").read_text("utf-8").split())
     places = {}

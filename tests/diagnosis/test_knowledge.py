@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tpuctl.diagnosis import By, Message, Role, Where, messages
+from tpuctl.diagnosis.messages import By, Message, Role, Where, messages
 
 # A contract: scripts and other tools know the messages by these words.
 _IDS = """
@@ -68,14 +68,14 @@ def test_unbounded_quantifiers_are_found(pattern: str, found: list[str]) -> None
     assert unbounded(pattern) == found
 
 
-def test_no_pattern_can_run_for_long() -> None:
+def test_patterns_take_bounded_time() -> None:
     """Whatever a hostile log holds: at most one quantifier without a limit, and none where logs are searched."""
     found = {message.id: unbounded(message.match) for message in messages()}
     allowed = {message.id: 0 if message.anchors else 1 for message in messages()}
     assert [id_ for id_, quantifiers in found.items() if len(quantifiers) > allowed[id_]] == []
 
 
-def test_what_a_message_refers_to_exists() -> None:
+def test_references_of_messages_exist() -> None:
     """Its causes, what it ends, and the latest of its facts."""
     ids = {message.id for message in messages()}
     referred = {message.id: message.explained_by | message.ends for message in messages()}
@@ -95,7 +95,7 @@ def test_placeholders_can_be_filled() -> None:
     assert {id_: names for id_, names in unknown.items() if names} == {}
 
 
-def test_sentences_are_written_alike() -> None:
+def test_sentences_have_one_style() -> None:
     """No full stop, paired backticks, something to do next, and a source."""
     sentences = [(message.id, said) for message in messages() for said in (message.meaning, *message.remedy)]
     assert [(id_, said) for id_, said in sentences if said != said.strip() or said.endswith(".")] == []
@@ -109,14 +109,14 @@ def test_anchors_are_long_enough() -> None:
     assert [anchor for anchor in anchors if len(_squeezed(anchor)) < 8] == []
 
 
-def test_every_message_of_a_training_log_is_looked_for() -> None:
+def test_every_training_log_message_has_anchors() -> None:
     """Without an anchor it is never met."""
     in_logs = [message for message in messages() if message.where is Where.TRAINING_LOG and message.by is By.TEXT]
     assert [message.id for message in in_logs if not message.anchors] == []
 
 
 @pytest.mark.parametrize("remainder", range(_PARTS))
-def test_whatever_matches_holds_an_anchor(remainder: int) -> None:
+def test_every_match_holds_an_anchor(remainder: int) -> None:
     """Otherwise the search for anchors would pass over a text that is known. Texts are made from the patterns."""
     some = [message for message in messages() if message.anchors][remainder::_PARTS]
     texts = [st.from_regex(re.compile(message.match, re.ASCII), alphabet=_ASCII) for message in some]

@@ -70,9 +70,7 @@ _NO_ZONE = _at(2025, 1, 10, 15, 2, 51)
         ("2025-01-10T15:02:51Z t1v-n-abc-w-7 python[1]: ", "7", _at(2025, 1, 10, 15, 2, 51, zone=UTC)),
     ],
 )
-def test_a_header_is_read_and_the_message_begins_behind_it(
-    header: str, worker: str | None, time: datetime | None
-) -> None:
+def test_parse_header_ends_before_message(header: str, worker: str | None, time: datetime | None) -> None:
     found = read_header(f"{header}Something: failed".encode(), counted=False)
 
     assert (found.end, found.worker, found.time) == (len(header), worker, time)
@@ -93,7 +91,7 @@ def test_a_header_is_read_and_the_message_begins_behind_it(
         "[[node a]]",
     ],
 )
-def test_what_is_no_header_belongs_to_the_message(line: str) -> None:
+def test_parse_header_without_header_is_empty(line: str) -> None:
     assert read_header(line.encode(), counted=False) == (0, None, None, b"")
 
 
@@ -112,7 +110,7 @@ def test_what_is_no_header_belongs_to_the_message(line: str) -> None:
         ("[1] [3] x", "1"),
     ],
 )
-def test_where_most_lines_begin_with_a_number_it_is_the_worker(line: str, worker: str) -> None:
+def test_number_before_most_lines_is_the_worker(line: str, worker: str) -> None:
     assert read_header(line.encode(), counted=True).worker == worker
 
 
@@ -134,7 +132,7 @@ def test_where_most_lines_begin_with_a_number_it_is_the_worker(line: str, worker
         ([""], False),
     ],
 )
-def test_numbers_are_workers_where_most_lines_have_one(lines: list[str], expected: bool) -> None:
+def test_has_worker_numbers_needs_most_lines(lines: list[str], expected: bool) -> None:
     assert is_counted([line.encode() for line in lines]) is expected
 
 
@@ -150,7 +148,7 @@ def test_numbers_are_workers_where_most_lines_have_one(lines: list[str], expecte
         ("7", "word", "7"),
     ],
 )
-def test_the_worker_is_a_number_where_the_name_has_one(name: str, kind: str, worker: str | None) -> None:
+def test_worker_name_with_number_is_the_number(name: str, kind: str, worker: str | None) -> None:
     assert worker_of(name, kind) == worker
 
 
@@ -163,5 +161,5 @@ def test_the_worker_is_a_number_where_the_name_has_one(name: str, kind: str, wor
         ("soon", "iso"),
     ],
 )
-def test_no_time_is_better_than_a_wrong_one(text: str, form: str) -> None:
+def test_parse_invalid_time_is_none(text: str, form: str) -> None:
     assert read_time(text, form) is None

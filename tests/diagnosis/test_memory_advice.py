@@ -13,17 +13,15 @@ _SHAPES = (
     "make feature dimensions multiples of 128 and the batch a multiple of 64 (8 per core), "
     "or the batch a multiple of 1024 (128 per core) and features multiples of 8"
 )
-_BATCH = (
-    "reduce the batch size: 1024 in total (128 per core) is where to start; go down in multiples of 64 (8 per core)"
-)
+_BATCH = "reduce the batch size: start at 1024 in total (128 per core), and go down in multiples of 64 (8 per core)"
 _BFLOAT16 = "keep activations and gradients in bfloat16 instead of float32: they take half"
 _AGAIN = (
-    "compute activations again instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
+    "recompute activations instead of keeping them: `jax.checkpoint`, `torch_xla.utils.checkpoint`, "
     "or `tf.recompute_grad`"
 )
-_SHARD = "spread the model over the cores, so that each holds a part of the weights (model parallelism, FSDP)"
-_LAYERS = "if it does not fit even with a batch of 64, use fewer or smaller layers"
-_DONATE = "drop references to arrays that are no longer needed, and donate inputs: `jax.jit(..., donate_argnums=...)`"
+_SHARD = "shard the model, so that each core holds a part of the weights (model parallelism, FSDP)"
+_LAYERS = "if the model does not fit even with a batch of 64, use fewer or smaller layers"
+_DONATE = "delete references to unused arrays, and donate inputs: `jax.jit(..., donate_argnums=...)`"
 _ORDER = "load the largest programs and arrays first, and do not keep two models at once"
 _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 32 * MIB, Fraction(128))
 
@@ -35,13 +33,13 @@ _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 
             MemoryUse("hbm", 18 * GIB, 16 * GIB, 2 * GIB, allocations=(_PADDED_BY,)),
             (
                 f"`f32[8192,1]` is padded 128x: 4 GiB for 32 MiB; {_SHAPES}",
-                "the program needs 18 GiB, 2 GiB more than the 16 GiB there are",
+                "the program needs 18 GiB, 2 GiB more than the available 16 GiB",
                 _BATCH,
                 _BFLOAT16,
                 _AGAIN,
                 _SHARD,
                 _LAYERS,
-                "or rent a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB), v6e (32 GiB)",
+                "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB), v6e (32 GiB)",
             ),
         ),
         # Padding that explains less than half of what is missing is not worth a change of shapes.
@@ -50,20 +48,20 @@ _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 
                 "hbm", 40 * GIB, 8 * GIB, 32 * GIB, allocations=(Allocation(3 * GIB, "bf16[9]", padding=2 * GIB),)
             ),
             (
-                "the program needs 40 GiB, 32 GiB more than the 8 GiB there are",
+                "the program needs 40 GiB, 32 GiB more than the available 8 GiB",
                 _BATCH,
                 _AGAIN,
                 _SHARD,
                 _LAYERS,
-                "or rent a TPU with more memory for each core: v5p (95 GiB)",
+                "or use a TPU with more memory for each core: v5p (95 GiB)",
             ),
         ),
         # Weights that leave no room are no matter of the batch.
         (
             MemoryUse("hbm", 100 * GIB, 16 * GIB, 84 * GIB, arguments=12 * GIB),
             (
-                "the program needs 100 GiB, 84 GiB more than the 16 GiB there are",
-                f"weights and other arguments alone take 12 GiB, whatever the batch: {_SHARD}",
+                "the program needs 100 GiB, 84 GiB more than the available 16 GiB",
+                f"weights and other arguments alone take 12 GiB at any batch size: {_SHARD}",
                 _BATCH,
                 _BFLOAT16,
                 _AGAIN,
@@ -75,8 +73,8 @@ _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 
                 "hbm", 100 * GIB, 16 * GIB, 84 * GIB, allocations=(Allocation(9 * GIB, "bf16[5]", "loss/one_hot"),)
             ),
             (
-                "the program needs 100 GiB, 84 GiB more than the 16 GiB there are",
-                "`bf16[5]` of `loss/one_hot` alone takes 9 GiB: shard it, or see whether it must exist whole on one core",
+                "the program needs 100 GiB, 84 GiB more than the available 16 GiB",
+                "`bf16[5]` of `loss/one_hot` alone takes 9 GiB: shard it, or check whether it must be whole on one core",
                 _BATCH,
                 _AGAIN,
                 _SHARD,
@@ -86,20 +84,23 @@ _PADDED_BY = Allocation(4 * GIB, "f32[8192,1]", None, None, 32 * MIB, 4 * GIB - 
         (
             MemoryUse("hbm", 3 * GIB, over=GIB, free=2 * GIB),
             (
-                "3 GiB more were asked for, 1 GiB more than the 2 GiB that were free",
+                "the program requested 3 GiB more, 1 GiB more than the free 2 GiB",
                 *(_DONATE, _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
             ),
         ),
         (
             MemoryUse("hbm", 3 * GIB, free=4 * GIB, unbroken=2 * GIB),
             (
-                f"3 GiB were asked for in one piece; 4 GiB were free, but scattered: the largest piece was 2 GiB; {_ORDER}",
+                (
+                    "the program requested 3 GiB in one piece; 4 GiB were free, but fragmented: the largest piece was 2 GiB; "
+                    f"{_ORDER}"
+                ),
                 *(_DONATE, _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
             ),
         ),
         (
             MemoryUse("hbm", limit=8 * GIB),
-            ("the program needs more than the 8 GiB there are", _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
+            ("the program needs more than the available 8 GiB", _BATCH, _BFLOAT16, _AGAIN, _SHARD, _LAYERS),
         ),
     ],
 )
@@ -110,9 +111,9 @@ def test_advice_for_hbm(use: MemoryUse, said: tuple[str, ...]) -> None:
 
 _TILES = "make its last dimension a multiple of 128, and the one before it a multiple of 8 (16 in bfloat16)"
 _OF_DEVICES = (
-    "reduce the batch of each device, to a multiple of 8 where it can be, and accumulate gradients over microbatches",
+    "reduce the batch of each device, if possible to a multiple of 8, and accumulate gradients over microbatches",
     (
-        "compute activations again in the backward pass: `jax.checkpoint` with a policy such as "
+        "recompute activations in the backward pass: `jax.checkpoint` with a policy such as "
         "`jax.checkpoint_policies.nothing_saveable`, or `torch_xla.utils.checkpoint`"
     ),
     (
@@ -121,7 +122,7 @@ _OF_DEVICES = (
     ),
     "use shorter sequences; without a flash or splash attention kernel, attention grows with the square of their length",
 )
-_LARGER = "or rent a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB), v6e (32 GiB)"
+_LARGER = "or use a TPU with more memory for each core: v4 (32 GiB), v5p (95 GiB), v6e (32 GiB)"
 
 
 @pytest.mark.parametrize(
@@ -130,10 +131,10 @@ _LARGER = "or rent a TPU with more memory for each core: v4 (32 GiB), v5p (95 Gi
         (
             read_memory(OF_JAX),
             (
-                "the program needs 17.25 GiB, 1.5 GiB more than the 15.75 GiB there are",
+                "the program needs 17.25 GiB, 1.5 GiB more than the available 15.75 GiB",
                 (
                     "the largest allocation is 2 GiB, `bf16[8,4096,32000]` of `jit(train_step)/dot_general` at "
-                    "`/home/u/model.py:42`: begin there"
+                    "`/home/u/model.py:42`: start there"
                 ),
                 *(*_OF_DEVICES, _LARGER),
             ),
@@ -142,21 +143,21 @@ _LARGER = "or rent a TPU with more memory for each core: v4 (32 GiB), v5p (95 Gi
             MemoryUse("hbm", 18 * GIB, 16 * GIB, 2 * GIB, allocations=(_PADDED_BY,), is_per_device=True),
             (
                 f"`f32[8192,1]` is padded 128x: 4 GiB for 32 MiB; {_TILES}",
-                "the program needs 18 GiB, 2 GiB more than the 16 GiB there are",
+                "the program needs 18 GiB, 2 GiB more than the available 16 GiB",
                 *(*_OF_DEVICES, _BFLOAT16, _LARGER),
             ),
         ),
         (
             MemoryUse("hbm", 100 * GIB, 16 * GIB, 84 * GIB, arguments=12 * GIB, is_per_device=True),
             (
-                "the program needs 100 GiB, 84 GiB more than the 16 GiB there are",
-                f"weights and other arguments alone take 12 GiB, whatever the batch: {_OF_DEVICES[2]}",
+                "the program needs 100 GiB, 84 GiB more than the available 16 GiB",
+                f"weights and other arguments alone take 12 GiB at any batch size: {_OF_DEVICES[2]}",
                 *(*_OF_DEVICES[:2], _OF_DEVICES[3], _BFLOAT16),
             ),
         ),
     ],
 )
-def test_programs_that_count_for_each_device_get_advice_for_it(use: MemoryUse, said: tuple[str, ...]) -> None:
+def test_advice_for_programs_with_batch_per_device(use: MemoryUse, said: tuple[str, ...]) -> None:
     """No batch of 1024 for a language model in JAX."""
     assert advice(use) == said
 
@@ -164,15 +165,15 @@ def test_programs_that_count_for_each_device_get_advice_for_it(use: MemoryUse, s
 @pytest.mark.parametrize(
     ("used", "said"), [("17.25M", "17.25 MiB"), ("17.5M", "17.5 MiB"), ("16.00M", "16 MiB"), ("100.00M", "100 MiB")]
 )
-def test_a_size_is_said_as_the_log_writes_it(used: str, said: str) -> None:
+def test_advice_writes_sizes_as_the_log(used: str, said: str) -> None:
     """So that it can be found there."""
     assert advice(MemoryUse("vmem", parse_size(used)))[0] == f"the compiled program needs {said}"
 
 
-def test_vmem_is_not_hbm() -> None:
+def test_advice_for_vmem() -> None:
     """The guide's advice: a smaller batch, or a newer version; never fewer layers."""
     said = advice(MemoryUse("vmem", 32 * MIB, 16 * MIB, 16 * MIB))
-    assert said[0] == "the compiled program needs 32 MiB, 16 MiB more than the 16 MiB there are"
+    assert said[0] == "the compiled program needs 32 MiB, 16 MiB more than the available 16 MiB"
     assert "not HBM" in said[1]
     assert "512 or 256" in said[2]
     assert not any("layers" in line for line in said)

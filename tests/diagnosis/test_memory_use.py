@@ -191,7 +191,7 @@ def _bytes(number: str, unit: int) -> int:
         ("", None),
     ],
 )
-def test_what_a_message_tells_of_memory(text: str, use: MemoryUse | None) -> None:
+def test_parse_memory_message(text: str, use: MemoryUse | None) -> None:
     """Whatever the version of XLA, and however much is missing."""
     assert read_memory(text) == use
 
@@ -212,7 +212,7 @@ def test_what_a_message_tells_of_memory(text: str, use: MemoryUse | None) -> Non
         ("", None),
     ],
 )
-def test_sizes_are_powers_of_1024(text: str, size: int | None) -> None:
+def test_parse_size_uses_powers_of_1024(text: str, size: int | None) -> None:
     """`529.00M ( 554,696,704 bytes)`, XLA itself says."""
     assert parse_size(text) == size
 
@@ -221,7 +221,7 @@ def test_sizes_are_powers_of_1024(text: str, size: int | None) -> None:
 @given(
     st.text(max_size=60), st.lists(st.sampled_from([*_PADDED.split(), "9" * 40, "1e9G", "Size:", "\n"]), max_size=60)
 )
-def test_garbage_is_read_without_failing(noise: str, words: list[str]) -> None:
+def test_parse_garbage_never_fails(noise: str, words: list[str]) -> None:
     """A log may be cut anywhere, and hold anything."""
     use = read_memory(f"{noise} Ran out of memory in memory space hbm {' '.join(words)}")
     assert use is not None

@@ -89,7 +89,7 @@ def _quoted(text: str) -> set[bool]:
         "pattern-matching worker failed: 'X'",
     ],
 )
-def test_who_fails_is_believed_between_quotation_marks_too(text: str) -> None:
+def test_failure_in_quotation_marks_is_real(text: str) -> None:
     assert _quoted(text) == {False}
 
 
@@ -153,5 +153,5 @@ def test_who_fails_is_believed_between_quotation_marks_too(text: str) -> None:
         "watchdog regex: (?:X|Y)",
     ],
 )
-def test_what_one_looks_for_has_not_happened(text: str) -> None:
+def test_search_term_is_a_quotation(text: str) -> None:
     assert _quoted(text) == {True}

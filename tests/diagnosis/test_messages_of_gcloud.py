@@ -8,7 +8,8 @@ from importlib import resources
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Action, By, CheckFirst, Message, Role, Where, by_id, classify, messages
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Action, By, CheckFirst, Message, Role, Where, by_id, messages
 
 # id, action, role, what to look at first, as in the sources that the entry names; then the text.
 _EXAMPLES = """
@@ -106,7 +107,9 @@ def found_in_log(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("known", "action", "role", "first", "text"), EXAMPLES, ids=[row[0] for row in EXAMPLES])
-def test_each_entry_is_known_from_its_example(known: str, action: str, role: str, first: str, text: str) -> None:
+def test_gcloud_message_is_recognized_from_its_example(
+    known: str, action: str, role: str, first: str, text: str
+) -> None:
     message = by_id(known)
 
     assert message is not None
@@ -121,7 +124,7 @@ def test_each_entry_is_known_from_its_example(known: str, action: str, role: str
     assert verdict.id == known
 
 
-def test_every_entry_of_gcloud_has_one_example() -> None:
+def test_every_gcloud_message_has_one_example() -> None:
     assert [message.id for message in of_file("gcloud")] == [row[0] for row in EXAMPLES]
 
 
@@ -129,13 +132,13 @@ def test_ids_are_unique() -> None:
     assert len({message.id for message in messages()}) == len(messages())
 
 
-def test_what_an_entry_is_explained_by_exists() -> None:
+def test_explained_by_references_exist() -> None:
     ids = {message.id for message in messages()}
 
     assert {one.id: one.explained_by - ids for one in OURS if one.explained_by - ids} == {}
 
 
-def test_what_is_known_by_a_word_or_a_status_alone_is_never_looked_for_in_logs() -> None:
+def test_messages_by_word_or_status_have_no_anchors() -> None:
     assert [message.id for message in OURS if message.by is not By.TEXT and message.anchors] == []
 
 
@@ -193,7 +196,7 @@ def test_every_quantifier_is_bounded() -> None:
         ("ada@10.0.0.1: Permission denied (publickey).", ["ssh-publickey"]),
     ],
 )
-def test_what_real_logs_hold(text: str, found: list[str]) -> None:
+def test_messages_in_real_logs(text: str, found: list[str]) -> None:
     assert found_in_log(text) == found
 
 
@@ -224,11 +227,11 @@ def test_what_real_logs_hold(text: str, found: list[str]) -> None:
         "symptomType is empty",
     ],
 )
-def test_an_ordinary_log_is_not_taken_for_one(text: str) -> None:
+def test_ordinary_log_is_not_recognized(text: str) -> None:
     assert found_in_log(text) == []
 
 
-def test_gcloud_never_changes_how_a_failure_of_ssh_is_read() -> None:
+def test_gcloud_messages_do_not_change_ssh_verdicts() -> None:
     stderr = "ssh: connect to host 192.0.2.1 port 22: Connection refused\nERROR: x exited with return code [255]."
     verdict = classify(stderr, where=Where.SSH)
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Role, by_id
-from tpuctl.diagnosis.messages import Message, messages
+from tpuctl.diagnosis.messages import Message, Role, by_id, messages
 
 _FILES = ("memory", "libtpu", "jax", "torch_xla", "host")
 
@@ -51,7 +50,7 @@ _EXAMPLES = yaml.load(Path(__file__).with_name("messages_of_programs.yaml").read
 
 
 @pytest.mark.parametrize("example", _EXAMPLES, ids=lambda example: example["id"])
-def test_a_message_is_known_with_its_facts(example: dict[str, Any]) -> None:
+def test_message_is_recognized_with_facts(example: dict[str, Any]) -> None:
     """The first entry that matches is the right one, whatever follows or surrounds the message."""
     assert _known(example["text"]) == Known(example["id"], example.get("facts", {}))
 
@@ -96,12 +95,12 @@ def test_every_message_has_an_example() -> None:
         "Permission denied (publickey).",
     ],
 )
-def test_what_only_looks_like_it_is_not_known(text: str) -> None:
+def test_similar_text_is_not_recognized(text: str) -> None:
     """Logs that go well speak of the same things."""
     assert _known(text) is None
 
 
-def test_a_real_failure_to_use_the_tpu_is_not_taken_for_the_harmless_note_of_other_backends() -> None:
+def test_tpu_failure_is_not_the_harmless_note_of_other_backends() -> None:
     """JAX writes the same words when it merely tries what is there, and when it fails."""
     failed = "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so: no such file"
     harmless = by_id("jax-other-backend")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.diagnosis.examples import ids_of_entries, parsed
-from tpuctl.diagnosis import Message, Role, by_id
+from tpuctl.diagnosis.messages import Message, Role, by_id
 
 # id | action, role, what to look at first | facts; then the text, wrapped, since white space does not count.
 EXAMPLES = parsed(r"""
@@ -195,7 +195,7 @@ def test_every_entry_has_one_example() -> None:
 
 
 @pytest.mark.parametrize("effect", ["tf-socket-closed", "tf-preemption-hint", "tf-context-id", "tf-session-missing"])
-def test_what_a_lost_worker_leaves_behind_is_never_the_cause(effect: str) -> None:
+def test_consequence_of_a_lost_worker_is_never_a_cause(effect: str) -> None:
     """The state of the node and the death of its processes explain it; it explains none of them."""
     found = by_id(effect)
 

@@ -36,7 +36,7 @@ LOG = conclude(seen(sighting(SOCKET, place(5, minute=1)), sighting(MEMORY, place
         ("READY", "TIMEOUT", "node-unhealthy", Action.RESTART_NODE),
     ],
 )
-def test_a_node_that_explains_it_comes_first(state: str | None, health: str | None, id_: str, action: Action) -> None:
+def test_node_failure_comes_first(state: str | None, health: str | None, id_: str, action: Action) -> None:
     first, *others = with_node(LOG, NodeEvidence("trainer", state, health)).conclusions
     assert (first.id, first.sighting.message.action, first.sighting.first.line) == (id_, action, 0)
     assert [(one.id, one.symptom_of, str(one.confidence)) for one in others] == [
@@ -48,31 +48,31 @@ def test_a_node_that_explains_it_comes_first(state: str | None, health: str | No
 @pytest.mark.parametrize(
     ("state", "health"), [("READY", "HEALTHY"), ("READY", None), ("STATE_UNSPECIFIED", None), ("SOMETHING_NEW", None)]
 )
-def test_a_node_that_is_fine_or_unclear_changes_no_verdict(state: str, health: str | None) -> None:
+def test_healthy_or_unclear_node_changes_no_verdict(state: str, health: str | None) -> None:
     conclusions = with_node(LOG, NodeEvidence("trainer", state, health)).conclusions
     assert [(one.id, one.symptom_of) for one in conclusions] == [("memory", None), ("socket", None)]
     said = f"{state} and {health}" if health else state
-    assert conclusions[1].why == f"`trainer` is {said} just now, so look at its workers next"
+    assert conclusions[1].why == f"`trainer` is {said} now, so check its workers next"
     assert conclusions[0].why is None
 
 
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
-def test_a_node_that_was_made_anew_since_tells_nothing(state: str) -> None:
+def test_recreated_node_explains_no_older_log(state: str) -> None:
     evidence = NodeEvidence("trainer", state, None, created=BEGAN.replace(hour=23))
     told = {one.id: one for one in with_node(LOG, evidence).conclusions}
     assert (told["socket"].symptom_of, told["socket"].why) == (
         None,
-        "the node was made anew since, so that its state now does not tell",
+        "the node was recreated since, so its state now does not explain the log",
     )
 
 
-def test_a_quote_is_not_explained() -> None:
+def test_quote_is_not_explained_by_node() -> None:
     quoted = conclude(seen(sighting(SOCKET, place(5), quoted=1)))
     first, second = with_node(quoted, NodeEvidence("trainer", "PREEMPTED")).conclusions
     assert (first.id, second.symptom_of, str(second.confidence)) == ("node-preempted", None, "low")
 
 
-def test_a_node_explains_a_log_that_says_nothing() -> None:
+def test_node_explains_log_without_messages() -> None:
     empty = conclude(seen(suspicious=(place(3),)))
     explanation = with_node(empty, NodeEvidence("trainer", "PREEMPTED"))
     assert [one.id for one in explanation.conclusions] == ["node-preempted"]

@@ -47,7 +47,7 @@ def _quoted(text: str) -> list[int]:
         "exited with X, expected nothing of the kind",
     ],
 )
-def test_a_failure_is_no_quotation(text: str) -> None:
+def test_failure_is_not_a_quotation(text: str) -> None:
     assert _quoted(text) == [1, 0]
 
 
@@ -93,11 +93,11 @@ def test_a_failure_is_no_quotation(text: str) -> None:
         '  File "a.py", line 3, in f\n    raise E("X")',
     ],
 )
-def test_who_speaks_of_a_message_quotes_it(text: str) -> None:
+def test_text_about_a_message_is_a_quotation(text: str) -> None:
     assert _quoted(text) == [1, 1]
 
 
-def test_where_one_is_real_the_first_real_one_counts() -> None:
+def test_first_real_occurrence_counts_before_quotations() -> None:
     (sighting,) = seen(f"# {_SAID}\nstep 1\nRuntimeError: {_SAID}\n").sightings
 
     assert (sighting.count, sighting.quoted, sighting.first.line, sighting.is_quoted) == (2, 1, 3, False)
@@ -113,5 +113,5 @@ def test_where_one_is_real_the_first_real_one_counts() -> None:
         ("", False),
     ],
 )
-def test_a_page_is_known_by_its_beginning(text: str, expected: bool) -> None:
+def test_document_is_recognized_by_its_start(text: str, expected: bool) -> None:
     assert looks_like_page(text) is expected

@@ -19,7 +19,7 @@ from tpuctl.diagnosis.sightings import LONGEST_EVIDENCE, Place, Seen, Sighting
 _BUSY = "RuntimeError: The TPU is already in use by process with pid 2718466. Not attempting to load libtpu.so"
 
 
-def test_a_message_is_shown_with_its_line_its_time_and_its_facts() -> None:
+def test_match_has_line_time_and_facts() -> None:
     log = f"start\nI0110 15:02:51.2 12 a.py:3] step 1\n2025-01-10 15:02:52,250 - train - ERROR - {_BUSY}\n"
 
     place = Place(3, _BUSY, None, datetime(2025, 1, 10, 15, 2, 52, 250000))  # noqa: DTZ001  # the log names no zone
@@ -28,7 +28,7 @@ def test_a_message_is_shown_with_its_line_its_time_and_its_facts() -> None:
     )
 
 
-def test_repeats_are_counted_and_the_last_of_a_counter_is_kept() -> None:
+def test_repeats_are_counted_with_latest_counter() -> None:
     log = "".join(f"WARNING:tensorflow:Retrying ({count}/120).\nstep\n" for count in range(1, 6001))
 
     (retrying,) = seen(log).sightings
@@ -38,19 +38,19 @@ def test_repeats_are_counted_and_the_last_of_a_counter_is_kept() -> None:
     assert (retrying.first.text, retrying.last.text) == ("Retrying (1/120).", "Retrying (6000/120).")
 
 
-def test_of_two_messages_for_the_same_words_the_first_known_wins() -> None:
+def test_first_of_two_messages_for_same_text_wins() -> None:
     assert found("Ran out of memory in memory space hbm") == {OOM.id: 1}
     assert found("Ran out of memory") == {GENERIC.id: 1}
     assert found("Ran out of memory. Ran out of memory in memory space hbm") == {OOM.id: 1, GENERIC.id: 1}
 
 
-def test_sightings_stand_in_the_order_of_the_log() -> None:
+def test_matches_are_in_log_order() -> None:
     assert list(found(f"Retrying (1/2).\n{_BUSY}\nRan out of memory\n")) == [RETRYING.id, BUSY.id, GENERIC.id]
 
 
 @pytest.mark.parametrize("width", [40, 57, 80])
 @pytest.mark.parametrize("prefix", ["", "2024-01-01T10:00:00.123456789Z stdout F ", "[worker 3] ", "\x1b[31m"])
-def test_a_message_wrapped_anywhere_is_found_once_with_whole_facts(width: int, prefix: str) -> None:
+def test_message_wrapped_in_words_is_found_once_with_facts(width: int, prefix: str) -> None:
     for shift in range(0, 12, 3):
         text = "x" * shift + " " + _BUSY + " in this process because of it, and so on and on"
         lines = [prefix + text[start : start + width] for start in range(0, len(text), width)]
@@ -60,11 +60,11 @@ def test_a_message_wrapped_anywhere_is_found_once_with_whole_facts(width: int, p
         assert (busy.message, busy.count, dict(busy.facts)) == (BUSY, 1, {"pid": "2718466"})
 
 
-def test_a_message_wrapped_between_words_is_found() -> None:
+def test_message_wrapped_between_words_is_found() -> None:
     assert found("RuntimeError: The TPU is already in use by\n    process with pid 12. Not\n") == {BUSY.id: 1}
 
 
-def test_interleaved_workers_are_read_one_by_one() -> None:
+def test_interleaved_workers_are_separated() -> None:
     log = "[0] The TPU is already\n[1] The TPU is\n[0] in use by process with pid 5\n[1] already in use by process with pid 6\n"
 
     (busy,) = seen(log).sightings
@@ -73,7 +73,7 @@ def test_interleaved_workers_are_read_one_by_one() -> None:
     assert {worker: place.line for worker, place in busy.workers.items()} == {"0": 1, "1": 2}
 
 
-def test_the_worker_that_says_it_first_is_named() -> None:
+def test_match_names_first_worker() -> None:
     log = "".join(f"[{worker}] step 1\n" for worker in range(8)) + f"[5] {_BUSY}\n[2] {_BUSY}\n[5] {_BUSY}\n"
 
     (busy,) = seen(log).sightings
@@ -81,7 +81,7 @@ def test_the_worker_that_says_it_first_is_named() -> None:
     assert {worker: place.line for worker, place in busy.workers.items()} == {"5": 9, "2": 10}
 
 
-def test_a_list_of_tasks_and_what_memory_holds_are_read_from_the_lines_that_follow() -> None:
+def test_following_lines_give_tasks_and_memory() -> None:
     log = (
         "Barrier timed out. Id: connect. Timed out task names:\n"
         "/job:jax_worker/replica:0/task:1\n/job:jax_worker/replica:0/task:6\n"
@@ -110,7 +110,7 @@ def _entry(text: str | None, **more: Any) -> dict[str, Any]:
     ],
     ids=["a record a line", "nested", "an array over many lines", "line ends inside"],
 )
-def test_records_in_json_give_worker_and_time(log: str, line: int) -> None:
+def test_json_records_give_worker_and_time(log: str, line: int) -> None:
     (busy,) = seen(log).sightings
 
     assert (busy.first.line, busy.first.worker, busy.first.time) == (
@@ -136,7 +136,7 @@ def test_records_in_json_give_worker_and_time(log: str, line: int) -> None:
     ],
     ids=["utf-16", "utf-32", "utf-16-be", "bom", "broken", "nul", "progress", "crlf", "colours"],
 )
-def test_bytes_of_any_kind_are_read(data: bytes) -> None:
+def test_reader_accepts_any_encoding(data: bytes) -> None:
     assert found(data) == {BUSY.id: 1}
 
 
@@ -151,7 +151,7 @@ def test_bytes_of_any_kind_are_read(data: bytes) -> None:
     ],
     ids=["empty", "gzip", "bytes", "letters", "a torn end"],
 )
-def test_what_is_no_text_is_told(data: bytes, is_binary: bool) -> None:
+def test_reader_detects_binary_files(data: bytes, is_binary: bool) -> None:
     assert seen(data) == Seen(
         (),
         (),
@@ -161,7 +161,7 @@ def test_what_is_no_text_is_told(data: bytes, is_binary: bool) -> None:
     )
 
 
-def test_a_line_without_end_is_read_in_bounded_pieces() -> None:
+def test_endless_line_needs_bounded_memory() -> None:
     data = b"ab " * 70_000 + _BUSY.encode() + b" cd" * 70_000
 
     (busy,) = seen(data).sightings
@@ -170,7 +170,7 @@ def test_a_line_without_end_is_read_in_bounded_pieces() -> None:
     assert "already in use" in busy.first.text
 
 
-def test_more_may_be_fed_after_an_answer() -> None:
+def test_feed_after_so_far_continues() -> None:
     reader = LogReader(KNOWN)
     reader.feed(b"The TPU is already in use by proc")
     assert reader.so_far().sightings == ()
@@ -180,7 +180,7 @@ def test_more_may_be_fed_after_an_answer() -> None:
     assert reader.so_far() == first
 
 
-def test_the_most_error_like_lines_are_kept_once_each() -> None:
+def test_suspect_lines_are_kept_once_each() -> None:
     log = (
         "step 1\n0 errors so far\nfailed to open a\nfailed to open b\n"
         "ValueError: bad shape (3,)\nValueError: bad shape (4,)\n"
@@ -201,7 +201,7 @@ _FILLER = [
 
 @settings(max_examples=12, deadline=None)
 @given(st.randoms(use_true_random=False))
-def test_the_pieces_in_which_it_comes_make_no_difference(random: Random) -> None:
+def test_result_is_independent_of_pieces(random: Random) -> None:
     parts = [random.choice(_FILLER).format(random.randrange(99)) for _ in range(random.choice([40, 7_000]))]
     for text in (
         _BUSY + "\n",
@@ -223,7 +223,7 @@ def test_the_pieces_in_which_it_comes_make_no_difference(random: Random) -> None
 
 
 @pytest.mark.parametrize("offset", range(0, 120, 7))
-def test_what_crosses_the_border_of_a_block_is_found_once(offset: int) -> None:
+def test_message_across_blocks_is_found_once(offset: int) -> None:
     for block in (128 * 1024, 2 * 128 * 1024):
         before = ("y" * 63 + "\n") * (block // 64 - 1) + "z" * (block % 64 + offset // 2) + "\n"
         log = before + "The TPU is already\nin use by process\nwith pid 99\n" + ("step\n" * 5_000)
@@ -231,7 +231,7 @@ def test_what_crosses_the_border_of_a_block_is_found_once(offset: int) -> None:
         assert (busy.count, dict(busy.facts)) == (1, {"pid": "99"})
 
 
-def test_who_came_to_a_barrier_is_not_blamed() -> None:
+def test_task_at_barrier_is_not_blamed() -> None:
     log = (
         "Barrier timed out. Id: shutdown. Please look at the task logs.\n# of tasks that reached the barrier: 3/4.\n"
         "The first task at the barrier: /job:jax_worker/replica:0/task:0. Some timed out task names:\n"

@@ -31,7 +31,7 @@ def _read(data: bytes, *, piece: int = 1 << 16) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=400), st.integers(1, 50))
-def test_bytes_never_fail(data: bytes, piece: int) -> None:
+def test_random_bytes_never_fail(data: bytes, piece: int) -> None:
     reader = LogReader(KNOWN)
     for start in range(0, len(data), piece):
         reader.feed(data[start : start + piece])
@@ -41,7 +41,7 @@ def test_bytes_never_fail(data: bytes, piece: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(_LOGS), st.randoms(use_true_random=False))
-def test_a_spoiled_log_never_fails(log: bytes, random: Random) -> None:
+def test_corrupted_log_never_fails(log: bytes, random: Random) -> None:
     spoiled = bytearray(log * 3)
     for _ in range(random.randrange(12)):
         at = random.randrange(len(spoiled))
@@ -78,7 +78,7 @@ _HOSTILE = {
 
 
 @pytest.mark.parametrize("name", _HOSTILE)
-def test_time_is_linear_in_what_is_hostile(name: str) -> None:
+def test_hostile_text_takes_linear_time(name: str) -> None:
     unit = _HOSTILE[name]
     messages()
 
@@ -92,7 +92,7 @@ def test_time_is_linear_in_what_is_hostile(name: str) -> None:
     assert seconds(160_000) < 8 * once + 0.3
 
 
-def test_the_beginnings_of_all_messages_again_and_again_take_linear_time() -> None:
+def test_repeated_message_beginnings_take_linear_time() -> None:
     """The literals of all messages, cut and repeated: much that nearly matches."""
     pieces = [anchor[: len(anchor) * 3 // 4] + " " + anchor for message in messages() for anchor in message.anchors]
 

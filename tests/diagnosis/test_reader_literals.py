@@ -21,7 +21,7 @@ _LITERALS = [
     "between", ["\n", "\n    ", " |\n| ", "\n[3] "], ids=["plain", "indented", "table", "numbered"]
 )
 @pytest.mark.parametrize("width", [40, 57])
-def test_a_literal_is_found_wherever_its_line_is_cut(width: int, between: str) -> None:
+def test_anchor_is_found_at_any_line_cut(width: int, between: str) -> None:
     """Words cut in two are put together again, whatever stands between their parts."""
     overlooked = []
     for order, id_, anchor in _LITERALS:

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tpuctl.cli.tree import root
-from tpuctl.diagnosis import by_id, messages
+from tpuctl.diagnosis.messages import by_id, messages
 from tpuctl.diagnosis.topics import Topic, find_topic, messages_about, topics, topics_of
 
 TOPICS = topics()
@@ -37,7 +37,7 @@ IDS = {topic.id for topic in TOPICS}
         ("prof", "profiling"),
     ],
 )
-def test_a_topic_is_found_by_any_of_its_names(name: str, found: str) -> None:
+def test_find_topic_by_any_name(name: str, found: str) -> None:
     topic = find_topic(name)
 
     assert isinstance(topic, Topic)
@@ -54,36 +54,36 @@ def test_a_topic_is_found_by_any_of_its_names(name: str, found: str) -> None:
         ("", ()),
     ],
 )
-def test_a_name_that_none_has_gets_those_that_come_near(name: str, near: tuple[str, ...]) -> None:
+def test_find_topic_unknown_name_suggests_similar(name: str, near: tuple[str, ...]) -> None:
     assert find_topic(name) == near
 
 
-def test_few_are_offered_however_little_is_given() -> None:
+def test_find_topic_suggests_at_most_five() -> None:
     near = find_topic("s")
 
     assert isinstance(near, tuple)
     assert len(near) == 5
 
 
-def test_no_two_topics_share_a_name() -> None:
+def test_topic_names_are_unique() -> None:
     names = [name.replace("_", "-").replace(" ", "-").lower() for one in TOPICS for name in {one.id, *one.words}]
 
     assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=[topic.id for topic in TOPICS])
-def test_a_topic_leads_on(topic: Topic) -> None:
+def test_topic_references_exist(topic: Topic) -> None:
     """What it names exists, and it has words to be found by, text, and where it is from."""
     assert [id_ for id_ in topic.see if id_ not in IDS and by_id(id_) is None] == []
     assert all((topic.title, topic.words, topic.text, topic.advice, topic.see, topic.source))
     assert not re.search(r"\.$", "\n".join((topic.title, *topic.advice)), re.MULTILINE)
 
 
-def test_every_topic_of_a_message_exists() -> None:
+def test_topics_of_messages_exist() -> None:
     assert {message.id: set(message.topics) - IDS for message in messages() if set(message.topics) - IDS} == {}
 
 
-def test_messages_and_topics_lead_to_each_other() -> None:
+def test_messages_and_topics_reference_each_other() -> None:
     message = by_id("tf-dynamic-shape")
     topic = find_topic("dynamic-shapes")
 
@@ -93,7 +93,7 @@ def test_messages_and_topics_lead_to_each_other() -> None:
     assert message in messages_about(topic)
 
 
-def test_commands_are_such_as_tpuctl_takes() -> None:
+def test_commands_of_topics_are_valid() -> None:
     """Names and options; nothing is run."""
     lines = sorted({line for topic in TOPICS for line in topic.commands if line.startswith("tpuctl ")})
     tree = root()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tpuctl.diagnosis import Where, messages
+from tpuctl.diagnosis.messages import Where, messages
 from tpuctl.errors import ExitCode
 from tpuctl.model import Node
 from tpuctl.remote.failures import (
@@ -169,16 +169,16 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
 @pytest.mark.parametrize(
     ("stderr", "one", "seen", "known", "first"),
     [
-        (REFUSED, member(), Circumstances(), "ssh-publickey", "a key that was added just now needs"),
+        (REFUSED, member(), Circumstances(), "ssh-publickey", "a new key needs"),
         (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept it"),
         (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is on for this node"),
         (REFUSED, member(), Circumstances(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
         (REFUSED, member(), Circumstances(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
-        (SILENCE, member(), Circumstances(), "ssh-timeout", "see whether the node is still there"),
+        (SILENCE, member(), Circumstances(), "ssh-timeout", "check whether the node exists"),
         (SILENCE, member(external=None), Circumstances(), "ssh-timeout", "it has no external address"),
-        ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timeout", "see whether the node is still"),
+        ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timeout", "check whether the node exists"),
         ("", member(), Circumstances(), None, "look closer with `ssh -v`"),
-        (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` tells"),
+        (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` shows"),
         ("Something new.", member(), Circumstances(), None, "look closer with `ssh -v`"),
     ],
 )
@@ -204,12 +204,13 @@ def test_workers_that_share_a_cause_are_named_together() -> None:
 
     assert [error.message for error in errors] == [
         "worker 0 of `trainer`: it does not accept our key `/home/ada/key` for the login `ada`",
-        "workers 2-4, 6 of `trainer`: nothing comes back from its address",
+        "workers 2-4, 6 of `trainer`: its address does not answer",
         "worker 7 of `trainer` cannot be reached: Something new.",
     ]
     assert errors[0].hint == (
-        "a key that was added just now needs up to a minute to arrive; try again\n"
-        "see with `tpuctl ssh-key show trainer` whether it knows the key, and for which login; with keys in metadata the "
+        "a new key needs up to a minute to arrive; try again\n"
+        "check with `tpuctl ssh-key show trainer` whether the worker knows the key, and for which login; "
+        "with keys in metadata the "
         "login (`--user`) is the one in front of the key, with OS Login that of your account\n"
         "ssh said: ada@192.0.2.1: Permission denied (publickey)."
     )

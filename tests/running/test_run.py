@@ -32,7 +32,7 @@ def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: 
 
     *causes, last, hint, advice = refused[1].splitlines()
     assert [line for line in causes if line.startswith("error")] == [
-        "error: worker 2 of `pod`: nothing listens on its ssh port yet, most often because it is still booting",
+        "error: worker 2 of `pod`: its ssh port is still closed, most often because it is still booting",
         next(line for line in causes if line.startswith("error: worker 3 of `pod`: it does not accept our key `")),
     ]
     assert (last, hint, advice) == (

@@ -1,4 +1,4 @@
-"""What `explain` reads: logs, as they come, and the node that they are about."""
+"""Read logs as they arrive, and the state of the node that they belong to."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.sightings import Seen
     from tpuctl.model import Node, QueuedResource
 
-# What is read at once; a pipe gives less.
+# Bytes read at once; a pipe gives fewer.
 _PIECE: Final = 256 * 1024
 
 
 def read_file(path: Path, name: str) -> Seen:
-    """Return what a log file holds; `.gz` is unpacked on the way. `name` is how the user calls it.
+    """Return the content of a log file; `.gz` is decompressed. `name` is the user's name for it.
 
-    Raises `InvalidInputError` where it cannot be read.
+    Raises `InvalidInputError` if it cannot be read.
     """
     try:
-        _refuse_endless(path)
+        _reject_endless_device(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             return read(stream)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        hint = f"name the files in it, as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
-        raise InvalidInputError(f"`{name}` cannot be read: {why.lower()}", hint=hint) from error
+        hint = f"name the files in it, such as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
+        raise InvalidInputError(f"cannot read `{name}`: {why.lower()}", hint=hint) from error
 
 
-def _refuse_endless(path: Path) -> None:
+def _reject_endless_device(path: Path) -> None:
     """Raise `OSError` for a device such as `/dev/zero`; a terminal and `/dev/null` have an end."""
     if path.is_char_device() and not path.samefile(os.devnull):
         with path.open("rb") as stream:
@@ -50,7 +50,7 @@ def _refuse_endless(path: Path) -> None:
 
 
 def read(stream: IO[bytes] | GzipFile) -> Seen:
-    """Return what a stream holds, once it has ended."""
+    """Return the content of a stream, once it has ended."""
     reader = LogReader()
     for piece in pieces(stream):
         reader.feed(piece)
@@ -58,14 +58,17 @@ def read(stream: IO[bytes] | GzipFile) -> Seen:
 
 
 def read_text(text: str) -> Seen:
-    """Return what a message holds that was given as such."""
+    """Return the content of a message on the command line."""
     reader = LogReader()
     reader.feed(text.encode("utf-8", "surrogateescape"))
     return reader.so_far()
 
 
 def follow(stream: IO[bytes], found: Callable[[Seen], None]) -> tuple[Seen, bool]:
-    """Return what a stream held until it ended or the user pressed Ctrl-C, and whether he did; `found` is told on the way."""
+    """Return the content of a stream until it ended or the user pressed Ctrl-C, and whether the user did.
+
+    Calls `found` with the content so far after each piece.
+    """
     reader = LogReader()
     try:
         for piece in pieces(stream):
@@ -77,20 +80,17 @@ def follow(stream: IO[bytes], found: Callable[[Seen], None]) -> tuple[Seen, bool
 
 
 def pieces(stream: IO[bytes] | GzipFile) -> Iterator[bytes]:
-    """Yield what a stream holds as it comes, without waiting for more than there is."""
-    take = getattr(stream, "read1", stream.read)
-    while piece := take(_PIECE):
+    """Yield the bytes of a stream as they arrive, without waiting for a full piece."""
+    read_available = getattr(stream, "read1", stream.read)
+    while piece := read_available(_PIECE):
         yield piece
 
 
 def evidence_of(name: str, node: Node | None, request: QueuedResource | None = None) -> NodeEvidence:
-    """Return what the API says of a node; one that the service took back is PREEMPTED, however the API shows that."""
+    """Return what the API says of a node; a preempted node is PREEMPTED, however the API shows that."""
     if was_preempted(node, request):
         return NodeEvidence(name, "PREEMPTED", created=node.created if node else None)
     if node is None:
         return NodeEvidence(name, None)
-    return NodeEvidence(name, str(node.state), _health(node), node.created)
-
-
-def _health(node: Node) -> str | None:
-    return None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    return NodeEvidence(name, str(node.state), health, node.created)

@@ -22,7 +22,8 @@ from tpuctl.api.failures import (
 )
 from tpuctl.api.retry import parse_retry_after
 from tpuctl.clock import format_duration
-from tpuctl.diagnosis import Action, Verdict, Where, classify
+from tpuctl.diagnosis.classify import Verdict, classify
+from tpuctl.diagnosis.messages import Action, Where
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,

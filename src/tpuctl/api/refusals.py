@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tpuctl.api.errors import translate
 from tpuctl.api.failures import RefusedError, TransportError
-from tpuctl.diagnosis import Where, classify
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Where
 from tpuctl.errors import AccessError, NotFoundError, ServiceUnavailableError, TpuctlError
 
 if TYPE_CHECKING:

@@ -22,18 +22,18 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".gz", ".zip")
 
 
 class _Format(click.Choice[str]):
-    """A format of what is shown. Elsewhere `--output` names a file."""
+    """The output format. In other programs `--output` names a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format; for a file say which option names it."""
+        """Return the format. Raises `WrongWordError` for a file name."""
         if (
             isinstance(value, str)
             and value not in FORMATS
             and (value.endswith(_ARCHIVES) or "/" in value or value == "-")
         ):
             raise WrongWordError(
-                f"`{value}` is a file, and `--output` is the format of what is shown",
-                hint=f"write `--file {value}`",
+                f"`--output` is an output format, not a file: `{value}`",
+                hint=f"use `--file {value}`",
                 ctx=ctx or click.get_current_context(),
             )
         return super().convert(value, param, ctx)
@@ -45,23 +45,23 @@ class _Format(click.Choice[str]):
     "--file",
     "place",
     metavar="FILE",
-    help="Where to; - is stdout. [default: tpuctl-bundle-NODE-TIME.tar.gz in the working directory]",
+    help="File to write; - is stdout. [default: tpuctl-bundle-NODE-TIME.tar.gz in the working directory]",
 )
-@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
+@click.option("--force", is_flag=True, help="Replace an existing FILE.")
 @worker_option
-@click.option("--no-workers", is_flag=True, help="Ask no worker: only what the API, the journal and this machine tell.")
-@click.option("--since", type=Duration(), metavar="TIME", help="Of logs only what was written in the last 90m, 2h, …")
+@click.option("--no-workers", is_flag=True, help="Skip the workers; use only the API, the journal and this machine.")
+@click.option(
+    "--since", type=Duration(), metavar="TIME", help="Maximum age of log lines, such as 90m or 2h. [default: no limit]"
+)
 @click.option(
     "--max-size",
     metavar="SIZE",
     default=_SIZE,
     show_default=True,
-    help="Of all files together, before they are packed.",
+    help="Maximum size of all files together, before compression.",
 )
-@click.option("--timeout", type=Duration(), metavar="TIME", help="How long all of it may take. [default: 2m]")
-@click.option(
-    "--redact-accounts", is_flag=True, help="Hide e-mail and IP addresses too, each by the same word everywhere."
-)
+@click.option("--timeout", type=Duration(), metavar="TIME", help="Maximum duration, such as 5m. [default: 2m]")
+@click.option("--redact-accounts", is_flag=True, help="Replace e-mail and IP addresses by aliases too.")
 @reach_options
 def command(
     app: App,
@@ -76,11 +76,11 @@ def command(
     timeout: timedelta | str | None,
     redact_accounts: bool,
 ) -> None:
-    """Gather what support would ask for into one .tar.gz file, and say what tpuctl makes of it.
+    """Collect the evidence that support asks for in one .tar.gz file, and print the verdict on its logs.
 
-    The node, its operations and queued resource, the journal, settings, what `tpuctl doctor` finds; of each worker libtpu's
-    logs, jobs, processes, kernel, disk and versions. Tokens, keys, passwords and metadata are taken out: look through it all
-    the same before you hand it on. What could not be had is said, and is no failure. Nothing is changed, in the cloud or on
+    Contains the node, its operations and queued resource, the journal, settings, the findings of `tpuctl doctor`; for each
+    worker the logs of libtpu, jobs, processes, kernel, disk and versions. Tokens, keys, passwords and metadata are removed:
+    review the file before you share it. Missing parts are listed, and are not a failure. Changes nothing, in the cloud or on
     workers.
 
     \b
@@ -92,27 +92,27 @@ def command(
     from tpuctl.cli.bundling import Bundling, Choice  # noqa: PLC0415  # completion and --help need not wait for it
 
     if isinstance(timeout, str) or isinstance(since, str):
-        raise InvalidInputError("`forever` would gather without an end", hint="give a time, like `5m`")
+        raise InvalidInputError("a bundle needs a time limit, not `forever`", hint="give a duration, such as `5m`")
     choice = Choice(
         place=place,
         replaces=force,
         workers=None if no_workers else worker,
         since=since,
-        room=_room(max_size),
+        room=_parse_size(max_size),
         patience=_TIMEOUT if timeout is None else timeout,
         hides_accounts=redact_accounts,
     )
     Bundling(app, choice).run(node)
 
 
-def _room(text: str) -> int:
-    """Return how many bytes a bundle may hold. Raises `InvalidInputError`."""
+def _parse_size(text: str) -> int:
+    """Return the maximum size of a bundle in bytes. Raises `InvalidInputError`."""
     from tpuctl.settings.values import as_size  # noqa: PLC0415  # completion and --help need not wait for it
 
     try:
         room = as_size(text)
     except ValueError as error:
-        raise InvalidInputError(f"`--max-size {text}`: {error}", hint="such as `200M`") from None
+        raise InvalidInputError(f"`--max-size {text}`: {error}", hint="give a size, such as `200M`") from None
     if room < _LEAST:
         raise InvalidInputError("`--max-size` is too small for a bundle", hint="give at least `2M`")
     return room

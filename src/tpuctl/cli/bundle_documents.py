@@ -1,4 +1,4 @@
-"""The documents of a bundle: of the node, from the API and the journal; of this machine, from the settings and `doctor`."""
+"""The documents of a bundle: about the node, from the API and the journal; about this machine, from settings and `doctor`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _PATIENCE = timedelta(seconds=4)
 def of_node(
     app: App, client: TpuClient, operations: OperationsClient, subject: Subject
 ) -> dict[str, Callable[[], Any]]:
-    """Return what is asked about the node, by the names of the documents."""
+    """Return the queries about the node, by the names of their documents."""
     name, node = subject.name, subject.node
     requests: list[QueuedResource] = []
 
-    def request() -> Any:  # JSON
+    def get_requests() -> Any:  # JSON
         if node is not None and node.queued_resource:
             requests.append(client.get_queued_resource(node.queued_resource))
         else:
@@ -40,33 +40,33 @@ def of_node(
             requests.extend(one for one in found if one.owns(name.node_id))
         return [one.raw for one in requests]
 
-    def asked() -> Any:  # JSON
+    def list_operations() -> Any:  # JSON
         targets = {str(name), *(one.name for one in requests)}
         return operations.operations(name.project, name.zone, targets, limit=_OPERATIONS)
 
     return {
-        # It is here: what does not answer takes no time away from it.
+        # Local: slow queries must not use up its time.
         "journal.json": lambda: app.journal.entries(name),
         "node.json": lambda: dict(node.raw) if node else None,
-        "queued-resource.json": request,
-        "operations.json": asked,
+        "queued-resource.json": get_requests,
+        "operations.json": list_operations,
         "guest-attributes.json": lambda: published(client.guest_attributes(name)) if node else None,
     }
 
 
 class MachineDocuments:
-    """What is asked about this machine. It is looked at once, when the first document is wanted."""
+    """The queries about this machine, which is checked once, for the first document."""
 
     def __init__(self, app: App, subject: Subject, *, asks_workers: bool, patience: Callable[[], timedelta]) -> None:
         self._app, self._subject, self._asks_workers, self._patience = app, subject, asks_workers, patience
         self.errors: tuple[str, ...] = ()
 
     def all(self) -> dict[str, Callable[[], Any]]:
-        """Return the documents by their names. What `doctor` sees of the workers is part of it where they are asked."""
+        """Return the queries by the names of their documents. `doctor` checks the workers too if they are visited."""
         return {"settings.json": self._settings, "doctor.json": self._doctor, "versions.json": self._versions}
 
     @cached_property
-    def _seen(self) -> Surroundings:
+    def _surroundings(self) -> Surroundings:
         from tpuctl.actions.checkup.gathering import Looking  # noqa: PLC0415  # only here
         from tpuctl.cli.doctor_ways import ways  # noqa: PLC0415  # as above
 
@@ -75,11 +75,11 @@ class MachineDocuments:
 
     @property
     def _home(self) -> str:
-        """The user's folder: its name is nobody's business."""
+        """The home folder of the user, whose name is private."""
         return self._app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
 
     def _settings(self) -> Any:  # JSON
-        """Return each setting that has a value, with its source; of secret ones only that they are set."""
+        """Return each setting with a value, and its source; secret values are hidden."""
         found = [(spec, setting) for spec, setting in self._app.settings if setting is not None]
         return without_folder([
             {"key": spec.key, "value": "[hidden]" if spec.secret else setting.value, "source": str(setting.source)}
@@ -93,7 +93,7 @@ class MachineDocuments:
         from tpuctl.preflight.evaluation import as_report  # noqa: PLC0415  # as above
         from tpuctl.preflight.findings import Level  # noqa: PLC0415  # as above
 
-        findings = judge(self._seen)
+        findings = judge(self._surroundings)
         if self._subject.node is not None and self._asks_workers:
             findings = (
                 *findings,
@@ -111,5 +111,5 @@ class MachineDocuments:
 
         from tpuctl.checkup.surroundings.telling import to_json  # noqa: PLC0415  # as above
 
-        told = {key: value for key, value in to_json(self._seen).items() if key != "settings"}
-        return without_folder({"system": platform.platform(), **told}, self._home)
+        versions = {key: value for key, value in to_json(self._surroundings).items() if key != "settings"}
+        return without_folder({"system": platform.platform(), **versions}, self._home)

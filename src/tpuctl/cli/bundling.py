@@ -1,4 +1,4 @@
-"""One run of `tpuctl bundle`: what is asked, in which order, and what is told of it."""
+"""One run of `tpuctl bundle`: collect, pack, and report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from tpuctl.api.tpu import TpuClient
 from tpuctl.cli.bundle_documents import MachineDocuments, of_node
 from tpuctl.cli.connect import http_access
 from tpuctl.clock import SystemClock
-from tpuctl.diagnosis.redaction import Accounts
+from tpuctl.diagnosis.redaction.accounts import Accounts
 from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.output import explanations
 from tpuctl.output.gathered import GatheredLine
@@ -32,7 +33,7 @@ from tpuctl.output.terminal import Format
 from tpuctl.userfile import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from tpuctl.actions.bundling.subject import Subject
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 _STDOUT = "-"
-# An answer of the API takes less than a second as a rule; a search goes through all zones.
+# The API usually answers within a second; a search goes through all zones.
 _LONGEST = timedelta(seconds=20)
 _GRACE = timedelta(seconds=2)
 _NAMED = 10
@@ -52,19 +53,19 @@ _PAGE_WIDTH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the user wants. `place` is a file, `-` or nothing; `workers` a set of them, nothing for none; `room` is in bytes."""
+    """The options of the user."""
 
-    place: str | None
+    place: str | None  # a file, `-` for stdout, None for the default
     replaces: bool
-    workers: str | None
+    workers: str | None  # a set of workers, None to skip them
     since: timedelta | None
-    room: int
+    room: int  # bytes
     patience: timedelta
     hides_accounts: bool
 
 
 class Bundling:
-    """Gathers, packs and tells."""
+    """Collects, packs and reports."""
 
     def __init__(self, app: App, choice: Choice) -> None:
         self._app, self._choice = app, choice
@@ -73,59 +74,79 @@ class Bundling:
         self._created = app.clock.now()
         patience = choice.patience
         self._of_api = Questions(self._real, self._until, each=min(_LONGEST, patience / 4), grace=timedelta())
-        # A checkup ends by itself, and then has something to tell.
+        # A checkup ends by itself, and then has results.
         self._of_machine = Questions(self._real, self._until, each=patience, grace=_GRACE)
-        # The workers that ssh did not get into, and what it said.
+        # The workers that refused ssh, and the stderr of ssh.
         self._shut_out: list[tuple[Member, str]] = []
-        # What `doctor` finds wrong.
+        # The errors that `doctor` found.
         self._errors: tuple[str, ...] = ()
         factory, endpoint = http_access(app)
-        # A bundle is often wanted when something does not answer: nothing is waited for as long as elsewhere.
+        # Users often want a bundle when a service does not answer: wait less than other commands do.
         self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
         self._operations = OperationsClient(factory, app.clock, endpoint=endpoint)
 
     def run(self, text: str) -> None:
-        """Make the bundle of a node.
+        """Write the bundle of a node.
 
-        Raises `NodeNotFoundError` where nothing at all is known of it, `FileExistsAlreadyError`, `NotWrittenError`, and what
-        keeps a node from being found.
+        Raises `NodeNotFoundError` if nothing is known of it, `FileExistsAlreadyError`, `NotWrittenError`, and the errors of a
+        search for a node.
         """
-        subject = self._subject(text)
-        self._check_place(subject.name)
-        try:
-            self._make(subject)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise archive.NotWrittenError(error, gettempdir()) from error
-
-    def _make(self, subject: Subject) -> None:
         app = self._app
-        again = f"tpuctl bundle {subject.name.zone}/{subject.name.node_id}"
-        with (
-            app.going_on("no bundle was written, and what was gathered is removed", resume=again),
-            TemporaryDirectory(prefix="tpuctl-bundle-") as folder,
-        ):
-            accounts = Accounts() if self._choice.hides_accounts else None
-            contents = Contents(Path(folder), room=self._choice.room, accounts=accounts)
-            self._gather(contents, subject)
-            about = About(subject.name, self._created, is_sandbox=app.is_sandbox, hides_accounts=accounts is not None)
-            read = finish(contents, about, to_json=explanations.to_json, page=_page)
-            self._write(contents, subject.name)
-        self._tell(contents, subject.name, read)
-
-    def _subject(self, text: str) -> Subject:
-        app = self._app
-        login, _, name = text.rpartition("@")
+        login, _, reference = text.rpartition("@")
         if login:
             app.log_in_as(login)
         known: Sequence[NodeName] = ()
         with suppress(TpuctlError):
             known = self._of_api.ask(app.journal.names)
-        return find_subject(self._client, app.place, app.reference(name), known, self._of_api)
+        subject = find_subject(self._client, app.place, app.reference(reference), known, self._of_api)
+        name = subject.name
+        self._check_place(name)
+        resume = f"tpuctl bundle {name.zone}/{name.node_id}"
+        try:
+            with (
+                app.going_on("no bundle was written, and the collected files are removed", resume=resume),
+                TemporaryDirectory(prefix="tpuctl-bundle-") as folder,
+            ):
+                accounts = Accounts() if self._choice.hides_accounts else None
+                contents = Contents(Path(folder), room=self._choice.room, accounts=accounts)
+                self._collect(contents, subject)
+                about = About(name, self._created, is_sandbox=app.is_sandbox, hides_accounts=accounts is not None)
+                page = partial(explanations.page, width=_PAGE_WIDTH, colored=False)
+                read = finish(contents, about, to_json=explanations.to_json, page=page)
+                inside = _folder_name(name, self._created)
+                if self._choice.place == _STDOUT:
+                    stdout = app.terminal.streams.stdout
+                    stdout.flush()
+                    archive.pack(contents.entries, stdout.buffer, folder=inside, created=self._real.now())
+                    stdout.buffer.flush()
+                else:
+                    with archive.written(self._path(name), replaces=self._choice.replaces) as file:
+                        archive.pack(contents.entries, file, folder=inside, created=self._real.now())
+            self._report(contents, name, read)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise archive.NotWrittenError(error, gettempdir()) from error
 
-    def _gather(self, contents: Contents, subject: Subject) -> None:
-        """Gather what can be had; the workers tell while the rest is asked."""
+    def _check_place(self, name: NodeName) -> None:
+        """Reject a place that cannot be written before collecting anything."""
+        if self._choice.place != _STDOUT:
+            path = self._path(name)
+            if path.is_dir():
+                raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
+            if path.exists() and not self._choice.replaces:
+                raise archive.FileExistsAlreadyError(path)
+            if not path.parent.is_dir():
+                raise InvalidInputError(
+                    f"folder `{path.parent}` does not exist", hint="create it, or name another with `--file`"
+                )
+        elif self._app.terminal.streams.stdout_is_terminal:
+            raise InvalidInputError(
+                "cannot write a bundle to a terminal", hint="redirect stdout, or name a file with `--file`"
+            )
+
+    def _collect(self, contents: Contents, subject: Subject) -> None:
+        """Collect everything available; the workers send their files while the API and this machine are queried."""
         found = documents.put(contents, of_node(self._app, self._client, self._operations, subject), self._of_api)
         if subject.node is None:
             if not found:
@@ -137,86 +158,59 @@ class Bundling:
             self._app, subject, asks_workers=bool(members), patience=lambda: self._of_machine.left
         )
         with GatheredLine(self._app.terminal, self._real) as line:
-            gathering = Gathering(contents, members, wish, self._real, tell=line)
+            gathering = Gathering(contents, members, wish, self._real, progress=line)
             with gathering.under_way():
                 documents.put(contents, machine.all(), self._of_machine)
         self._errors = machine.errors
         self._shut_out = [(member, one.ssh_said) for member, one in gathering.silent if one.ssh_said]
 
     def _members(self, contents: Contents, subject: Subject) -> list[Member]:
-        """Return the ways to the workers that are to be asked; where there is none, why."""
+        """Return the workers to visit, with their connections; record why one cannot be visited."""
         if self._choice.workers is None:
-            contents.lacks_of("workers", "they were not asked: `--no-workers`")
+            contents.lacks_of("workers", "skipped: `--no-workers`")
             return []
         if subject.node is None:
-            contents.lacks_of("workers", "there is no node that is known to have some")
+            contents.lacks_of("workers", "the node, and so its workers, is unknown to the API")
             return []
-        from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # not where no worker is asked
+        from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # not needed without workers
         from tpuctl.remote.gate import check_state  # noqa: PLC0415  # as above
         from tpuctl.remote.known_hosts import remember_host_keys  # noqa: PLC0415  # as above
 
         node = subject.node
-        meant = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
+        workers = WorkerSet.parse(self._choice.workers).of(node.name.node_id, node.workers)
         try:
-            check_state(node)  # what it warns of is seen in the bundle
-            # Host keys may have to be asked for.
-            found = self._of_api.ask(lambda: self._ways(contents, node, meant))
+            check_state(node)  # the bundle shows what it warns of
+            # Host keys may need a request to the API.
+            members = self._of_api.ask(lambda: self._connect(contents, node, workers))
         except TpuctlError as error:
             contents.lacks_of("workers", error.message)
             return []
-        remember_host_keys([member.way for member in found])
-        return found
+        remember_host_keys([member.way for member in members])
+        return members
 
-    def _ways(self, contents: Contents, node: Node, meant: Sequence[int]) -> list[Member]:
-        from tpuctl.remote.member import Member  # noqa: PLC0415  # not where no worker is asked
+    def _connect(self, contents: Contents, node: Node, workers: Sequence[int]) -> list[Member]:
+        from tpuctl.remote.member import Member  # noqa: PLC0415  # not needed without workers
 
-        ways, found = self._app.workers, []
-        if obstacle := ways.obstacle(node):
+        connector, members = self._app.workers, []
+        if obstacle := connector.obstacle(node):
             contents.lacks_of("workers", obstacle)
             return []
-        ways.learn_host_keys(node)
-        for worker in meant:
+        connector.learn_host_keys(node)
+        for worker in workers:
             try:
-                # Nothing is changed on the node: our key has to be there already.
-                found.append(Member(node, worker, ways.connection(node, worker, makes_key=False), str(worker)))
+                # A bundle does not change the node: our key must be there already.
+                connection = connector.connection(node, worker, makes_key=False)
+                members.append(Member(node, worker, connection, str(worker)))
             except TpuctlError as error:
                 contents.lacks_of(f"workers/{worker}", error.message)
-        return found
-
-    def _check_place(self, name: NodeName) -> None:
-        """Refuse before anything is gathered what could not be written."""
-        if self._choice.place != _STDOUT:
-            path = self._path(name)
-            if path.is_dir():
-                raise InvalidInputError(f"`{path}` is a folder", hint="name a file")
-            if path.exists() and not self._choice.replaces:
-                raise archive.FileExistsAlreadyError(path)
-            if not path.parent.is_dir():
-                raise InvalidInputError(
-                    f"there is no folder `{path.parent}`", hint="make it, or name another with `--file`"
-                )
-        elif self._app.terminal.streams.stdout_is_terminal:
-            raise InvalidInputError(
-                "a bundle is not for a terminal", hint="redirect stdout, or name a file with `--file`"
-            )
+        return members
 
     def _path(self, name: NodeName) -> Path:
         folder = self._app.invocation.folder
         return folder / expand(Path(self._choice.place or f"{_folder_name(name, self._created)}.tar.gz"))
 
-    def _write(self, contents: Contents, name: NodeName) -> None:
-        entries, inside = contents.entries, _folder_name(name, self._created)
-        if self._choice.place == _STDOUT:
-            stdout = self._app.terminal.streams.stdout
-            stdout.flush()
-            archive.pack(entries, stdout.buffer, folder=inside, created=self._real.now())
-            stdout.buffer.flush()
-            return
-        with archive.written(self._path(name), replaces=self._choice.replaces) as file:
-            archive.pack(entries, file, folder=inside, created=self._real.now())
-
-    def _tell(self, contents: Contents, name: NodeName, read: Read) -> None:
-        """Tell where it is, what is missing, and the first verdict."""
+    def _report(self, contents: Contents, name: NodeName, read: Read) -> None:
+        """Print the path of the bundle, what is missing, and the first verdict."""
         app, entries, lacks = self._app, contents.entries, contents.lacks
         is_file = self._choice.place != _STDOUT
         path = self._path(name)
@@ -226,8 +220,8 @@ class Bundling:
             app.terminal.write(self._choice.place or path.name)
         packed = f", {format_size(path.stat().st_size)}" if is_file else ""
         secrets = sum(redactions(entries).values())
-        app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} taken out")
-        # What nobody wanted needs no warning.
+        app.terminal.note(f"{len(entries)} files{packed}; {secrets} secret{'' if secrets == 1 else 's'} removed")
+        # Workers that the user skipped need no warning.
         is_wanted = self._choice.workers is not None
         whole = [
             lack
@@ -237,23 +231,21 @@ class Bundling:
         for lack in whole[:_NAMED]:
             app.terminal.warn(f"missing: {lack.path}: {lack.why}")
         if rest := len(lacks) - len(whole[:_NAMED]):
-            app.terminal.note(f"{rest} more {'thing is' if rest == 1 else 'things are'} missing: see README.txt in it")
-        self._tell_causes()
+            app.terminal.note(
+                f"{rest} more item{' is' if rest == 1 else 's are'} missing: see README.txt in the bundle"
+            )
+        if self._shut_out:
+            from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
+
+            # Why ssh failed: each cause once, and its remedy.
+            for error in explain_failures(self._shut_out, look_around(self._shut_out[0][0])):
+                app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
         if count := len(self._errors):
-            more = "" if count == 1 else f", and {count - 1} more: see doctor.json in it"
+            more = "" if count == 1 else f", and {count - 1} more: see doctor.json in the bundle"
             app.terminal.warn(f"doctor found {count} error{'' if count == 1 else 's'}: {self._errors[0]}{more}")
         app.terminal.note(verdict(read))
         if read.explanation.conclusions and read.explanation.conclusions[0].remedy:
             app.terminal.note(f"  {read.explanation.conclusions[0].remedy[0]}")
-
-    def _tell_causes(self) -> None:
-        """Tell why ssh did not get into workers, each cause once, and what helps."""
-        if not self._shut_out:
-            return
-        from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
-
-        for error in explain_failures(self._shut_out, look_around(self._shut_out[0][0])):
-            self._app.terminal.note(error.message, *(f"  {line}" for line in (error.hint or "").splitlines()[:1]))
 
     def _to_json(self, contents: Contents, path: Path, read: Read) -> dict[str, Any]:
         return {
@@ -270,7 +262,3 @@ class Bundling:
 
 def _folder_name(name: NodeName, created: datetime) -> str:
     return f"tpuctl-bundle-{name.node_id}-{created:%Y%m%dT%H%M%SZ}"
-
-
-def _page(explanation: Any) -> Iterator[str]:  # diagnosis' own
-    return explanations.page(explanation, width=_PAGE_WIDTH, colored=False)

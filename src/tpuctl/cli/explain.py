@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,28 +15,32 @@ if TYPE_CHECKING:
     from tpuctl.cli.explain_source import Asked
     from tpuctl.diagnosis.explanation import Explanation
 
-# What `--topic` means where no topic is named: show which there are.
+# The value of `--topic` without a name: list all topics.
 _WHICH = ""
 
 
 @cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--node", metavar="NODE", shell_complete=complete_node, help="Look at this node before its log is believed."
+    "--node", metavar="NODE", shell_complete=complete_node, help="Node of the log; its state is checked before the log."
 )
 @click.option(
-    "--topic", metavar="[NAME]", is_flag=False, flag_value=_WHICH, help="Advice on a topic; alone: the topics."
+    "--topic",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value=_WHICH,
+    help="Advice on a topic; without NAME: list the topics.",
 )
-@click.option("--act", is_flag=True, help="With --node: do the remedy that tpuctl can do itself, after asking.")
+@click.option("--act", is_flag=True, help="Run the remedy, if tpuctl can, after confirmation; needs --node.")
 @reach_options
 @yes_option
 def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:
-    """Say what is wrong, from a log or a message, and what to do about it.
+    """Explain what is wrong in a log or a message, and what to do about it.
 
-    Reads logs of any size: files (.gz too), or stdin. The cause comes first, then what only follows from it; each with the
-    line that tells, how often it was said, by which worker first, and a remedy. With --node the node's real state is looked
-    at before training code is blamed. Several files, such as one for each worker, are one log. Ends with 1 where nothing that
-    it knows is in the log; it never guesses. An ID is what tpuctl's own errors and findings carry.
+    Reads logs of any size: files (.gz too), or stdin. Shows the cause first, then its symptoms; each with the line that shows
+    it, how often it occurred, the worker that logged it first, and a remedy. --node checks the state of the node before
+    training code is blamed. Several files, such as one for each worker, count as one log. Exits with 1 if the log has no
+    known message; never guesses. An ID is printed with tpuctl's own errors and findings.
 
     \b
     Examples:
@@ -48,85 +52,73 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
       tpuctl explain train.log --node trainer --act
     """
     if topic is not None:
-        return _advise(app, topic, alone=not (words or node or act))
+        from tpuctl.cli.explain_topic import show_topic, show_topics  # noqa: PLC0415  # completion and --help need not wait
+
+        if words or node or act:
+            raise InvalidInputError(
+                "`--topic` cannot be combined with a log, `--node` or `--act`",
+                hint="`tpuctl explain --topic NAME` shows one topic",
+            )
+        return show_topic(app, topic) if topic != _WHICH else show_topics(app)
     if act and node is None:
-        raise InvalidInputError("`--act` needs to know the node", hint="name it with `--node NODE`")
+        raise InvalidInputError("`--act` needs `--node`", hint="name the node with `--node NODE`")
     from tpuctl.cli.explain_source import is_id, what_was_asked  # noqa: PLC0415  # completion and --help need not wait
 
     if node is not None:
-        app.reference(node)  # refuse what can be no node before a log is read
+        app.reference(node)  # reject an invalid name before reading a log
     asked = what_was_asked(app, words)
     if not is_id(asked):
         return _explain(app, asked, node, act=act, yes=yes)
     if act:
-        raise InvalidInputError("`--act` goes with a log or a message, not with an id", hint="give the log")
+        raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
     from tpuctl.cli.explain_topic import show_entry  # noqa: PLC0415  # as above
 
     return show_entry(app, asked.text, {"node": node} if node else {})
 
 
-def _advise(app: App, topic: str, *, alone: bool) -> int:
-    from tpuctl.cli.explain_topic import show_topic, show_topics  # noqa: PLC0415  # completion and --help need not wait
-
-    if not alone:
-        raise InvalidInputError(
-            "`--topic` goes with nothing else", hint="`tpuctl explain --topic NAME` shows one topic"
-        )
-    return show_topic(app, topic) if topic != _WHICH else show_topics(app)
-
-
 def _explain(app: App, asked: Asked, node: str | None, *, act: bool, yes: bool) -> int:
     from tpuctl.cli.explain_source import explain  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output import explanations  # noqa: PLC0415  # as above
+    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     if node is not None:
         app.require_trust()
     explanation, was_interrupted = explain(app, asked, node)
-    _show(app, explanation)
-    ending = ExitCode.OK if explanation.conclusions else _nothing(app, explanation, asked)
-    if was_interrupted:
-        return ExitCode.INTERRUPTED
-    if act and node is not None and explanation.conclusions:
-        from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely asked for
-
-        return act_on(app, explanation, node, yes=yes)
-    return ending
-
-
-def _show(app: App, explanation: Explanation) -> None:
-    from tpuctl.output import explanations  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
-
     terminal, form = app.terminal, app.format
     if form in {Format.JSON, Format.YAML}:
-        terminal.data(explanations.to_json(explanation) | _sandbox(app), form)
+        terminal.data(explanations.to_json(explanation) | ({"sandbox": True} if app.is_sandbox else {}), form)
     elif form is Format.NAME:
         terminal.names(one.id for one in explanation.conclusions)
     elif terminal.is_interactive:
         terminal.page(explanations.page(explanation, width=terminal.streams.width, colored=terminal.colors_out))
     else:
         terminal.table((), list(explanations.rows(explanation)))
+    exit_code = ExitCode.OK if explanation.conclusions else _report_no_verdict(app, explanation, asked)
+    if was_interrupted:
+        return ExitCode.INTERRUPTED
+    if act and node is not None and explanation.conclusions:
+        from tpuctl.cli.explain_act import act_on  # noqa: PLC0415  # rarely needed
+
+        return act_on(app, explanation, node, yes=yes)
+    return exit_code
 
 
-def _nothing(app: App, explanation: Explanation, asked: Asked) -> ExitCode:
-    """Say that nothing was recognised, with the lines that look most like an error."""
+def _report_no_verdict(app: App, explanation: Explanation, asked: Asked) -> ExitCode:
+    """Report that no message was recognized, with the lines that look most like an error."""
     from tpuctl.output import explanations  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     terminal = app.terminal
     if explanation.harmless and not explanation.suspicious:
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
-        terminal.note(f"nothing is wrong as far as tpuctl knows: what it recognised is harmless, or was over ({named})")
+        terminal.note(f"no failure found: the messages that tpuctl recognized are harmless, or recovered ({named})")
         return ExitCode.OK
     count = "this line" if explanation.lines == 1 else f"these {explanation.lines} lines"
-    about = " (it is no text)" if explanation.is_binary else ""
-    terminal.warn(f"nothing that tpuctl knows is in {count}{about}")
+    about = " (not text)" if explanation.is_binary else ""
+    terminal.warn(f"no known message in {count}{about}")
     if asked.text and not asked.text.count(" "):
-        terminal.note(f"`{asked.text}` is no file, so it was taken as a message")
+        terminal.note(f"`{asked.text}` is not a file, so tpuctl read it as a message")
     if explanation.suspicious and app.format is Format.TABLE:
         terminal.note("the lines that look most like an error:")
         terminal.page(explanations.suspects(explanation, colored=terminal.colors_out))
     return ExitCode.FAILURE
-
-
-def _sandbox(app: App) -> dict[str, Any]:
-    return {"sandbox": True} if app.is_sandbox else {}

@@ -1,4 +1,4 @@
-"""What `tpuctl explain --act` does: the remedy that tpuctl can do itself, as the command of its own that it is."""
+"""`tpuctl explain --act`: run the tpuctl command of a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.diagnosis.explanation import Conclusion, Explanation
 
-# What may be done for each kind of remedy; the first where the remedy's own words name none of them.
+# The commands allowed for each kind of remedy; the first if the text of the remedy names none of them.
 _COMMANDS: Final[Mapping[Action, tuple[str, ...]]] = {
     Action.WAIT: ("wait",),
     Action.RESTART_NODE: ("reset", "start"),
@@ -24,83 +24,75 @@ _COMMANDS: Final[Mapping[Action, tuple[str, ...]]] = {
     Action.KILL_STALE_PROCESS: ("unstick",),
 }
 _OURS: Final = re.compile(r"`tpuctl (?P<words>[^`]{1,200})`")
-# These ask by themselves, each showing what it is about to do.
+# These ask for confirmation themselves, and show what they will do.
 _ASK_THEMSELVES: Final = frozenset({"reset", "unstick"})
 _TAKE_YES: Final = frozenset({"reset", "unstick", "up"})
 
 
 def act_on(app: App, explanation: Explanation, node: str, *, yes: bool) -> int:
-    """Do the remedy of the first cause that tpuctl can do. Raises `TpuctlError` where there is none.
+    """Run the remedy of the first cause for which tpuctl has a command. Raises `TpuctlError` if there is none.
 
-    Only what is sure is acted on. Making a node anew is only done where a look right before it shows that it is dead; a living
-    one is left alone.
+    Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
     """
-    conclusion = _first(explanation)
-    name, *others = words = [*_command(conclusion, node), *_narrowed(conclusion)]
-    app.terminal.note(f"for `{conclusion.id}`: `{shlex.join(['tpuctl', *words])}`")
-    _check_that_it_is_as_told(app, node, conclusion, is_to_be_dead=name == "up")
-    if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{shlex.join(['tpuctl', *words])}`?", yes=yes):
+    conclusion = _first_actionable(explanation)
+    name, *others = words = _command(conclusion, node)
+    line = shlex.join(["tpuctl", *words])
+    app.terminal.note(f"for `{conclusion.id}`: `{line}`")
+    _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
+    if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
         raise NotConfirmedError("nothing was done")
-    return _run(app, [name, *others, *(["--yes"] if yes and name in _TAKE_YES else [])])
+    from tpuctl.cli.tree import root  # noqa: PLC0415  # built already
+
+    tree = root()
+    arguments = [name, *others, *(["--yes"] if yes and name in _TAKE_YES else [])]
+    with tree.make_context("tpuctl", arguments, obj=app) as context:
+        return int(tree.invoke(context) or ExitCode.OK)
 
 
-def _first(explanation: Explanation) -> Conclusion:
+def _first_actionable(explanation: Explanation) -> Conclusion:
     for conclusion in explanation.conclusions:
-        is_sure = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
-        if is_sure and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
+        is_certain = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
+        if is_certain and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
-    told = explanation.conclusions[0]
-    is_unsure = told.sighting.message.action in _COMMANDS
-    why = (
-        f"it is not sure enough that it is `{told.id}`" if is_unsure else f"it can do nothing itself about `{told.id}`"
-    )
+    first = explanation.conclusions[0]
+    has_command = first.sighting.message.action in _COMMANDS
+    why = f"`{first.id}` is not certain enough" if has_command else f"tpuctl has no command that fixes `{first.id}`"
     raise TpuctlError(
-        f"tpuctl does not act: {why}",
-        hint="\n".join(filter(None, (told.why, *told.remedy))) or "nothing needs to be done",
+        f"`--act` does nothing: {why}",
+        hint="\n".join(filter(None, (first.why, *first.remedy))) or "no action is needed",
     )
 
 
 def _command(conclusion: Conclusion, node: str) -> list[str]:
-    """Return the command of the remedy as it is told, so that what is done is what was read."""
-    verbs = _COMMANDS[conclusion.sighting.message.action]
-    for line in conclusion.remedy:
-        for told in _OURS.finditer(line):
-            verb, *others = shlex.split(told["words"])
-            if verb in verbs and others[:1] == [node] and "recreate" not in others:
-                return [verb, *others]
-    return [verbs[0], node]
-
-
-def _narrowed(conclusion: Conclusion) -> list[str]:
-    """Return the options that keep `unstick` to the process that the log names: another may hold the TPU by now, rightly."""
+    """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
     sighting = conclusion.sighting
+    verbs = _COMMANDS[sighting.message.action]
+    options: list[str] = []
     pid, worker = sighting.facts.get("pid"), sighting.first.worker
-    if sighting.message.action is not Action.KILL_STALE_PROCESS or pid is None or len(sighting.workers) > 1:
-        return []
-    return [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+    if sighting.message.action is Action.KILL_STALE_PROCESS and pid is not None and len(sighting.workers) <= 1:
+        # Limit `unstick` to the process in the log: another may hold the TPU by now, rightly.
+        options = [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+    for line in conclusion.remedy:
+        for quoted in _OURS.finditer(line):
+            verb, *others = shlex.split(quoted["words"])
+            if verb in verbs and others[:1] == [node] and "recreate" not in others:
+                return [verb, *others, *options]
+    return [verbs[0], node, *options]
 
 
-def _check_that_it_is_as_told(app: App, node: str, conclusion: Conclusion, *, is_to_be_dead: bool) -> None:
-    """Look once more. Raises `ConflictError` for a node that lives and would be lost, or is younger than what the log tells."""
+def _check_unchanged(app: App, node: str, conclusion: Conclusion, *, must_be_dead: bool) -> None:
+    """Read the node again. Raises `ConflictError` for a living node that would be lost, or one newer than the log."""
     try:
         found = app.find(node)
     except (NodeNotFoundError, NodeNowhereError):
-        if is_to_be_dead:
+        if must_be_dead:
             return
         raise
-    if is_to_be_dead and not found.state.is_dead:
+    if must_be_dead and not found.state.is_dead:
         raise ConflictError(
-            f"`{node}` is {found.state}, so it is not made anew: what is on its disk would be lost",
-            hint=f"if you mean it: `tpuctl reset {node} --mode recreate`",
+            f"`{node}` is {found.state}, so it is not recreated: the data on its disk would be lost",
+            hint=f"to recreate it anyway: `tpuctl reset {node} --mode recreate`",
         )
-    met = conclusion.sighting.last.time
-    if found.created is not None and met is not None and met.tzinfo is not None and met < found.created:
-        raise ConflictError(f"the log is older than `{node}`, which was made anew since", hint="nothing was done")
-
-
-def _run(app: App, arguments: list[str]) -> int:
-    from tpuctl.cli.tree import root  # noqa: PLC0415  # built already
-
-    tree = root()
-    with tree.make_context("tpuctl", arguments, obj=app) as context:
-        return int(tree.invoke(context) or ExitCode.OK)
+    time = conclusion.sighting.last.time
+    if found.created is not None and time is not None and time.tzinfo is not None and time < found.created:
+        raise ConflictError(f"the log is older than `{node}`, which was recreated since", hint="nothing was done")

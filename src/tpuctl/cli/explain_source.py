@@ -1,4 +1,4 @@
-"""What `tpuctl explain` is asked about: files, stdin, a message, or an id; and the node that it has to do with."""
+"""The input of `tpuctl explain`: files, stdin, a message or an id; and the node that the log belongs to."""
 
 from __future__ import annotations
 
@@ -32,41 +32,47 @@ _FILE: Final = re.compile(r"\S*(/|\.(log|txt|out|err|json|jsonl|gz))\S*")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the words on the command line stand for. `text` is a message or an id; `files` are names, `-` for stdin."""
+    """What the words on the command line stand for."""
 
     class Kind(StrEnum):
-        """Which of the three; the name of a topic is an id too."""
+        """Kind of the input; the name of a topic counts as an id."""
 
         FILES = "files"
         TEXT = "text"
         ID = "id"
 
     kind: Kind
-    text: str = ""
-    files: tuple[str, ...] = ()
+    text: str = ""  # a message or an id
+    files: tuple[str, ...] = ()  # names, `-` for stdin
 
 
 def is_id(asked: Asked) -> bool:
-    """Tell whether it is an id."""
+    """Tell whether the input is an id."""
     return asked.kind is Asked.Kind.ID
 
 
 def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
-    """Return what the words stand for: files where there are such, an id where it looks like one, else a message.
+    """Return what the words stand for: existing files, else an id if they look like one, else a message.
 
-    Raises `InvalidInputError` where nothing was given, or a file is missing.
+    Raises `InvalidInputError` without any input, or if a file is missing.
     """
     if not words:
         if app.invocation.streams.stdin_is_terminal:
             hint = "name a log file, `-` for stdin, a message in quotes, or the id of an error"
-            raise InvalidInputError("explain what?", hint=hint)
+            raise InvalidInputError("no input to explain", hint=hint)
         return Asked(Asked.Kind.FILES, files=(_STDIN,))
-    there = [word for word in words if word == _STDIN or (word and _is_there(_path(app, word)))]
-    missing = [word for word in words if word not in there]
-    if there and not missing:
+    existing: list[str] = []
+    for word in words:
+        try:
+            if word == _STDIN or (word and _path(app, word).exists()):
+                existing.append(word)
+        except (OSError, ValueError):  # too long for a file name, as messages are
+            continue
+    missing = [word for word in words if word not in existing]
+    if existing and not missing:
         return Asked(Asked.Kind.FILES, files=words)
-    if there or all(_FILE.fullmatch(word) for word in words):
-        raise InvalidInputError(f"there is no file `{missing[0]}`", hint="name a log file, or `-` for stdin")
+    if existing or all(_FILE.fullmatch(word) for word in words):
+        raise InvalidInputError(f"file `{missing[0]}` does not exist", hint="name a log file, or `-` for stdin")
     text = " ".join(words)
     if look_up(text) or isinstance(find_topic(text), Topic) or _ID.fullmatch(text):
         return Asked(Asked.Kind.ID, text)
@@ -76,61 +82,53 @@ def what_was_asked(app: App, words: tuple[str, ...]) -> Asked:
 
 
 def explain(app: App, asked: Asked, node: str | None) -> tuple[Explanation, bool]:
-    """Return what is wrong, and whether the user ended a stream with Ctrl-C."""
-    evidence = _look_at(app, node) if node else None
-    # A name that nobody knows is put into no command.
+    """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
+    evidence = _fetch_evidence(app, node) if node else None
+    # An unknown name appears in no command.
     known = {"node": node} if node and evidence is not _NOWHERE else {}
     was_interrupted = False
     if asked.kind is Asked.Kind.TEXT:
         explanation = conclude_message(asked.text, read_text(asked.text), known=known)
     else:
-        seen, was_interrupted = _read(app, asked.files)
-        explanation = conclude(seen, known=known)
+        logs: dict[str, Seen] = {}
+        for name in dict.fromkeys(asked.files):
+            if name == _STDIN:
+                logs["stdin"], was_interrupted = _follow_stdin(app)
+            else:
+                logs[name] = read_file(_path(app, name), name)
+        if not any(seen.size for seen in logs.values()) and not was_interrupted:
+            names = ", ".join(f"`{name}`" for name in logs)
+            raise InvalidInputError(f"{names} is empty", hint="give a log with content")
+        explanation = conclude(next(iter(logs.values())) if len(logs) == 1 else together(logs), known=known)
     if evidence is not None and evidence is not _NOWHERE:
         explanation = with_node(explanation, evidence)
     return explanation, was_interrupted
 
 
-def _read(app: App, files: tuple[str, ...]) -> tuple[Seen, bool]:
-    logs: dict[str, Seen] = {}
-    was_interrupted = False
-    for name in dict.fromkeys(files):
-        if name == _STDIN:
-            logs["stdin"], was_interrupted = _follow_stdin(app)
-        else:
-            logs[name] = read_file(_path(app, name), name)
-    if not any(seen.size for seen in logs.values()) and not was_interrupted:
-        raise InvalidInputError(
-            f"{', '.join(f'`{name}`' for name in logs)} is empty", hint="there is nothing to explain"
-        )
-    return (next(iter(logs.values())) if len(logs) == 1 else together(logs)), was_interrupted
-
-
 def _follow_stdin(app: App) -> tuple[Seen, bool]:
-    """Read stdin to its end, or to Ctrl-C; a person is told of each message when it is met."""
-    told: set[str] = set()
+    """Read stdin to its end, or to Ctrl-C; on a terminal print each failure when it is found."""
+    printed: set[str] = set()
 
-    def tell(seen: Seen) -> None:
+    def print_new(seen: Seen) -> None:
         for sighting in seen.sightings:
             is_failure = sighting.message.role not in {Role.HARMLESS, Role.RECOVERY} and not sighting.is_quoted
-            if sighting.message.id not in told and is_failure:
-                told.add(sighting.message.id)
+            if sighting.message.id not in printed and is_failure:
+                printed.add(sighting.message.id)
                 if app.terminal.is_redrawn:
                     app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
 
     streams = app.invocation.streams
-    seen, was_interrupted = follow(
-        getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode()), tell
-    )
+    stdin = getattr(streams.stdin, "buffer", None) or io.BytesIO(streams.stdin.read().encode())
+    seen, was_interrupted = follow(stdin, print_new)
     if was_interrupted:
         app.terminal.end_line()
     return seen, was_interrupted
 
 
-def _look_at(app: App, text: str) -> NodeEvidence | None:
-    """Return what the API says of the node, `_NOWHERE` of a name that nobody knows; nothing where it does not say.
+def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
+    """Return what the API says of the node, `_NOWHERE` for an unknown name, None if the API does not answer.
 
-    Of both the user is warned: a failure is no state.
+    Warns the user of both: a failed request is not a state.
     """
     from tpuctl.actions.locate import requests_to_mention  # noqa: PLC0415  # only with --node
 
@@ -142,20 +140,13 @@ def _look_at(app: App, text: str) -> NodeEvidence | None:
         requests = requests_to_mention(app.client, project, app.zones)
         request = next((one for one in requests if reference.node_id in one.node_ids), None)
         if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
-            app.terminal.warn(f"{error.message}, so its state says nothing about the log")
+            app.terminal.warn(f"{error.message}, so its state does not explain the log")
             return _NOWHERE
         return evidence_of(text, None, request)
     except TpuctlError as error:
-        app.terminal.warn(f"`{text}` could not be looked at, so only the log counts: {error.message}")
+        app.terminal.warn(f"cannot read the state of `{text}`, so only the log counts: {error.message}")
         return None
     return evidence_of(text, node)
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, as messages are
-        return False
 
 
 def _path(app: App, name: str) -> Path:

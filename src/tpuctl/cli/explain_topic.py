@@ -1,4 +1,4 @@
-"""What `tpuctl explain` says of an id, and of a topic."""
+"""`tpuctl explain` for an id, and for a topic."""
 
 from __future__ import annotations
 
@@ -17,29 +17,27 @@ if TYPE_CHECKING:
 
 
 def show_entry(app: App, id_: str, known: Mapping[str, str]) -> int:
-    """Show what an id means; `known` fills in names, such as that of the node. A topic will do.
+    """Show what an id, or a topic, means; `known` fills in names, such as that of the node.
 
-    Raises `NotFoundError` where nobody has it.
+    Raises `NotFoundError` for an unknown id.
     """
     entry = look_up(id_, known)
     if entry is None and isinstance(topic := find_topic(id_), Topic):
         return show_topic(app, topic.id)
     if entry is None:
         likely = ", ".join(f"`{one}`" for one in near(id_))
-        hint = (
-            f"did you mean {likely}?" if likely else "quote a message to have it explained: `tpuctl explain 'MESSAGE'`"
-        )
-        raise NotFoundError(f"tpuctl knows no error, message or finding `{id_}`", hint=hint)
+        hint = f"did you mean {likely}?" if likely else "put a message into quotes: `tpuctl explain 'MESSAGE'`"
+        raise NotFoundError(f"no error, message or finding has the id `{id_}`", hint=hint)
     return _show(app, entry.id, knowledge.entry_to_json(entry), lambda **form: knowledge.entry_page(entry, **form))
 
 
 def show_topic(app: App, name: str) -> int:
-    """Show the advice on a topic. Raises `NotFoundError` where there is none of that name."""
+    """Show the advice on a topic. Raises `NotFoundError` if there is no such topic."""
     topic = find_topic(name)
     if not isinstance(topic, Topic):
         likely = ", ".join(f"`{one}`" for one in topic)
         hint = f"did you mean {likely}?" if likely else "`tpuctl explain --topic` lists them"
-        raise NotFoundError(f"there is no topic `{name}`", hint=hint)
+        raise NotFoundError(f"no topic `{name}`", hint=hint)
     about = messages_about(topic)
     return _show(
         app, topic.id, knowledge.topic_to_json(topic, about), lambda **form: knowledge.topic_page(topic, about, **form)
@@ -47,7 +45,7 @@ def show_topic(app: App, name: str) -> int:
 
 
 def show_topics(app: App) -> int:
-    """Show which topics there are."""
+    """List the topics."""
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data([knowledge.topic_to_json(topic, messages_about(topic)) for topic in topics()], app.format)
     elif app.format is Format.NAME:

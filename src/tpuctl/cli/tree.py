@@ -26,7 +26,7 @@ _SECTIONS = {
         "list": ("list_nodes", "List the nodes of all zones."),
         "status": ("status", "Show one node in full."),
         "check": ("check", "Check that a TPU and all it works with belong together, before money is spent."),
-        "explain": ("explain", "Say what is wrong, from a log or a message, and what to do."),
+        "explain": ("explain", "Explain what is wrong in a log or a message, and what to do."),
         "wait": ("wait", "Wait until nodes are usable, stopped or gone."),
         "watch": ("watch", "Keep nodes usable: make preempted ones anew, repair broken ones."),
         "history": ("history", "Show what became of a node: its states, repairs and preemptions."),
@@ -55,7 +55,7 @@ _SECTIONS = {
     },
     "More": {
         "doctor": ("doctor", "Look for what is wrong on this machine, in the project, and with a node."),
-        "bundle": ("bundle", "Gather what support would ask for into one file, without secrets."),
+        "bundle": ("bundle", "Collect the evidence for support in one file, without secrets."),
         "types": ("types", "List the accelerator types that zones offer."),
         "versions": ("versions", "List the runtime versions that a zone offers."),
         "config": ("config", "Show and change settings."),

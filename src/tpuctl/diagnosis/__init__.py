@@ -1,22 +1,6 @@
 """What messages and logs mean, and what helps: the only package that reads message text.
 
-Codes alone do not tell: a full zone, a used-up quota and a bad request share them. The messages are package data
-(`data/messages/`). Pure: text goes in, verdicts come out.
+Codes alone are not enough: an unavailable zone, an exhausted quota and a malformed request share them. The messages are package
+data (`data/messages/`). Pure: text goes in, verdicts come out; only `command` opens files and calls the API. Start with
+`messages` (what tpuctl knows), then `scanner` (finds it in a log) and `conclusion` (cause or symptom).
 """
-
-from tpuctl.diagnosis.classify import Verdict, classify
-from tpuctl.diagnosis.messages import Action, By, CheckFirst, Detail, Message, Role, Where, by_id, messages
-
-__all__ = [
-    "Action",
-    "By",
-    "CheckFirst",
-    "Detail",
-    "Message",
-    "Role",
-    "Verdict",
-    "Where",
-    "by_id",
-    "classify",
-    "messages",
-]

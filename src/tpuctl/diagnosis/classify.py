@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tpuctl.diagnosis.messages import Action, By, Message, Where, messages
 
-# A message is a few lines; what is longer is a page of HTML, whose end says nothing.
+# A message is a few lines; a longer text is a page of HTML, whose end says nothing.
 _LONGEST = 8000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a message means. `kind` is the word of the exception class in `errors`; `facts` are the words it named.
-
-    `retriable` says that the same request may succeed later, not that it should be sent again at once.
-    """
+    """What a message means."""
 
     id: str
-    kind: str
+    kind: str  # the word of the exception class in `errors`
     meaning: str
     remedy: tuple[str, ...]
     action: Action
-    retriable: bool
-    facts: Mapping[str, str]
+    retriable: bool  # the same request may succeed later; not: send it again at once
+    facts: Mapping[str, str]  # the words that the message named
 
 
 # A queued resource carries the errors of its operations, an operation those of the API, and the reverse.
@@ -45,36 +42,37 @@ _ORDER: Mapping[Where, tuple[Where, ...]] = MappingProxyType(
 def classify(
     text: str, *, where: Where, reason: str | None = None, known: Mapping[str, str] = MappingProxyType({})
 ) -> Verdict | None:
-    """Return what a message means, or nothing for one that is not known.
+    """Return what a message means, None if it is not known.
 
-    `text` is `STATUS: message`; for ssh it is what ssh wrote to stderr. `reason` is `google.rpc.ErrorInfo.reason`: where it
-    is known it beats the text, which then only chooses among the messages that share it. `known` are facts that the message
-    need not name; its own words win.
+    `text` is `STATUS: message`; for ssh it is the stderr of ssh. `reason` is `google.rpc.ErrorInfo.reason`: a known reason
+    beats the text, which then only chooses among the messages that share the reason. `known` are facts that the message need
+    not name; the words of the message win.
     """
     collapsed = " ".join(text[:_LONGEST].split())
     by_reason = [message for message in messages() if reason is not None and reason in message.reasons]
-    for candidates in (by_reason, _in_order(where)):
+    in_order = [
+        message
+        for by in By
+        for origin in _ORDER[where]
+        for message in messages()
+        if message.where is origin and message.by is by
+    ]
+    for candidates in (by_reason, in_order):
         for message in candidates:
-            if found := re.search(message.match, collapsed):
-                return _verdict(message, {**known, **{key: value for key, value in found.groupdict().items() if value}})
-        # Specific comes before generic: the last that shares the reason assumes least.
+            if match := re.search(message.match, collapsed):
+                return _verdict(message, {**known, **{key: value for key, value in match.groupdict().items() if value}})
+        # Specific comes before generic: the last message that shares the reason assumes least.
         if by_reason:
             return _verdict(by_reason[-1], known)
     return None
-
-
-def _in_order(where: Where) -> Iterator[Message]:
-    for by in By:
-        for place in _ORDER[where]:
-            yield from (message for message in messages() if message.where is place and message.by is by)
 
 
 def _verdict(message: Message, facts: Mapping[str, str]) -> Verdict:
     return Verdict(
         message.id,
         message.kind,
-        message.said(message.meaning, facts),
-        tuple(message.said(line, facts) for line in message.remedy),
+        message.filled(message.meaning, facts),
+        tuple(message.filled(line, facts) for line in message.remedy),
         message.action,
         message.retriable,
         MappingProxyType(dict(facts)),

@@ -1,4 +1,4 @@
-"""What is wrong, in order: the causes first, the oldest first, then what follows from them. Values only."""
+"""The verdicts on a log, in order: causes first, the oldest first, then their symptoms. Values only."""
 
 from __future__ import annotations
 
@@ -11,31 +11,24 @@ if TYPE_CHECKING:
 
 
 class Confidence(StrEnum):
-    """How sure a verdict is. A contract with scripts.
+    """How certain a verdict is. A contract with scripts."""
 
-    `high`: the message says what is wrong. `medium`: it is the symptom of something that the log does not show, or it was over
-    before the log ended. `low`: it is only quoted, in documentation, a search or a test.
-    """
-
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
+    HIGH = "high"  # the message says what is wrong
+    MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
+    LOW = "low"  # only quoted, by documentation, a search or a test
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """One verdict on a log. `symptom_of` is the id of the verdict whose consequence it is; `why` says in words how we know.
-
-    `remedy` has all placeholders filled. `recovered` is where the log itself tells that it was over.
-    """
+    """One verdict on a log."""
 
     sighting: Sighting
     confidence: Confidence
     meaning: str
-    remedy: tuple[str, ...]
-    symptom_of: str | None = None
-    why: str | None = None
-    recovered: Place | None = None
+    remedy: tuple[str, ...]  # with all placeholders filled
+    symptom_of: str | None = None  # the id of the verdict that caused this one
+    why: str | None = None  # the reason in words
+    recovered: Place | None = None  # where the log says that the failure was over
 
     @property
     def id(self) -> str:
@@ -45,11 +38,11 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdicts on a log, what looked bad but is harmless, and, where nothing is known, what looks most like an error."""
+    """All verdicts on a log."""
 
     conclusions: tuple[Conclusion, ...]
-    harmless: tuple[Conclusion, ...]
-    suspicious: tuple[Place, ...]
+    harmless: tuple[Conclusion, ...]  # messages that only look alarming
+    suspicious: tuple[Place, ...]  # the lines most like an error, if no message is known
     lines: int
     size: int
     is_binary: bool = False

@@ -1,4 +1,4 @@
-"""One line of a log: what stands before the message, which is who says it and when, and the message itself."""
+"""The header of a log line, which says who wrote it and when, and the message after it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import NamedTuple
 
-# A header is made of parts such as a worker, a time, a level; more than so many of them are the message.
+# A header has parts such as a worker, a time, a level; further parts belong to the message.
 _MOST_PARTS = 6
-# A worker's name is shown, so that what is longer is none.
+# Characters. A worker's name is printed, so it is cut.
 _LONGEST_NAME = 80
 _LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d)(?![\w.]))?"
-# Each part with its named group, which tells what to do with it. The quickest to refuse first: every line is asked.
+# Each part has a named group, which says how to use it. The fastest to reject come first: every line is matched.
 _WORKER = (
     r"\[(?:worker|host|process|node|task|rank|default|proc)[ :#_-]?(?P<marked>\d{1,5})\]:? {0,8}",
     r"\[\d{1,5},(?P<mpi>\d{1,5})\]<std(?:out|err|diag)>: ?",
@@ -26,7 +26,7 @@ _WORKER = (
     r"(?P<compose>[a-z][a-z0-9_-]{0,60}[_-]\d{1,5}) {1,40}\| ",
     r"(?P<instance>t1v-[a-z0-9-]{1,60}-w-\d{1,5})(?::? )",
 )
-# Only where most lines begin so: elsewhere they are lists, exit codes, shell jobs.
+# Only if most lines begin like this: otherwise they are lists, exit codes, shell jobs.
 _NUMBER = r"\[(?P<bracketed>\d{1,5})\]:? {1,6}|(?P<numbered>\d{1,5}): "
 _TIME = (
     rf"(?:{_LEVEL}:)?[\[(]?(?P<iso>{_ISO})[\])]?:?(?:jax\.[\w.]{{1,80}}:\d{{1,6}}:)?(?: - |[ ,:|]{{1,3}}|\t|$|(?<=\])(?=\[))",
@@ -52,7 +52,7 @@ _START = re.compile("|".join((*_WORKER, *_TIME, _LOGGER)).encode())
 _COUNTED_START = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, _LOGGER)).encode())
 _NEXT = re.compile("|".join((*_WORKER, *_TIME, *_OTHER)).encode())
 _COUNTED_NEXT = re.compile("|".join((_NUMBER, *_WORKER, *_TIME, *_OTHER)).encode())
-# Behind a time, a larger number is a process's.
+# Behind a time, a larger number is a process id.
 _BY_NUMBER = re.compile(
     rf"{_NUMBER}|{re.sub(r'[(][?]P<[a-z]+>', '(?:', _TIME[0])}(?:\[\d{{1,3}}\]:? |(?P<behind>\d{{1,3}}): )".encode()
 )
@@ -61,7 +61,7 @@ _END_OF_NAME = re.compile(r"-(\d{1,5})$")
 _ISO_PARTS = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d))?$"
 )
-# All headers of a text, for those who only want to do without.
+# All headers of a text, to remove them.
 ANY_HEADER = re.compile(
     re.sub(
         r"\(\?P<\w+>",
@@ -74,16 +74,16 @@ _NUMBERS = ("marked", "word", "short", "addressed", "bracketed", "numbered", "mp
 
 
 class Header(NamedTuple):
-    """What stands before a message: it ends at byte `end`. `when` is as the log writes it, of the kind `form`."""
+    """The text before a message."""
 
-    end: int = 0
+    end: int = 0  # in bytes
     worker: str | None = None
-    form: str | None = None
-    when: bytes = b""
+    form: str | None = None  # the format of the time: `iso`, `epoch`, `dmesg`
+    when: bytes = b""  # the time as the log writes it
 
     @property
     def time(self) -> datetime | None:
-        """The time, with its zone where the log names one; nothing where there is none, or none with a year."""
+        """The time, with a zone if the log names one. None without a time, or with one that has no year."""
         return read_time(self.when.decode("ascii", "replace"), self.form) if self.form else None
 
 
@@ -91,10 +91,10 @@ NO_HEADER = Header()
 
 
 def read_header(line: bytes, *, counted: bool) -> Header:
-    """Return what stands before the message. `counted`: in this log `[3] ` or `3: ` before a line is a worker.
+    """Return the header of a line. `counted`: in this log `[3] ` or `3: ` before a line is a worker.
 
-    Forms: Python's logging, absl and glog, TensorFlow, syslog, dmesg, container logs, and what tools that gather the output of
-    many machines put before each line.
+    Formats: Python's logging, absl and glog, TensorFlow, syslog, dmesg, container logs, and the prefixes of tools that collect
+    the output of many machines.
     """
     found = (_COUNTED_START if counted else _START).match(line)
     if found is None:
@@ -117,9 +117,9 @@ def read_header(line: bytes, *, counted: bool) -> Header:
 
 
 def read_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
-    """Return the name of the worker in a header as it is written, and where the part of the header that names it ends.
+    """Return the worker in a header as the log writes it, and where that part of the header ends.
 
-    Nothing where the header has no worker in its first three parts: quicker than to read all of it.
+    Faster than parsing all of the header: returns an empty name if its first three parts have no worker.
     """
     found = (_COUNTED_START if counted else _START).match(line)
     after = _COUNTED_NEXT if counted else _NEXT
@@ -143,7 +143,7 @@ def is_counted(lines: list[bytes]) -> bool:
 
 
 def worker_of(name: str, kind: str = "") -> str | None:
-    """Return the number in a worker's name, else the name; nothing for what is no worker's."""
+    """Return the number in a worker's name, else the name; None if it is not a worker's."""
     if kind in _NUMBERS:
         return str(int(name))
     if found := _IN_NAME.search(name):
@@ -156,30 +156,23 @@ def worker_of(name: str, kind: str = "") -> str | None:
 
 
 def read_time(text: str, form: str | None = "iso") -> datetime | None:
-    """Return a time as a log writes it, with its zone where it names one; nothing for what is none."""
+    """Parse a time of a log, with its zone if it names one; None if it is not a time."""
     try:
         if form == "epoch":
             return datetime.fromtimestamp(float(text), UTC)
         if form == "dmesg":
             return datetime.strptime(" ".join(text.split()), "%b %d %H:%M:%S %Y")  # noqa: DTZ007  # dmesg names no zone
-        return _iso(text)
+        found = _ISO_PARTS.match(text)
+        if found is None:
+            return None
+        year, month, day, hour, minute, second = map(int, found.groups()[:6])
+        micro = int((found[7] or "").ljust(6, "0")[:6])
+        zone: timezone | None = None
+        if found[8] in {"Z", "UTC"}:
+            zone = UTC
+        elif found[8] is not None:
+            offset = timedelta(hours=int(found[8][1:3]), minutes=int(found[8][-2:]))
+            zone = timezone(-offset if found[8][0] == "-" else offset)
+        return datetime(year, month, day, hour, minute, second, micro, zone)
     except (ValueError, OverflowError):
         return None
-
-
-def _iso(text: str) -> datetime | None:
-    found = _ISO_PARTS.match(text)
-    if found is None:
-        return None
-    year, month, day, hour, minute, second = map(int, found.groups()[:6])
-    micro = int((found[7] or "").ljust(6, "0")[:6])
-    return datetime(year, month, day, hour, minute, second, micro, _zone(found[8]))
-
-
-def _zone(text: str | None) -> timezone | None:
-    if text is None:
-        return None
-    if text in {"Z", "UTC"}:
-        return UTC
-    offset = timedelta(hours=int(text[1:3]), minutes=int(text[-2:]))
-    return timezone(-offset if text[0] == "-" else offset)

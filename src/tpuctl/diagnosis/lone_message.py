@@ -1,4 +1,4 @@
-"""What one message means that somebody hands over, without the log it is from."""
+"""The verdict on one message that the user gives without its log."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from tpuctl.diagnosis.sightings import Seen
 
-# Where a message may be from that is too short, or too general, to be looked for in logs.
+# Possible origins of a message that is too short, or too general, to search logs for it.
 _PLACES: Final = (Where.API, Where.OPERATION, Where.QUEUED_RESOURCE, Where.SSH)
 
 
 def conclude_message(text: str, seen: Seen, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
-    """Return what a message means. `seen` is what a log that holds only the message would tell.
+    """Return what a message means. `seen` is the content of a log that holds only the message.
 
-    Quotation marks round it are the user's, so it is never taken for a quote.
+    Quotation marks round the message are the user's: it is never treated as a quote.
     """
-    meant = tuple(replace(sighting, quoted=0) for sighting in seen.sightings)
-    explanation = conclude(replace(seen, sightings=meant), known=known)
+    unquoted = tuple(replace(sighting, quoted=0) for sighting in seen.sightings)
+    explanation = conclude(replace(seen, sightings=unquoted), known=known)
     if explanation.conclusions or explanation.harmless:
         return explanation
     for where in _PLACES:
@@ -38,6 +38,6 @@ def conclude_message(text: str, seen: Seen, *, known: Mapping[str, str] = Mappin
             sighting = Sighting(message, place, place, facts={**verdict.facts})
             confidence = Confidence.HIGH if message.by is By.TEXT else Confidence.MEDIUM
             why = None if message.by is By.TEXT else "only the status of the message is known, not its words"
-            found = Conclusion(sighting, confidence, verdict.meaning, verdict.remedy, why=why)
-            return replace(explanation, conclusions=(found,), suspicious=())
+            conclusion = Conclusion(sighting, confidence, verdict.meaning, verdict.remedy, why=why)
+            return replace(explanation, conclusions=(conclusion,), suspicious=())
     return explanation

@@ -1,4 +1,7 @@
-"""What a message about used-up memory tells in the lines that follow it: used, limit, over, padding, largest allocations."""
+"""Parses messages about exhausted device memory, and advises what helps.
+
+The message and the lines that follow it give: used, limit, excess, padding, largest allocations.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from tpuctl.diagnosis.memory_advice import advice
 
 __all__ = ["Allocation", "MemoryUse", "advice", "parse_size", "read_memory"]
 
-# A list is sorted by size: what comes later explains little.
+# Lists are sorted by size: later allocations explain little.
 _MOST_ALLOCATIONS = 20
 
 # XLA's units are powers of 1024: "529.00M ( 554,696,704 bytes)" (pytorch/xla#1735).
@@ -23,45 +26,38 @@ _SIZE_IN_TABLE = rf"{_GAP}{_SIZE}(?:(?<=[KMGTP])|(?=B))"
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One of the largest allocations. Sizes are in bytes.
-
-    `padding` is what the hardware's layout adds to the tensor, and `expansion` the factor by which that made it larger, where
-    the log says so. `source` is the line of the program that made it, as `FILE:LINE`.
-    """
+    """One of the largest allocations. Sizes are in bytes; a field is None if the log does not give it."""
 
     size: int
     shape: str | None = None
     operator: str | None = None
     label: str | None = None
     unpadded: int | None = None
-    padding: int | None = None
-    expansion: Fraction | None = None
-    source: str | None = None
+    padding: int | None = None  # added to the tensor by the layout of the hardware
+    expansion: Fraction | None = None  # the factor by which the padding enlarged the tensor
+    source: str | None = None  # the line of the program that made it, as `FILE:LINE`
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """How much of a memory was asked for. Sizes are in bytes, and are missing where the log does not tell.
+    """How much of a memory was requested. Sizes are in bytes; a field is None if the log does not give it."""
 
-    `space` is `hbm`, the memory of a core, `vmem`, a small scratch memory inside it, or `smem`. `free` is what was still free
-    when a running program asked for `used` more; `unbroken` is the largest piece of that. `is_per_device`: HBM is used
-    up in a program that seems to be of JAX or PyTorch, which count a batch for each device; TensorFlow counts the whole batch.
-    """
-
-    space: str
+    space: str  # `hbm`, the memory of a core; `vmem`, a small scratch memory inside it; or `smem`
     used: int | None = None
     limit: int | None = None
     over: int | None = None
     arguments: int | None = None
     program: int | None = None
     allocations: tuple[Allocation, ...] = ()
-    free: int | None = None
-    unbroken: int | None = None
+    free: int | None = None  # when a running program requested `used` more
+    unbroken: int | None = None  # the largest piece of the free memory
+    # HBM ran out in a program that seems to use JAX or PyTorch, which count a batch for each device; TensorFlow counts the
+    # whole batch.
     is_per_device: bool = False
 
 
 def read_memory(text: str) -> MemoryUse | None:
-    """Return what a message and the lines that follow it tell of memory; nothing where it is not about memory.
+    """Parse a message and the lines that follow it; None if it is not about memory.
 
     `text` has its line ends; it may end anywhere. Sources: XLA's messages of compilation (tensorflow/tpu#385,
     DifferentiableUniverseInitiative/flowpm#27, LargeWorldModel/LWM#60, pytorch/xla#7962), of the allocator at run time
@@ -74,7 +70,7 @@ def read_memory(text: str) -> MemoryUse | None:
 
 
 def parse_size(text: str) -> int | None:
-    """Return a size as XLA writes it, like `15.48G` or `0B`, in bytes; nothing for what is none. A comma is a decimal one."""
+    """Parse a size as XLA writes it, like `15.48G` or `0B`, in bytes; None if it is not a size. A comma is a decimal point."""
     found = re.fullmatch(r"(\d{1,15}(?:[.,]\d{1,12})?)\s?([KMGTP]?)i?B?", text.strip())
     if found is None:
         return None
@@ -83,7 +79,7 @@ def parse_size(text: str) -> int | None:
 
 
 def _is_per_device(text: str) -> bool:
-    """Tell JAX's and PyTorch's messages from TensorFlow's, whose operators have a type and whose older form is `used:`."""
+    """Tell messages of JAX and PyTorch from those of TensorFlow, which have `op_type`, or `used:` in older versions."""
     if re.search(r'op_name="p?(?:jit|map|jvp|vmap|xmap)\(|\bjax|torch|\baten__', text, re.IGNORECASE):
         return True
     return not re.search(r"tensorflow|\bkeras|\[\[\{\{node|TPUReplicate|\bop_type=|;\s{1,9}used:", text)
@@ -113,7 +109,7 @@ def _of_compilation(text: str) -> MemoryUse | None:
 
 
 def _of_scope(text: str) -> MemoryUse | None:
-    """Read what one kernel may use of a scratch memory: XLA's `Scoped allocation with size`, and the compiler's own check."""
+    """Parse the limit of one kernel: XLA's `Scoped allocation with size`, and the check of the compiler."""
     scoped = re.search(
         rf"scoped{_GAP}allocation{_GAP}with{_GAP}size{_GAP}{_SIZE}{_GAP}and{_GAP}limit{_GAP}{_SIZE}"
         rf"{_GAP}exceeded{_GAP}scoped{_GAP}(\w{{1,16}})",
@@ -133,7 +129,7 @@ def _of_scope(text: str) -> MemoryUse | None:
 
 
 def _of_allocator(text: str) -> MemoryUse | None:
-    """Read what the allocator says at run time: it wants one unbroken piece."""
+    """Parse the message of the allocator at run time, which needs one contiguous piece."""
     found = re.search(rf"attempting{_GAP}to{_GAP}(?:allocate|reserve){_GAP}{_SIZE}", text, re.IGNORECASE)
     if found is None:
         return None
@@ -157,7 +153,7 @@ def _of_allocator(text: str) -> MemoryUse | None:
 
 
 def _of_both_cores(text: str) -> MemoryUse | None:
-    """Read the sum of the TensorCore and the SparseCore (openxla/xla docs/errors/error_1000.md)."""
+    """Parse the sum of the TensorCore and the SparseCore (openxla/xla docs/errors/error_1000.md)."""
     found = re.search(
         rf"Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}SparseCore{_GAP}Hbm{_GAP}usage:?{_GAP}{_SIZE}B?,\s{{0,80}}"
         rf"exceeding{_GAP}available{_GAP}bytes:{_GAP}{_SIZE}",
@@ -172,7 +168,7 @@ def _of_both_cores(text: str) -> MemoryUse | None:
 
 
 def _allocations(text: str) -> tuple[Allocation, ...]:
-    """Read the first list; a traceback repeats it."""
+    """Parse the first list of allocations; a traceback repeats it."""
     lists = re.split(r"Largest\s{1,9}program\s{1,9}allocations\s{1,9}in", text, maxsplit=2)
     if len(lists) == 1:
         return ()

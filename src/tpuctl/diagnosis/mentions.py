@@ -1,6 +1,6 @@
-"""Whether a line names a message as something to look for: a setting, a pattern, a list of them, a model's sample. Pure.
+"""Decides whether a line names a message as a search term: in a setting, a pattern, a list, or the sample of a model. Pure.
 
-Programs that fail put messages into quotation marks, too: what stands before the marks decides, and in doubt it has happened.
+Failing programs put messages into quotation marks too: the words before the marks decide, and in doubt the message is real.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# What is further away says nothing of a message.
+# Characters. Words further away do not decide.
 _NEAR = 600
 _LITERAL = r"(?:[rbfuRBFU]{0,2}(?:\"[^\"]{0,200}\"|'[^']{0,200}'))"
 # An earlier member of the same list or mapping, or an earlier argument of the same kind.
@@ -25,7 +25,7 @@ _SETTING = re.compile(
 )
 _FLAG = re.compile(r"(?:^|\s)--([\w-]{1,60})(?:=|\s)\s{0,3}$")
 _OPTION = re.compile(r"[\"']--([\w-]{1,60})[\"'],\s{0,3}$")
-# The last word of a name under which programs tell what has happened to them.
+# The last word of a name under which programs report a failure.
 _TOLD_KEY = re.compile(
     r"(?:^|[_-])(?:error|err|exc|exception|message|msg|reason|cause|failure|failed|details?|description|status|string|stderr|"
     r"stdout|output|log|line|text|textpayload|body|response|what|traceback|args)$",
@@ -68,7 +68,7 @@ _SAMPLE = re.compile(
     re.IGNORECASE,
 )
 _FAILING = re.compile(r"fail|error|could not|cannot|can't|unable|exception", re.IGNORECASE)
-# What separates the fields of a record, as well as the alternatives of a pattern.
+# A field of a record: `|` separates fields as well as the alternatives of a pattern.
 _FIELD = re.compile(
     r"\s*(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[\d:.,TZ+/ -]{1,40}|w\d{1,5})?\s*", re.IGNORECASE
 )
@@ -76,48 +76,47 @@ _FIELD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """The names of what holds a literal, the nearest first, and the words before the outermost list."""
+    """What stands before a literal."""
 
-    names: tuple[str, ...]
-    words: str
+    names: tuple[str, ...]  # of the settings that hold it, the nearest first
+    words: str  # before the outermost list
 
 
 def is_mentioned(before: str, message: str, after: str) -> bool:
-    """Tell whether a message, with what stands before and after it on its line, is something to look for, or a sample."""
+    """Tell whether a message is a search term or a sample, from the text before and after it on its line."""
     before, after = before[-_NEAR:], after[:_NEAR]
     if _SAMPLE.search(before) and not _FAILING.search(before.split(":")[0]):
         return True
     if _SOUGHT_PLAIN.search(before) or _is_alternative(before, message, after):
         return True
     opened = _opened_at(before, after)
-    return opened is not None and _is_sought(_holder(before[:opened]))
-
-
-def is_listed_below(line: str, before: Sequence[str]) -> bool:
-    """Tell whether a line is a member of a list, one line each, whose name says that its members are looked for."""
-    if not _BULLET.match(line):
+    if opened is None:
         return False
-    heading = next((earlier for earlier in reversed(before) if not _BULLET.match(earlier)), "")
-    named = _SOUGHT_BELOW.search(heading)
-    return named is not None and bool(_SOUGHT_KEY.search(named[1])) and not _TOLD_KEY.search(named[1])
-
-
-def tells_failure(name: str) -> bool:
-    """Tell whether a value of that name is what happened, such as `details` or `grpc_message`."""
-    return bool(_TOLD_KEY.search(name))
-
-
-def _is_sought(holder: _Holder) -> bool:
+    holder = _holder(before[:opened])
     for name in holder.names:
-        if _TOLD_KEY.search(name):
+        if tells_failure(name):
             return False
         if _SOUGHT_KEY.search(name):
             return True
     return not _HAPPENED.search(holder.words) and bool(_SOUGHT.search(holder.words))
 
 
+def is_listed_below(line: str, before: Sequence[str]) -> bool:
+    """Tell whether a line is a member of a list whose name says that its members are search terms."""
+    if not _BULLET.match(line):
+        return False
+    heading = next((earlier for earlier in reversed(before) if not _BULLET.match(earlier)), "")
+    named = _SOUGHT_BELOW.search(heading)
+    return named is not None and bool(_SOUGHT_KEY.search(named[1])) and not tells_failure(named[1])
+
+
+def tells_failure(name: str) -> bool:
+    """Tell whether a value with that name reports a failure, such as `details` or `grpc_message`."""
+    return bool(_TOLD_KEY.search(name))
+
+
 def _opened_at(before: str, after: str) -> int | None:
-    """Return where the literal begins that a message stands in; nothing where it stands in none."""
+    """Return where the literal around a message begins, None if there is none."""
     for index in range(len(before) - 1, max(-1, len(before) - 200), -1):
         mark = before[index]
         if mark not in "\"'`":
@@ -132,7 +131,7 @@ def _opened_at(before: str, after: str) -> int | None:
 
 
 def _holder(lead: str) -> _Holder:
-    """Read what stands before a literal: names of settings, and words, without the other members of the same lists."""
+    """Parse the text before a literal: names of settings, and words, without the other members of the same lists."""
     names: list[str] = []
     for _ in range(40):
         lead = re.sub(r"(?<!\w)[rbfuRBFU]{1,2}$", "", lead)
@@ -154,7 +153,7 @@ def _holder(lead: str) -> _Holder:
 
 
 def _is_alternative(before: str, message: str, after: str) -> bool:
-    """Tell whether it is one of the alternatives of a pattern, `A|B|C`, which stands in marks or behind words of a search."""
+    """Tell whether the message is an alternative of a pattern, `A|B|C`, in quotation marks or after words of a search."""
     start = max(before.rfind(mark) for mark in "\"'`([{=:") + 1
     ends = [place for mark in "\"'`)]}" if (place := after.find(mark)) >= 0]
     whole = (before[start:] + message + after[: min(ends, default=len(after))]).strip()
@@ -165,5 +164,5 @@ def _is_alternative(before: str, message: str, after: str) -> bool:
     if opener in {*"\"'`([{="}:
         return True
     word = re.search(r"[\w-]{1,60}$", lead)
-    is_sought = bool(_SOUGHT.search(lead) or (word and _SOUGHT_KEY.search(word[0])))
-    return is_sought and not _HAPPENED.search(lead)
+    is_search = bool(_SOUGHT.search(lead) or (word and _SOUGHT_KEY.search(word[0])))
+    return is_search and not _HAPPENED.search(lead)

@@ -1,6 +1,7 @@
-"""The messages that tpuctl knows: how to know one, what it means, what helps. Package data under `data/messages/`.
+"""The messages that tpuctl knows: how to recognize one, what it means, what helps. Package data under `data/messages/`.
 
-One source for all: refusals of the API, failed operations, what ssh says, and the logs of programs that train.
+One source for all: refusals of the API, failed operations, stderr of ssh, and the logs of training programs. `classify` decides
+what a single message means.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 # Within a file, and from one file to the next, specific comes before generic.
 FILES = (
@@ -30,7 +30,7 @@ FILES = (
 
 
 class Where(StrEnum):
-    """Where a message arises; `node` is the state of the node at hand. A contract with scripts."""
+    """Where a message comes from; `node` is the current state of the node. A contract with scripts."""
 
     API = "api"
     OPERATION = "operation"
@@ -41,7 +41,7 @@ class Where(StrEnum):
 
 
 class By(StrEnum):
-    """What a message is known by, the surest first."""
+    """How a message is recognized, the most reliable way first."""
 
     TEXT = "text"
     WORD = "word"
@@ -49,7 +49,7 @@ class By(StrEnum):
 
 
 class Action(StrEnum):
-    """What kind of thing helps. A contract with scripts."""
+    """The kind of remedy. A contract with scripts."""
 
     NONE = "none"
     WAIT = "wait"
@@ -69,19 +69,14 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """What a message usually is in the story of a failure.
-
-    A `cause` stands for itself. A `symptom` is what others see of a failure elsewhere. A `wrapper` only carries another
-    message, which stands near it. `progress` tells that something is still being tried. A `recovery` tells that what is named
-    in its `ends` is over. What is `harmless` needs nothing, whatever it looks like.
-    """
+    """What a message usually is in the course of a failure."""
 
     CAUSE = "cause"
-    SYMPTOM = "symptom"
-    WRAPPER = "wrapper"
-    PROGRESS = "progress"
-    RECOVERY = "recovery"
-    HARMLESS = "harmless"
+    SYMPTOM = "symptom"  # what others see of a failure elsewhere
+    WRAPPER = "wrapper"  # only carries another message, which stands near it
+    PROGRESS = "progress"  # something is still being tried
+    RECOVERY = "recovery"  # the messages in its `ends` are over
+    HARMLESS = "harmless"  # needs no remedy, even if it looks alarming
 
 
 class CheckFirst(StrEnum):
@@ -93,7 +88,7 @@ class CheckFirst(StrEnum):
 
 
 class Detail(StrEnum):
-    """What more can be read from the lines that follow a message."""
+    """What can be parsed from the lines that follow a message."""
 
     MEMORY = "memory"
     TASKS = "tasks"
@@ -101,78 +96,74 @@ class Detail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A known message. `source` says who has met it; "unverified" is our reading alone.
-
-    `match` is searched in text whose white space is collapsed. `anchors` are literals of which every match holds at least one,
-    whatever the case and wherever a line was wrapped; a message without any is not looked for in logs. `explained_by` are the
-    ids of messages whose consequence it usually is. Of the facts in `latest` the last occurrence counts, of others the first.
-    What is `of_the_node` tells that the node itself is not what it was: that explains whatever programs lost it.
-    """
+    """A known message."""
 
     id: str
     where: Where
-    match: str
+    match: str  # a pattern, searched in text whose white space is collapsed
     kind: str
     meaning: str
     remedy: tuple[str, ...]
     action: Action
     retriable: bool
-    source: str
+    source: str  # who has met the message; "unverified" is our reading alone
     reasons: frozenset[str] = frozenset()
     by: By = By.TEXT
+    # Literals of which every match holds at least one, in upper or lower case and across wrapped lines. A message without
+    # anchors is not searched for in logs.
     anchors: tuple[str, ...] = ()
     role: Role = Role.CAUSE
     check_first: CheckFirst | None = None
-    explained_by: frozenset[str] = frozenset()
+    explained_by: frozenset[str] = frozenset()  # ids of the messages that usually cause this one
     ends: frozenset[str] = frozenset()
-    latest: frozenset[str] = frozenset()
+    latest: frozenset[str] = frozenset()  # facts of which the last occurrence counts; of others the first
     detail: Detail | None = None
-    of_the_node: bool = False
+    of_the_node: bool = False  # the node itself has changed, which explains every program that lost it
     topics: tuple[str, ...] = ()
 
-    def said(self, text: str, facts: Mapping[str, str]) -> str:
-        """Return one of our sentences with the `{name}` placeholders filled: from the facts, else the name in capitals."""
+    def filled(self, text: str, facts: Mapping[str, str]) -> str:
+        """Return a text with its `{name}` placeholders filled from the facts; an unknown name becomes capitals."""
         return re.sub(r"\{(\w+)\}", lambda placeholder: facts.get(placeholder[1], placeholder[1].upper()), text)
 
 
 @functools.cache
 def messages() -> tuple[Message, ...]:
     """Return every known message, specific before generic."""
-    from importlib import resources  # noqa: PLC0415  # only who meets an error needs it
+    from importlib import resources  # noqa: PLC0415  # needed only after an error
 
-    import yaml  # noqa: PLC0415  # likewise
+    import yaml  # noqa: PLC0415  # as above
 
     load = functools.partial(yaml.load, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     folder = resources.files("tpuctl.data").joinpath("messages")
     files = (folder.joinpath(f"{name}.yaml").read_text("utf-8") for name in FILES)
-    return tuple(_message(entry) for text in files for entry in load(text))
+    return tuple(
+        Message(
+            id=entry["id"],
+            where=Where(entry["where"]),
+            match=entry["match"],
+            kind=entry.get("kind", "failure"),
+            meaning=entry["meaning"],
+            remedy=tuple(entry["remedy"]),
+            action=Action(entry["action"]),
+            retriable=entry["retriable"],
+            source=entry["source"],
+            reasons=frozenset(entry.get("reasons", ())),
+            by=By(entry.get("by", By.TEXT)),
+            anchors=tuple(entry.get("anchors", ())),
+            role=Role(entry.get("role", Role.CAUSE)),
+            check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
+            explained_by=frozenset(entry.get("explained_by", ())),
+            ends=frozenset(entry.get("ends", ())),
+            latest=frozenset(entry.get("latest", ())),
+            detail=Detail(entry["detail"]) if "detail" in entry else None,
+            of_the_node=entry.get("of_the_node", False),
+            topics=tuple(entry.get("topics", ())),
+        )
+        for text in files
+        for entry in load(text)
+    )
 
 
 def by_id(id_: str) -> Message | None:
-    """Return the message of that id; nothing where there is none."""
+    """Return the message with that id, None if there is none."""
     return next((message for message in messages() if message.id == id_), None)
-
-
-def _message(entry: Mapping[str, Any]) -> Message:
-    return Message(
-        id=entry["id"],
-        where=Where(entry["where"]),
-        match=entry["match"],
-        kind=entry.get("kind", "failure"),
-        meaning=entry["meaning"],
-        remedy=tuple(entry["remedy"]),
-        action=Action(entry["action"]),
-        retriable=entry["retriable"],
-        source=entry["source"],
-        reasons=frozenset(entry.get("reasons", ())),
-        by=By(entry.get("by", By.TEXT)),
-        anchors=tuple(entry.get("anchors", ())),
-        role=Role(entry.get("role", Role.CAUSE)),
-        check_first=CheckFirst(entry["check_first"]) if "check_first" in entry else None,
-        explained_by=frozenset(entry.get("explained_by", ())),
-        ends=frozenset(entry.get("ends", ())),
-        latest=frozenset(entry.get("latest", ())),
-        detail=Detail(entry["detail"]) if "detail" in entry else None,
-        of_the_node=entry.get("of_the_node", False),
-        topics=tuple(entry.get("topics", ())),
-    )

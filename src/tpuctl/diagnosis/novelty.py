@@ -1,24 +1,25 @@
-"""Leaves out of a search what was searched before: logs say the same again and again, only with other numbers.
+"""Skips lines that were searched before: logs repeat themselves, only with other numbers.
 
-Compared are the letters of a line and of the one before it, so that what spans two lines is searched where these two meet for
-the first time.
+Compares the letters of a line and of the line before it, so that a message across two lines is searched when these two meet
+for the first time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, pairwise
+from itertools import pairwise
 
 # Pairs of lines remembered, as numbers: about 5 MiB.
 _MOST = 60_000
-# Where most pairs are new it is quicker to search all, and not to ask for some blocks.
-_MOSTLY, _REST = 0.5, 3
+# If most pairs are new, it is faster to search all lines, and not to compare the next blocks at all.
+_NEW_SHARE = 0.5
+_SKIPPED_BLOCKS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Novel:
-    """What is to be searched: from which line to which, and the pairs of lines, to be remembered if nothing is found there."""
+    """Ranges of lines to search, and for each the pairs of lines to remember if it holds no literal."""
 
     parts: Sequence[tuple[int, int]]
     pairs: Sequence[Sequence[int]]
@@ -26,61 +27,46 @@ class Novel:
 
 @dataclass(slots=True)
 class Novelty:
-    """Knows which pairs of lines hold nothing."""
+    """Remembers which pairs of lines hold no literal."""
 
     _empty: set[int] = field(default_factory=set)
-    _rest: int = 0
+    _skipped: int = 0
 
     def copy(self) -> Novelty:
-        """Return one that goes on independently."""
-        return Novelty(set(self._empty), self._rest)
+        """Return an independent copy."""
+        return Novelty(set(self._empty), self._skipped)
 
     def of(self, count: int, read: Callable[[], Sequence[bytes]]) -> Novel:
-        """Return what is new in so many lines, whose letters `read` returns.
+        """Return the new parts among `count` lines, whose letters `read` returns.
 
-        Round each new pair two more lines belong to it: an anchor may span more.
+        A part has two more lines on each side of a new pair: a literal may span them.
         """
-        if self._rest:
-            self._rest -= 1
+        if self._skipped:
+            self._skipped -= 1
             return Novel([(0, count)], [()])
         pairs = list(map(hash, pairwise(read())))
-        empty = self._empty
-        is_new = [pair not in empty for pair in pairs]
-        how_many = sum(is_new)
-        if not how_many:
+        new = [index for index, pair in enumerate(pairs) if pair not in self._empty]
+        if not new:
             return Novel((), ())
-        if how_many > _MOSTLY * len(pairs):
-            self._rest = _REST if len(empty) > _MOST // 6 else 0
+        if len(new) > _NEW_SHARE * len(pairs):
+            self._skipped = _SKIPPED_BLOCKS if len(self._empty) > _MOST // 6 else 0
             return Novel([(0, count)], [pairs])
-        parts: list[tuple[int, int]] = []
-        held: list[Sequence[int]] = []
-        for start, end in _runs(compress(range(len(pairs)), is_new)):
-            parts.append((max(0, start - 2), end + 4))
-            held.append(pairs[start : end + 1])
-        return Novel(parts, held)
+        runs: list[tuple[int, int]] = []
+        for index in new:
+            if runs and index <= runs[-1][1] + 4:
+                runs[-1] = (runs[-1][0], index)
+            else:
+                runs.append((index, index))
+        parts = [(max(0, first - 2), last + 4) for first, last in runs]
+        return Novel(parts, [pairs[first : last + 1] for first, last in runs])
 
     def remember(self, novel: Novel, read: Callable[[tuple[int, int]], bytes], hits: Sequence[bytes]) -> None:
-        """Remember the pairs of those parts that hold none of the literals that were found; `read` returns the text of one."""
+        """Remember the pairs of the parts without any of the literals that were found; `read` returns the text of a part."""
         if len(self._empty) > _MOST:
             self._empty.clear()
         for part, pairs in zip(novel.parts, novel.pairs, strict=True):
-            if pairs and not (hits and _has_any(read(part), hits)):
+            if not pairs:
+                continue
+            text = read(part) if hits else b""
+            if not any(hit in text for hit in hits):
                 self._empty.update(pairs)
-
-
-def _has_any(text: bytes, hits: Sequence[bytes]) -> bool:
-    return any(hit in text for hit in hits)
-
-
-def _runs(places: Iterable[int]) -> Iterable[tuple[int, int]]:
-    """Yield the first and the last of places that are near each other."""
-    first = last = -1
-    for place in places:
-        if last < 0:
-            first = place
-        elif place > last + 4:
-            yield first, last
-            first = place
-        last = place
-    if last >= 0:
-        yield first, last

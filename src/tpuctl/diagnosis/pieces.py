@@ -1,4 +1,7 @@
-"""The bytes of a log, cut into blocks at line ends, and into lines. Bounded: a line of any length is cut too."""
+"""Lines of a log: cut from bytes, parsed, joined and searched.
+
+Bytes are cut into blocks at line ends, and into lines. Bounded: a very long line is cut too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
-# Bytes. One block is searched at once; a line may be longer. A record in JSON is taken whole up to the second size.
+# Bytes. A block is searched at once; a line may be longer. A JSON record up to the second size is kept whole.
 BLOCK = 128 * 1024
 _LONGEST_RECORD = 512 * 1024
 _MARKS = (
@@ -21,7 +24,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _LONGEST_MARK = 4
-# How files begin that hold no text: gzip, zstd, xz, bzip2, zip, ELF, an SQLite database, a PNG.
+# The first bytes of files that are not text: gzip, zstd, xz, bzip2, zip, ELF, an SQLite database, a PNG.
 _MAGIC = (
     b"\x1f\x8b",
     b"\x28\xb5\x2f\xfd",
@@ -33,22 +36,20 @@ _MAGIC = (
     b"\x89PNG",
 )
 _CONTROLS = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
-_MOST_CONTROLS, _MOST_NULS = 0.04, 0.3
+# Shares of the bytes in a text.
+_MOST_CONTROLS = 0.04
+_MOST_NULS = 0.3
 _ESCAPES = re.compile(
     rb"\x1b\[[0-?]{0,40}[ -/]{0,4}[@-~]?|\x1b[\]PX^_][^\x07\x1b\n]{0,4096}(?:\x07|\x1b\\)?|\x1b[ -/]{0,4}[0-~]?"
 )
 
 
-def _no_time() -> None:
-    return None
-
-
 class Origin(NamedTuple):
-    """What is known of a line from outside its text. `is_glued`: it goes on where the line before it was cut."""
+    """Facts about a line that its text does not show."""
 
     worker: str | None = None
-    read_time: Callable[[], datetime | None] = _no_time
-    is_glued: bool = False
+    read_time: Callable[[], datetime | None] = lambda: None
+    is_glued: bool = False  # continues the line before it, which was cut
 
 
 GLUED = Origin(is_glued=True)
@@ -56,7 +57,7 @@ GLUED = Origin(is_glued=True)
 
 @dataclass(slots=True)
 class Lines:
-    """Lines of a log, in order: their texts, their numbers in it, and what else is known of each."""
+    """Lines of a log, in order: their texts, their numbers, and further facts about each."""
 
     texts: list[bytes] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -81,13 +82,13 @@ class Lines:
         return Lines(self.texts + other.texts, self.numbers + other.numbers, self.origins + other.origins)
 
     def since(self, start: int) -> Lines:
-        """Return the lines from that place on."""
+        """Return the lines from that index."""
         return Lines(self.texts[start:], self.numbers[start:], self.origins[start:])
 
 
 @dataclass(slots=True)
 class Cutter:
-    """Cuts what comes, in pieces of any size, into blocks: always at the same places, whatever the pieces."""
+    """Cuts bytes into blocks, always at the same places, however the pieces are cut that it gets."""
 
     size: int = 0
     lines: int = 0
@@ -102,7 +103,7 @@ class Cutter:
     _is_inside: bool = False
 
     def copy(self) -> Cutter:
-        """Return one that goes on independently."""
+        """Return an independent copy."""
         decoder = copy.copy(self._decoder)
         if decoder is not None and self._decoder is not None:
             decoder.setstate(self._decoder.getstate())
@@ -110,29 +111,29 @@ class Cutter:
 
     @property
     def is_binary(self) -> bool:
-        """Tell whether this is no text."""
+        """Whether the log is not text."""
         most = max(self.size, 1)
         return self.start.startswith(_MAGIC) or self.controls > most * _MOST_CONTROLS or self.nuls > most * _MOST_NULS
 
     def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[Lines]:
-        """Yield the lines of each block that is complete; with `is_last` of all that is left."""
+        """Yield the lines of each complete block; with `is_last` all remaining lines."""
         self.size += len(data)
         if len(self.start) < 64:
             self.start += data[: 64 - len(self.start)]
-        data = self._text(data, is_last=is_last)
+        data = self._decode(data, is_last=is_last)
         self._parts.append(data)
         self._waiting += len(data)
         if self._waiting < self._enough and not is_last:
             return
         data, offset = b"".join(self._parts), 0
         while end := _end(data, offset, is_last=is_last):
-            yield self._lines(data[offset:end])
+            yield self._split(data[offset:end])
             offset = end
         self._parts, self._waiting = [data[offset:]], len(data) - offset
         self._enough = self._waiting + BLOCK if self._waiting >= BLOCK else BLOCK
 
-    def _text(self, data: bytes, *, is_last: bool) -> bytes:
-        """Return what is to be cut, as UTF-8, where the log begins with a mark of another encoding."""
+    def _decode(self, data: bytes, *, is_last: bool) -> bytes:
+        """Return the bytes as UTF-8 if the log begins with the byte order mark of another encoding."""
         if not self._is_begun:
             data = b"".join(self._parts) + data
             self._parts, self._waiting = [], 0
@@ -146,7 +147,7 @@ class Cutter:
                     break
         return data if self._decoder is None else self._decoder.decode(data, is_last).encode("utf-8", "replace")
 
-    def _lines(self, block: bytes) -> Lines:
+    def _split(self, block: bytes) -> Lines:
         first, is_whole = self.lines + (not self._is_inside), block.endswith(b"\n")
         if b"\x1b" in block:
             block = _ESCAPES.sub(b"", block)
@@ -167,7 +168,7 @@ class Cutter:
 
 
 def _end(data: bytes, offset: int, *, is_last: bool) -> int:
-    """Return where the next block ends, 0 where that is not known yet."""
+    """Return where the next block ends, 0 if that is unknown yet."""
     left = len(data) - offset
     if left < BLOCK:
         return len(data) if is_last and left else 0
@@ -179,13 +180,13 @@ def _end(data: bytes, offset: int, *, is_last: bool) -> int:
         if left < _LONGEST_RECORD:
             return len(data) if is_last else 0
     end = offset + BLOCK
-    while end > offset + BLOCK - 4 and data[end - 1] & 0xC0 == 0x80:  # not inside of a character
+    while end > offset + BLOCK - 4 and data[end - 1] & 0xC0 == 0x80:  # not inside a character
         end -= 1
     return end - 1 if data[end - 1] >= 0xC0 else end
 
 
 def _without_returns(lines: Lines) -> Lines:
-    """Return them without carriage returns: what was written over on a terminal becomes a line of the same number."""
+    """Return the lines without carriage returns: text that a terminal would overwrite becomes a line with the same number."""
     found = Lines()
     for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
         if b"\r" not in text:

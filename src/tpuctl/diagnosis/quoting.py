@@ -1,6 +1,6 @@
-"""Whether a message in a text is only quoted there: by documentation, a search, a test, a source file. Pure.
+"""Decides whether a text only quotes a message, as documentation, a search, a test or a source file does. Pure.
 
-In doubt it is real: to overlook a failure is worse than to show a quotation, which is judged once more by what else was seen.
+In doubt a message is real: to miss a failure is worse than to show a quotation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tpuctl.diagnosis.lines import read_header
 from tpuctl.diagnosis.mentions import is_listed_below, is_mentioned, tells_failure
 
 _OPENING, _CLOSING = "\"'`\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb", "\"'`\u201d\u2019\u00bb"
-# Before the message, on its line: somebody speaks of it.
+# Before the message, on its line: a text about the message.
 _CUE = re.compile(
     r"\b(?:(?:if|when|whenever|where|once|until|that|often|sometimes|might|may|will|can|could) (?:you|we|users?|it|they|I)? ?"
     r"(?:may |might |will |can |also |still |then |often |sometimes |ever )?(?:see|sees|get|gets|hit|meet|encounter|receive)"
@@ -22,23 +22,23 @@ _CUE = re.compile(
     r"|change ?log|release notes|troubleshooting|known issues?|(?:the|this|an?|same) (?:error|message|warning) [\"'`\u201c(]"
     r"|what (?:does|is|means)|how (?:to|do)|regression|quoted?|quotes|known as|entitled)\b"
     r"|\b(?:if|when|where|until|that) (?:\w{1,20} ){1,3}(?:says?|shows?|prints?|reports?|contains?|displays?)\b"
-    # Of an earlier sentence it says nothing: JAX's own fatal message has "i.e. `python -u`, … output." before the reason.
+    # Only in the same sentence: JAX's own fatal message has "i.e. `python -u`, … output." before the reason.
     r"|\b(?:example:|e\.g\.|i\.e\.)(?!.{0,500}?\w[.!?] {1,2}\S)|\b(?:see|cf\.) [\"'`\u201c]",
     re.IGNORECASE,
 )
-_TOLD = re.compile(
+_CHANGE_NOTE = re.compile(
     r"^\s*(?:[-*•] |\d{1,3}[.)] |[0-9a-f]{7,40} |\(#\d+\) )?(?:\w{1,20}(?:\([\w./-]{1,40}\))?!?: )?(?:fix|fixed|fixes|handle|"
     r"handled|retry(?! ?\d|:)|add|added|adds|avoid|improve|improved|document|documented|explain|explains|ignore|treat|detect|"
     r"detects|catch|suppress|classify|recognise|recognize|rename|revert|merge|bump|clarify|mention|resolve|resolved|todo|note)\b",
     re.IGNORECASE,
 )
-# Right after the message: it is explained.
+# Right after the message: an explanation.
 _EXPLAINED = re.compile(
     rf"^[^\w\s]{{0,4}}[{_CLOSING}][.,:;)]?\s+(?:\(\w[^)]{{0,60}}\)\s+)?(?:means|indicates|is|are|was|were|when|if|usually|often|"
     r"appears?|happens?|occurs?|errors?|messages?|warnings?|lines?)\b",
     re.IGNORECASE,
 )
-# On the same line: it was wanted so, as by a test.
+# On the same line: a test expected the message.
 _EXPECTED = re.compile(r"\bas (?:it should|expected)\b|\(expected\)", re.IGNORECASE)
 _INTRODUCED = re.compile(
     r"\b(?:you|your|may|might|can|could|such|example|e\.g\.|if|when|displays?|similar|looks?|typical|common|usually|"
@@ -82,7 +82,7 @@ _FIELD = re.compile(
     r"^\s*(?:- )?[\"']?(?:match|matches|example|examples|pattern|patterns|regex|description|meaning|title|note|notes|summary|"
     r"expected|anchors|remedy|question|answer|symptom)[\"']?:\s"
 )
-# An exception that a test met is real, what it expected is not.
+# An exception in a test is real, an expected one is not.
 _TEST = re.compile(
     r"^E {2,}(?! |(?!AssertionError)(?:\w{1,60}\.){0,8}\w{1,60}(?:Error|Exception)\b)|^>\s{4,}\S|"
     r"^(?:FAILED|PASSED|ERROR|XFAIL) \S{1,300}::"
@@ -98,7 +98,7 @@ _HEADING = re.compile(
     r".{0,8}错误.{0,8}|.{0,8}问题.{0,4})\W{0,8}$",
     re.IGNORECASE,
 )
-# A log goes on behind a page of documentation, or behind a source file.
+# A log may continue after a page of documentation, or after a source file.
 _REAL = re.compile(r"^(?:ERROR|WARNING|FATAL)\b|^Traceback \(|^\S{0,60}[$#] \S|^error: ")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _FUNCTION_WORDS = re.compile(
@@ -108,29 +108,26 @@ _FUNCTION_WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The lines before the one that holds a message, the nearest last; some two dozen are enough. `after` is the next one.
+    """The lines around a message."""
 
-    `began_as_page`: the text began as documentation or as source code does.
-    """
-
-    before: Sequence[str] = ()
-    after: str = ""
-    began_as_page: bool = False
+    before: Sequence[str] = ()  # the nearest last; two dozen are enough
+    after: str = ""  # the next line
+    began_as_page: bool = False  # the text began like documentation or source code
 
     @property
     def is_page(self) -> bool:
-        """Whether this is still documentation or source code."""
+        """Whether the message stands in documentation or source code."""
         return self.began_as_page and not any(map(_REAL.match, self.before))
 
 
 def is_quoted(line: str, start: int, end: int, around: Surroundings, *, has_header: bool = False) -> bool:
     """Tell whether the message at `line[start:end]` is a quotation.
 
-    `line` is without colours and, where `has_header`, without the time and worker that stood before it: who logs with time and
-    worker hardly quotes, but for prose that speaks of a message.
+    `line` has no colours. `has_header`: a time or a worker stood before it and was removed; a program that logs these rarely
+    quotes, except in prose about a message.
     """
     before, after = line[:start], line[end:]
-    if _is_told(before, after) or is_mentioned(before, line[start:end], after):
+    if _is_described(before, after) or is_mentioned(before, line[start:end], after):
         return True
     if has_header:
         return False
@@ -145,7 +142,7 @@ def is_quoted(line: str, start: int, end: int, around: Surroundings, *, has_head
 
 
 def looks_like_page(start: str) -> bool:
-    """Tell whether a text begins as documentation, or a source file, does; `start` is its first few KiB."""
+    """Tell whether a text begins like documentation or a source file; `start` is its first few KiB."""
     head = start.lstrip("\ufeff \r\n")[:4096]
     lowered = head[:200].lower()
     if lowered.startswith(
@@ -166,28 +163,26 @@ def looks_like_page(start: str) -> bool:
 
 
 def is_prose(line: str) -> bool:
-    """Tell whether a line reads like a sentence of somebody who explains something."""
+    """Tell whether a line reads like a sentence of an explanation."""
     return len(_WORD.findall(line)) >= 7 and len(_FUNCTION_WORDS.findall(line)) >= 3 and len(line) < 2000
 
 
-def _is_told(before: str, after: str) -> bool:
-    said = before[-300:]
-    if _CUE.search(said) and not _is_real_speech(said):
+def _is_described(before: str, after: str) -> bool:
+    """Tell whether the line is a text about the message."""
+    lead = before[-300:]
+    # These words a program writes that fails.
+    is_of_program = re.search(r"(?:Error|Exception|ERROR|FATAL|failed): |\bPlease (?:check|look)\b", lead)
+    if _CUE.search(lead) and not is_of_program:
         return True
-    if _TOLD.match(before) or _EXPECTED.search(after[:200]):
+    if _CHANGE_NOTE.match(before) or _EXPECTED.search(after[:200]):
         return True
-    spoken = before[:-1].rstrip()
-    is_opened = before[-1:] != "" and before[-1:] in _OPENING and spoken[-1:].isalpha()
+    words = before[:-1].rstrip()
+    is_opened = before[-1:] != "" and before[-1:] in _OPENING and words[-1:].isalpha()
     return is_opened and bool(_EXPLAINED.match(after)) and "Error" not in before
 
 
-def _is_real_speech(said: str) -> bool:
-    """Tell whether the words before a message are those of a program that fails."""
-    return bool(re.search(r"(?:Error|Exception|ERROR|FATAL|failed): |\bPlease (?:check|look)\b", said))
-
-
 def _is_marked(line: str, before: str, after: str, around: Surroundings) -> bool:
-    """Tell whether marks of a document stand round it: tables, lists, comments, tags, quotation marks."""
+    """Tell whether the markup of a document surrounds it: tables, lists, comments, tags, quotation marks."""
     if _COMMENT.match(line) or _BLOCK_QUOTE.match(line) or _FIELD.match(line):
         return True
     if (_TABLE_ROW.match(line) and line.count("|") >= 3) or _FIELD_OF_TABLE.match(before):
@@ -211,7 +206,7 @@ def _is_marked(line: str, before: str, after: str, around: Surroundings) -> bool
 
 
 def _is_source(line: str, before: str, around: Surroundings) -> bool:
-    """Tell whether the line is of a program: a call or an assignment with the message in a literal, a line of a traceback."""
+    """Tell whether the line is source code: a call or an assignment with the message in a literal, a line of a traceback."""
     is_open = before.count('"') % 2 == 1 or before.count("'") % 2 == 1 or before.count("`") % 2 == 1
     if is_open and (_CODE.match(line) or _PROMPT.match(line)):
         return True
@@ -229,7 +224,7 @@ def _is_source(line: str, before: str, around: Surroundings) -> bool:
 
 
 def _is_found_or_tested(line: str, around: Surroundings) -> bool:
-    """Tell whether a search, a comparison of files or a test printed the line."""
+    """Tell whether a search, a diff or a test printed the line."""
     if _FOUND_BY_SEARCH.match(line) or _TEST.match(line) or all(part.search(line) for part in _TEST_RAN):
         return True
     if line[:1] in {"+", "-", " "}:
@@ -242,7 +237,7 @@ def _is_found_or_tested(line: str, around: Surroundings) -> bool:
 
 
 def _is_explained_below(line: str, after: str) -> bool:
-    """Tell whether a sentence follows that is indented more, as in a manual."""
+    """Tell whether a sentence with more indentation follows, as in a manual."""
     indent, below = (len(text) - len(text.lstrip()) for text in (line, after))
     return (
         4 <= indent < below and len(_WORD.findall(after)) >= 6 and bool(re.search(r"^\s*[A-Z].{0,500}[.:]\s*$", after))
@@ -250,7 +245,7 @@ def _is_explained_below(line: str, after: str) -> bool:
 
 
 def _is_introduced(around: Surroundings) -> bool:
-    """Tell whether the line before says that an example comes."""
+    """Tell whether the line before announces an example."""
     previous = next((line for line in reversed(around.before[-4:]) if line.strip()), "")
     if _HEADING.match(previous):
         return True

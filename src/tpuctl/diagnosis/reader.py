@@ -1,4 +1,4 @@
-"""Reads a log as it arrives, in bounded memory, and keeps what is known of it."""
+"""Reads a log as it arrives, in bounded memory, and keeps the known messages in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpuctl.diagnosis.scanner import Scanner
 from tpuctl.diagnosis.sightings import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tpuctl.diagnosis.anchors import Anchors
     from tpuctl.diagnosis.messages import Message
@@ -22,10 +22,10 @@ _RANKS = list(By)
 
 
 class LogReader:
-    """Takes a log in pieces of any size. Pure: it neither opens files nor asks for the time.
+    """Takes a log in pieces of any size. Pure: neither opens files nor reads a clock.
 
-    Never fails, whatever the bytes; takes time that is linear in their number, and memory that does not depend on it. `known`
-    are the messages to look for, specific before generic: of two that share a part of the text the first wins.
+    Never fails on any bytes. Takes time linear in their number, and memory that does not depend on it. `known` are the
+    messages to search for, specific before generic: of two that share a part of the text the first wins.
     """
 
     def __init__(self, known: Sequence[Message] | None = None) -> None:
@@ -38,7 +38,7 @@ class LogReader:
             self._scanner.scan(self._records.read(lines))
 
     def so_far(self) -> Seen:
-        """Return what was seen until now, as if the log ended here; more may be fed afterwards."""
+        """Return the content until now, as if the log ended here; more may be fed afterwards."""
         cutter, records, scanner = self._cutter.copy(), self._records.copy(), self._scanner.copy()
         rest = Lines()
         for lines in cutter.feed(b"", is_last=True):
@@ -56,7 +56,7 @@ def _all_known() -> tuple[list[Message], Anchors]:
     return _looked_for(messages())
 
 
-def _looked_for(known: Iterable[Message]) -> tuple[list[Message], Anchors]:
-    """Return the messages that logs are searched for, the surest first, and their literals."""
+def _looked_for(known: Sequence[Message]) -> tuple[list[Message], Anchors]:
+    """Return the messages that logs are searched for, the most reliable first, and their anchors."""
     wanted = sorted((message for message in known if message.anchors), key=lambda message: _RANKS.index(message.by))
     return wanted, gather(wanted)

@@ -1,4 +1,4 @@
-"""Lines that are records in JSON, as Cloud Logging and container logs write them: the message in each, who said it and when."""
+"""JSON records in a log, as Cloud Logging and container logs write them: the message, the worker and the time of each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from tpuctl.diagnosis.pieces import Lines, Origin
 
 _LONGEST_HEADER = 200
 _ENDS = (b"}", b"}]")
-# A record over many lines that is larger is no record.
-_MOST_LINES, _MOST_BYTES = 5000, 1 << 20
+# Text that is larger is not a record over several lines.
+_MOST_LINES = 5000
+_MOST_BYTES = 1 << 20
 _MESSAGES = ("textPayload", "message", "msg", "log", "MESSAGE", "text", "event", "short_message", "body")
 _MORE = frozenset({"exc_info", "exc_text", "stack_trace", "stacktrace", "exception", "traceback", "error", "stack"})
 _TIMES = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
@@ -36,14 +37,14 @@ _NAMES = (
 
 @dataclass(slots=True)
 class Records:
-    """Takes lines and returns them with each record replaced by the lines of its message; what is no record stays as it is."""
+    """Replaces each record among lines by the lines of its message; other lines stay unchanged."""
 
     _open: Lines = field(default_factory=Lines)
     _size: int = 0
     _indent: bytes = b""
 
     def copy(self) -> Records:
-        """Return one that goes on independently."""
+        """Return an independent copy."""
         return Records(self._open.since(0), self._size, self._indent)
 
     def end(self) -> Lines:
@@ -52,14 +53,14 @@ class Records:
         return _by_line(lines)
 
     def read(self, lines: Lines) -> Lines:
-        """Return the lines of the messages. A record over many lines that is not complete is kept for the next call."""
+        """Return the lines of the messages. An incomplete record over several lines is kept for the next call."""
         block = b"\n".join(lines.texts)
         if self._open.texts or (b"{" in block and (b"{\n" in block or block.endswith(b"{"))):
-            lines = self._spread(lines)
+            lines = self._expand_multiline(lines)
         return _by_line(lines) if b"{" in block and (b'{"' in block or b'{ "' in block) else lines
 
-    def _spread(self, lines: Lines) -> Lines:
-        """Return the lines with those records replaced that span several of them."""
+    def _expand_multiline(self, lines: Lines) -> Lines:
+        """Replace the records that span several lines."""
         found = Lines()
         for text, number, origin in zip(lines.texts, lines.numbers, lines.origins, strict=True):
             bare = text.strip()
@@ -72,26 +73,34 @@ class Records:
             self._size += len(text)
             is_end = bare in {b"}", b"},", b"}]", b"}, {"} and text.startswith(self._indent + b"}")
             if is_end or len(self._open) > _MOST_LINES or self._size > _MOST_BYTES:
-                found.extend(self._closed())
+                record, self._open = self._open, Lines()
+                found.extend(_message_of_lines(record))
         return found
 
-    def _closed(self) -> Lines:
-        lines, self._open = self._open, Lines()
-        text = b"\n".join(lines.texts).strip().removeprefix(b"[").rstrip(b"],{ \t")
-        records = _parsed(text)
-        said = _message(records[0]) if records else None
-        if said is None:
-            return lines
-        number = next(
-            (at for line, at in zip(lines.texts, lines.numbers, strict=True) if _holds(line)), lines.numbers[0]
-        )
-        return _lines_of(said, number, Origin(_worker(records[0]), functools.partial(_time, records[0])))
+
+def _message_of_lines(lines: Lines) -> Lines:
+    """Return the message of a record over several lines; the lines themselves if they are not a record."""
+    records = _parsed(b"\n".join(lines.texts).strip().removeprefix(b"[").rstrip(b"],{ \t"))
+    message = _message(records[0]) if records else None
+    if message is None:
+        return lines
+    number = lines.numbers[0]
+    for line, at in zip(lines.texts, lines.numbers, strict=True):
+        if line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") in _MESSAGES:
+            number = at
+            break
+    return _lines_of(message, number, Origin(_worker(records[0]), functools.partial(_time, records[0])))
 
 
 def _by_line(lines: Lines) -> Lines:
-    """Return the lines with those replaced that are a record each, maybe behind a header, or several in brackets."""
+    """Replace the lines that are one record, perhaps behind a header, or several records in brackets."""
     found = Lines()
-    at_once = _all_parsed(lines)
+    at_once: list[Mapping[str, Any]] = []
+    if lines.origins.count(None) == len(lines) and all(text.startswith(b"{") for text in lines.texts):
+        # All lines seem to be records: it is faster to parse them together.
+        at_once = _parsed(b"[" + b",\n".join(lines.texts) + b"]")
+        if len(at_once) != len(lines):
+            at_once = []
     for index, (text, number, origin) in enumerate(zip(lines.texts, lines.numbers, lines.origins, strict=True)):
         header, records = (NO_HEADER, at_once[index : index + 1]) if at_once else _records_in(text, origin)
         is_record = False
@@ -110,16 +119,8 @@ def _by_line(lines: Lines) -> Lines:
     return found
 
 
-def _all_parsed(lines: Lines) -> list[Mapping[str, Any]]:
-    """Return the records where each line is one and nothing else: they are quicker parsed at once. Else nothing."""
-    if lines.origins.count(None) < len(lines) or not all(text.startswith(b"{") for text in lines.texts):
-        return []
-    records = _parsed(b"[" + b",\n".join(lines.texts) + b"]")
-    return records if len(records) == len(lines) else []
-
-
 def _records_in(text: bytes, origin: Origin | None) -> tuple[Header, list[Mapping[str, Any]]]:
-    """Return the records that a line holds, and the header before them."""
+    """Return the header of a line, and the records after it."""
     if origin is not None or not text.rstrip().endswith(_ENDS):
         return NO_HEADER, []
     start = text.find(b"{")
@@ -130,17 +131,17 @@ def _records_in(text: bytes, origin: Origin | None) -> tuple[Header, list[Mappin
     return header, _parsed(text[start:]) if start == header.end or not text[:start].strip() else []
 
 
-def _lines_of(said: str, number: int, origin: Origin) -> Lines:
+def _lines_of(message: str, number: int, origin: Origin) -> Lines:
     lines = Lines()
-    for text in said.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
+    for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
         if text:
             lines.add(text, number, origin)
     return lines
 
 
 def _parsed(text: bytes) -> list[Mapping[str, Any]]:
-    """Return the record, or the records in brackets, that a text is; nothing for any other text."""
-    import json  # noqa: PLC0415  # most logs are no JSON
+    """Parse a record, or several in brackets. Empty for any other text."""
+    import json  # noqa: PLC0415  # most logs are not JSON
 
     try:
         found = json.loads(text.decode("utf-8", "replace"))
@@ -150,35 +151,24 @@ def _parsed(text: bytes) -> list[Mapping[str, Any]]:
 
 
 def _message(record: Mapping[str, Any]) -> str | None:
-    """Return what a record says; nothing where it holds no message."""
-    said: str | None = None
+    """Return the message of a record, with its exception and stack trace; None if it has no message."""
+    message: str | None = None
     more: list[str] = []
-    for holder in _holders(record):
-        if said is None and not _ANY_MESSAGE.isdisjoint(holder):
-            said = _first_text(holder)
+    holders = [record]
+    if not _PAYLOADS.isdisjoint(record):
+        holders += [value for key in _PAYLOADS_IN_ORDER if isinstance(value := record.get(key), dict)]
+        if "protoPayload" in record:
+            holders.append(_inside(record, "protoPayload", "status"))
+    for holder in holders:
+        if message is None and not _ANY_MESSAGE.isdisjoint(holder):
+            texts = (holder.get(key) for key in _MESSAGES)
+            message = next((text for text in texts if isinstance(text, str) and text), None)
         if not _MORE.isdisjoint(holder):
             more.extend(value for key in _MORE & holder.keys() if isinstance(value := holder[key], str) and value)
     if not more:
-        return said
-    more = sorted(text for text in more if said is None or text not in said)
-    return "\n".join([*([said] if said else []), *more])
-
-
-def _first_text(holder: Mapping[str, Any]) -> str | None:
-    for key in _MESSAGES:
-        value = holder.get(key)
-        if isinstance(value, str) and value:
-            return value
-    return None
-
-
-def _holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    if _PAYLOADS.isdisjoint(record):
-        return [record]
-    found = [record, *[said for key in _PAYLOADS_IN_ORDER if isinstance(said := record.get(key), dict)]]
-    if "protoPayload" in record:
-        found.append(_inside(record, "protoPayload", "status"))
-    return found
+        return message
+    more = sorted(text for text in more if message is None or text not in message)
+    return "\n".join([*([message] if message else []), *more])
 
 
 def _time_of(record: Mapping[str, Any], header: Header) -> datetime | None:
@@ -197,9 +187,11 @@ def _time(record: Mapping[str, Any]) -> datetime | None:
 
 
 def _worker(record: Mapping[str, Any]) -> str | None:
-    speakers = _speakers(record)
+    holders = [_inside(record, "resource", "labels")] if "resource" in record else []
+    holders.extend(_inside(record, key) for key in ("labels", "jsonPayload", "kubernetes") if key in record)
+    holders.append(record)
     for keys in (_WORKERS, _NAMES):
-        for holder in speakers:
+        for holder in holders:
             for key in keys:
                 if (value := holder.get(key)) is None or isinstance(value, bool):
                     continue
@@ -212,13 +204,6 @@ def _worker(record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _speakers(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return where a record may name its worker."""
-    found = [_inside(record, "resource", "labels")] if "resource" in record else []
-    found.extend(_inside(record, key) for key in ("labels", "jsonPayload", "kubernetes") if key in record)
-    return [*found, record]
-
-
 def _inside(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     for key in keys:
         value = record.get(key)
@@ -226,8 +211,3 @@ def _inside(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
             return {}
         record = value
     return record
-
-
-def _holds(line: bytes) -> bool:
-    key = line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace")
-    return key in _MESSAGES

@@ -1,8 +1,4 @@
-"""Finds the known messages in the lines of a log, block by block, each occurrence once, in memory that is bounded.
-
-Most blocks hold none of the literals that every known message has, and are done with. What holds one is read closely, and so
-is the beginning of the next block: what starts at the end of a block may go on there, so that it is left for then.
-"""
+"""Searches blocks of lines for known messages. What starts at the end of a block is left for the next one."""
 
 from __future__ import annotations
 
@@ -27,31 +23,31 @@ if TYPE_CHECKING:
 
     from tpuctl.diagnosis.messages import Message
 
-# Bytes of a log that wait for what follows them: of one worker, and of all together.
+# Bytes of a log that wait for the next block: of one worker, and of all together.
 _HELD, _MOST_HELD = 16 * 1024, 128 * 1024
-# Bytes before that, which tell whether it is a quotation.
+# Bytes before that, which decide whether a message is a quotation.
 _CONTEXT = 2 * 1024
 _MOST_STREAMS = 4096
-# What a worker's next line may go on with: bytes, lines.
+# Bytes, and lines, of a worker's last output that its next line may continue.
 _LAST = (500, 4)
 
 
 @dataclass(slots=True)
 class Scanner:
-    """`messages` are in the order in which they win. Lines are counted from the start of the log."""
+    """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log."""
 
     messages: Sequence[Message]
     anchors: Anchors
     suspects: Suspects = field(default_factory=Suspects)
     tallies: dict[int, Tally] = field(default_factory=dict)
     _patterns: dict[int, re.Pattern[str]] = field(default_factory=dict)
-    # What waits, the line that it starts with, how many lines at its start are done with and only explain the others, and the
-    # literals seen in it, each until which line.
+    # The lines that wait, the number of the first, how many of them are finished and only context of the others, and the
+    # literals in them, each with its last line.
     _held: Lines = field(default_factory=Lines)
     _first: int = 0
     _start: int = 0
     _hits: list[tuple[int, frozenset[bytes]]] = field(default_factory=list)
-    # Of each worker: what it said last, and up to where what waits was found already: line, column.
+    # Of each worker: its last output, and up to where the waiting lines were searched: line, column.
     _ends: dict[str | None, bytes] = field(default_factory=dict)
     _covered: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     _last_worker: str | None = None
@@ -59,7 +55,7 @@ class Scanner:
     _novelty: Novelty = field(default_factory=Novelty)
 
     def copy(self) -> Scanner:
-        """Return one that goes on independently."""
+        """Return an independent copy."""
         return Scanner(
             self.messages,
             self.anchors,
@@ -84,10 +80,19 @@ class Scanner:
         everything = self._held + lines if len(self._held) else lines
         end = self._first + len(everything)
         self._judge.read(lines, end - len(lines))
-        keep = 0 if is_last else _kept(everything, min(_MOST_HELD, _HELD * max(1, len(streams.each))))
+        keep = 0
+        if not is_last:
+            # The last line always waits, and at most half of the lines.
+            keep = _count_back(everything.texts, min(_MOST_HELD, _HELD * max(1, len(streams.each))))
+            keep = max(1, keep) if keep < len(everything) else (len(everything) + 1) // 2
         boundary = max(self._start, len(everything) - keep)
         if wanted := hits.union(*(anchors for _, anchors in self._hits)):
-            self._examine(everything, wanted, boundary)
+            all_streams = split(everything)
+            for stream in all_streams.each:
+                for passage in passages(stream, everything, self.anchors, wanted, counted=all_streams.counted):
+                    self._search(passage, boundary)
+            for tally in self.tallies.values():
+                tally.settle()
         if hits:
             self._hits.append((end, hits))
         self._hits = [(until, anchors) for until, anchors in self._hits if until > self._first + boundary]
@@ -97,18 +102,19 @@ class Scanner:
         self._judge.forget(self._first)
 
     def _hits_in(self, streams: Streams, lines: Lines) -> frozenset[bytes]:
-        """Return the literals that are in the lines, or begin in what came before. Remember lines that look like an error."""
+        """Return the literals in the lines, or across the end of the previous block. Keep lines that look like an error."""
         found: list[tuple[Stream, Novel]] = []
         texts: list[bytes] = []
         for stream in streams.each:
             before = self._ends.pop(stream.worker, b"")
-            # The first line is what came before.
+            # The first line is the end of the previous block.
             novel = self._novelty.of(len(stream.texts) + 1, partial(_letters_by_line, before, stream))
             found.append((stream, novel))
             start = b""
             if novel.parts and novel.parts[0][0] == 0:
-                start = before + (b"" if _is_glued(stream, lines) else b"\n")
-            texts.append(start + stream.said(novel.parts))
+                origin = lines.origins[stream.indices[0]]
+                start = before if origin is not None and origin.is_glued else before + b"\n"
+            texts.append(start + stream.without_headers(novel.parts))
             self._ends[stream.worker] = stream.end(*_LAST)
             if len(self._ends) > _MOST_STREAMS:
                 del self._ends[next(iter(self._ends))]
@@ -118,33 +124,18 @@ class Scanner:
         is_one = sum(len(novel.parts) for _, novel in found) == 1
         for stream, novel in found:
             self._novelty.remember(novel, (lambda _: text) if is_one else partial(_letters_of, stream), hits)
-        self._suspect(lines, text, streams)
-        return frozenset([*hits, *self._exact(lines)])
+        if self.suspects.may_be_in(text):
+            by_line = b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)
+            if places := self.suspects.candidates(by_line):
+                indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
+                for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
+                    self.suspects.take(row_of(lines, index, counted=streams.counted).place(0, worker=worker))
+        if self.anchors.exact:
+            hits += self.anchors.found_exactly(squeezed(b"\n".join([*self._held.texts[-1:], *lines.texts])))
+        return frozenset(hits)
 
-    def _exact(self, lines: Lines) -> list[bytes]:
-        if not self.anchors.exact:
-            return []
-        last = self._held.texts[-1:]
-        return self.anchors.found_exactly(squeezed(b"\n".join([*last, *lines.texts])))
-
-    def _suspect(self, lines: Lines, text: bytes, streams: Streams) -> None:
-        if not self.suspects.may_be_in(text):
-            return
-        if places := self.suspects.candidates(b"\n".join(b"\n".join(stream.by_line) for stream in streams.each)):
-            indices = [(index, stream.worker) for stream in streams.each for index in stream.indices]
-            for index, worker in sorted((indices[place] for place in places), key=lambda known: known[0]):
-                self.suspects.take(row_of(lines, index, counted=streams.counted).place(0, worker=worker))
-
-    def _examine(self, lines: Lines, wanted: frozenset[bytes], boundary: int) -> None:
-        """Read closely what holds any of the literals; count what starts before the boundary."""
-        streams = split(lines)
-        for stream in streams.each:
-            for passage in passages(stream, lines, self.anchors, wanted, counted=streams.counted):
-                self._read(passage, boundary)
-        for tally in self.tallies.values():
-            tally.settle()
-
-    def _read(self, passage: Passage, boundary: int) -> None:
+    def _search(self, passage: Passage, boundary: int) -> None:
+        """Search a passage with patterns; count the messages that start before the boundary."""
         rows = passage.rows()
         worker = passage.stream.worker
         window = Window(rows)
@@ -153,7 +144,10 @@ class Scanner:
             row = bisect_right([row.position for row in rows], line - self._first) - 1
             window.take_until(row, column if rows[row].position == line - self._first else len(rows[row].text))
         for order in sorted(passage.owners):
-            for found in window.search(self._pattern(order)):
+            pattern = self._patterns.get(order)
+            if pattern is None:
+                pattern = self._patterns[order] = re.compile(self.messages[order].match)
+            for found in window.search(pattern):
                 if self._start <= rows[found.start[0]].position < boundary:
                     self._count(order, found, window, passage)
                     end = rows[found.end[0]].position
@@ -161,9 +155,6 @@ class Scanner:
                         self._covered[worker] = max(
                             self._covered.get(worker, (-1, 0)), (self._first + end, found.end[1] + 1)
                         )
-
-    def _pattern(self, order: int) -> re.Pattern[str]:
-        return self._patterns.get(order) or self._patterns.setdefault(order, re.compile(self.messages[order].match))
 
     def _count(self, order: int, found: Found, window: Window, passage: Passage) -> None:
         tally = self.tallies.get(order) or self.tallies.setdefault(order, Tally(self.messages[order]))
@@ -183,23 +174,11 @@ def _letters_by_line(before: bytes, stream: Stream) -> list[bytes]:
 
 
 def _letters_of(stream: Stream, part: tuple[int, int]) -> bytes:
-    return letters(stream.said([part]))
-
-
-def _is_glued(stream: Stream, lines: Lines) -> bool:
-    """Tell whether the first line of a stream goes on where the one before was cut."""
-    origin = lines.origins[stream.indices[0]]
-    return origin is not None and origin.is_glued
-
-
-def _kept(lines: Lines, most: int) -> int:
-    """Return how many lines at the end wait for what follows: so many bytes, or half of all, but the last one always."""
-    count = _count_back(lines.texts, most)
-    return max(1, count) if count < len(lines) else (len(lines) + 1) // 2
+    return letters(stream.without_headers([part]))
 
 
 def _count_back(texts: Sequence[bytes], most: int) -> int:
-    """Return how many of the last lines are not more than so many bytes."""
+    """Return how many of the last lines fit into `most` bytes."""
     size = 0
     for count, text in enumerate(reversed(texts)):
         size += len(text) + 1

@@ -1,4 +1,4 @@
-"""What was seen in a log: each known message once, with all its occurrences. Values only."""
+"""The known messages in a log, each once, with all its occurrences. Values only."""
 
 from __future__ import annotations
 
@@ -13,33 +13,27 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.memory_use import MemoryUse
     from tpuctl.diagnosis.messages import Message
 
-# An evidence line is shown whole up to so many characters.
+# Characters. A longer line of evidence is shown in part.
 LONGEST_EVIDENCE = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in a log.
+    """One place in a log."""
 
-    `line` counts from 1, as an editor does. `worker` is as the log names it, a number where it is one, or nothing.
-    `time` is the log's own, with its time zone where it names one, else naive. `text` is the line without colours and header.
-    `source` is the file, where several are read.
-    """
-
-    line: int
-    text: str
-    worker: str | None = None
-    time: datetime | None = None
-    source: str | None = None
+    line: int  # counted from 1, as an editor does
+    text: str  # without colours and header
+    worker: str | None = None  # the worker's number, or its name if the log gives no number
+    time: datetime | None = None  # naive if the log gives no time zone
+    source: str | None = None  # the file, if several are read
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One known message and where it was met.
+    """One known message and where it occurs.
 
-    `workers` holds for each worker that said it the first place, in the order of the log. `quoted` of the `count` occurrences
-    only quote the message: documentation, a test's output, a search; where not all are quotes, `first` and `facts` are of one
-    that is not. `memory` is what the lines that follow a memory message tell.
+    `quoted` of the `count` occurrences only quote the message: documentation, the output of a test, a search. `first` and
+    `facts` belong to an occurrence that is not a quote, if there is one.
     """
 
     message: Message
@@ -48,24 +42,22 @@ class Sighting:
     count: int = 1
     quoted: int = 0
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # For each worker that logged the message the first place, in the order of the log.
     workers: Mapping[str, Place] = field(default_factory=lambda: MappingProxyType({}))
-    memory: MemoryUse | None = None
+    memory: MemoryUse | None = None  # parsed from the lines that follow a memory message
 
     @property
     def is_quoted(self) -> bool:
-        """Tell whether nothing but quotes was seen."""
+        """Whether all occurrences are quotes."""
         return self.quoted == self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """All that a log holds: what is known, in the order of first occurrence, and a few lines that look like an error.
-
-    `lines` and `size` (bytes) are those of the log; `is_binary` tells that it is no text.
-    """
+    """The content of a log: the known messages by first occurrence, and a few lines that look like errors."""
 
     sightings: tuple[Sighting, ...]
     suspicious: tuple[Place, ...]
     lines: int
-    size: int
-    is_binary: bool = False
+    size: int  # bytes of the log
+    is_binary: bool = False  # not text

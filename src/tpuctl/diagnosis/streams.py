@@ -1,4 +1,4 @@
-"""The lines of a log by the worker that says them, so that what several say at once is read one by one."""
+"""The lines of a log by worker, so that messages of several workers that interleave are read one by one."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ if TYPE_CHECKING:
 
     from tpuctl.diagnosis.pieces import Lines
 
-# So many lines tell whether there are workers, or numbers, before the lines of a block.
+# Lines of a block that are examined for workers, or numbers, before each line.
 _SAMPLE = 32
-# No header is longer.
+# Bytes. No header is longer.
 _LONGEST_HEADER = 600
-# Of more than that in one block, the others are read as one.
+# Per block. The lines of further workers are read as one stream.
 _MOST_WORKERS = 512
 _MOST_KNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one worker says: the places of its lines among all, and the lines, maybe without a part of their headers."""
+    """The lines of one worker."""
 
     worker: str | None
-    indices: Sequence[int]
-    texts: Sequence[bytes]
+    indices: Sequence[int]  # of the lines in the block
+    texts: Sequence[bytes]  # some without a part of their headers
 
     @property
     def by_line(self) -> list[bytes]:
-        """The letters of each line, those of its header as well."""
+        """The letters of each line, including its header."""
         return letters_by_line(b"\n".join(self.texts)).split(b"\n")
 
-    def said(self, parts: Sequence[tuple[int, int]]) -> bytes:
-        """Return some parts, each from one line to another, without headers. The first line is 1: 0 is what came before."""
+    def without_headers(self, parts: Sequence[tuple[int, int]]) -> bytes:
+        """Return ranges of lines without headers. The first line is 1: 0 is the end of the previous block."""
         text = BREAK.join(b"\n".join(self.texts[max(0, start - 1) : max(0, end - 1)]) for start, end in parts)
         return ANY_HEADER.sub(b"\n", b"\n" + text)[1:]
 
     def end(self, size: int, count: int) -> bytes:
-        """Return so many bytes of the last lines, without their headers."""
+        """Return the last `size` bytes of the last `count` lines, without their headers."""
         return ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts[-count:]]))[-size:]
 
     @property
-    def said_by_line(self) -> list[bytes]:
-        """The letters of each line without those of its header."""
+    def messages_by_line(self) -> list[bytes]:
+        """The letters of each line, without its header."""
         return letters_by_line(ANY_HEADER.sub(b"\n", b"\n".join([b"", *self.texts]))[1:]).split(b"\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """All streams of some lines. `counted`: a number before a line is a worker here."""
+    """The lines of a block by worker."""
 
     each: Sequence[Stream]
-    counted: bool
+    counted: bool  # a number before a line is a worker
 
 
 def split(lines: Lines, *, last_worker: str | None = None) -> Streams:
-    """Return the lines by worker. What goes on in the first line, where it is no whole one, is `last_worker`'s."""
+    """Return the lines by worker. A first line that continues the previous block belongs to `last_worker`."""
     sample = [line[:_LONGEST_HEADER] for line in lines.texts[:: max(1, len(lines) // _SAMPLE)]]
     counted = is_counted(sample)
     if any(read_header(line, counted=counted).worker for line in sample) or any(
         origin.worker for origin in lines.origins if origin is not None
     ):
-        return Streams(_by_worker(lines, counted=counted, last_worker=last_worker), counted)
+        return Streams(_group_by_worker(lines, counted=counted, last_worker=last_worker), counted)
     return Streams([Stream(None, range(len(lines)), lines.texts)] if len(lines) else [], counted)
 
 
-def _by_worker(lines: Lines, *, counted: bool, last_worker: str | None) -> list[Stream]:
+def _group_by_worker(lines: Lines, *, counted: bool, last_worker: str | None) -> list[Stream]:
     gathered: dict[str | None, tuple[list[int], list[bytes]]] = {}
     known: dict[bytes, tuple[list[int], list[bytes]]] = {}
     worker = last_worker
@@ -79,7 +79,7 @@ def _by_worker(lines: Lines, *, counted: bool, last_worker: str | None) -> list[
                 worker = origin.worker if origin.worker in gathered or len(gathered) < _MOST_WORKERS else None
         else:
             name, end = read_worker(text, counted=counted)
-            # The same few workers again and again.
+            # A log repeats a few names: their full headers are parsed once.
             if name and (place := known.get(name)):
                 place[0].append(index)
                 place[1].append(text[end:])

@@ -1,4 +1,4 @@
-"""The lines of a log that look most like an error, for a log in which nothing is known. Bounded in number and in cost."""
+"""The lines that look most like an error, for a log without a known message. Bounded in number and in cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.sightings import Place
 
 _MOST = 8
-# Lines looked at in each block, and kinds of lines remembered.
+# Lines examined for each word in a block. Kinds of lines remembered, and letters that make a kind.
 _PER_WORD = 30
 _KINDS, _KIND = 600, 200
 _LONGEST = 1000
@@ -30,7 +30,7 @@ _SCORES = (
     (re.compile(r"(?i)\b(?:error|invalid|not found|exception)\b"), 2),
 )
 _BEST = _SCORES[0][1]
-# Words that look bad and are not.
+# Wordings that look alarming but are harmless.
 _MILD = re.compile(
     r"(?i)\b(?:0|no|zero|without|any) (?:errors?|failures?|failed)\b|error[_ ]rate|mean[ _]\w{1,20}[ _]error|\bmse\b|\brmse\b|"
     r"\berrors?[=: ]{1,3}(?:0\b|none\b|\d[\d.]{0,20}(?:e-?\d{1,3})?(?:\s|,|$))|\bfailed[=: ]{1,3}0\b|^\s{0,40}File \"|"
@@ -40,29 +40,29 @@ _MILD = re.compile(
 
 @dataclass(slots=True)
 class Suspects:
-    """Keeps the most error-like lines, of each kind of line the first."""
+    """Keeps the lines that look most like an error, of each kind of line the first."""
 
     _kept: list[tuple[int, int, Place]] = field(default_factory=list)
-    _seen: set[int] = field(default_factory=set)
+    _kinds: set[int] = field(default_factory=set)
     _taken: int = 0
 
     def copy(self) -> Suspects:
-        """Return one that goes on independently."""
-        return Suspects(list(self._kept), set(self._seen), self._taken)
+        """Return an independent copy."""
+        return Suspects(list(self._kept), set(self._kinds), self._taken)
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The lines that look most like an error, those first that do so most; of equals the first in the log."""
+        """The lines with the highest scores, the highest first; of equals the first in the log."""
         return tuple(place for _, _, place in self._kept)
 
     def may_be_in(self, text: bytes) -> bool:
-        """Tell whether a text, of which only the letters are given, may hold a line that is worth to be kept."""
-        if len(self._seen) >= _KINDS or (len(self._kept) == _MOST and self._kept[-1][0] <= -_BEST):
+        """Tell whether a text may hold a line to keep. Only the letters of the text are given."""
+        if len(self._kinds) >= _KINDS or (len(self._kept) == _MOST and self._kept[-1][0] <= -_BEST):
             return False
         return any(word in text for word in _WORDS)
 
     def candidates(self, lines: bytes) -> list[int]:
-        """Return the places of the lines to look at; of each line the letters are given."""
+        """Return the indices of the lines to score; of each line the letters are given."""
         found: set[int] = set()
         for word in _WORDS:
             at = lines.find(word)
@@ -71,14 +71,14 @@ class Suspects:
                     break
                 start, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
                 kind = hash(lines[start : end if end >= 0 else None][:_KIND])
-                if kind not in self._seen:
-                    self._seen.add(kind)
+                if kind not in self._kinds:
+                    self._kinds.add(kind)
                     found.add(lines.count(b"\n", 0, at))
                 at = lines.find(word, end) if end >= 0 else -1
         return sorted(found)
 
     def take(self, place: Place) -> None:
-        """Keep a line if it looks more like an error than one that is kept."""
+        """Keep a line if it looks more like an error than one of those kept."""
         if points := score(place.text):
             self._taken += 1
             self._kept = sorted([*self._kept, (-points, self._taken, place)], key=lambda kept: kept[:2])[:_MOST]

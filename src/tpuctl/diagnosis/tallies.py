@@ -1,4 +1,4 @@
-"""Counts how often each known message was met, and keeps the first and the last place."""
+"""Counts how often each known message occurs, and keeps the first and the last place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tpuctl.diagnosis.sightings import Sighting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tpuctl.diagnosis.memory_use import MemoryUse
     from tpuctl.diagnosis.messages import Message
     from tpuctl.diagnosis.sightings import Place
 
@@ -26,7 +25,7 @@ _LISTED = 4096
 
 @dataclass(slots=True)
 class _Half:
-    """The real occurrences of a message, or those that only quote it."""
+    """The real occurrences of a message, or its quotes."""
 
     count: int = 0
     first: Place | None = None
@@ -48,7 +47,7 @@ class Tally:
     quoted: _Half = field(default_factory=_Half)
 
     def copy(self) -> Tally:
-        """Return one that goes on independently."""
+        """Return an independent copy."""
         return Tally(self.message, self.real.copy(), self.quoted.copy())
 
     def add(
@@ -60,7 +59,7 @@ class Tally:
         place: Callable[[], Place],
         following: Callable[[], str],
     ) -> None:
-        """Count an occurrence. What is costly to know is only asked for where it is needed."""
+        """Count an occurrence. `place` and `following` are expensive, and called only if needed."""
         half = self.quoted if is_quoted else self.real
         half.count += 1
         half.last = place
@@ -77,22 +76,25 @@ class Tally:
             half.workers[worker] = place()
 
     def settle(self) -> None:
-        """Let go of the text that the last place is in."""
+        """Release the text that holds the last place."""
         for half in (self.real, self.quoted):
             if half.last is not None:
-                last = half.last()
-                half.last = _constant(last)
+                half.last = _constant(half.last())
 
     def sighting(self) -> Sighting:
-        """Return what was counted."""
+        """Return the occurrences so far."""
         half = self.real if self.real.count else self.quoted
         assert half.first is not None and half.last is not None  # noqa: S101, PT018  # a tally begins with an occurrence
-        facts = dict(half.facts)
-        memory = None
+        facts, memory = dict(half.facts), None
         if half.following is not None and self.message.detail is Detail.MEMORY:
-            memory = _memory(half.following)
-        if half.following is not None and self.message.detail is Detail.TASKS and (tasks := _tasks(half.following)):
-            facts["tasks"] = tasks
+            from tpuctl.diagnosis.memory_use import read_memory  # noqa: PLC0415  # few logs are about memory
+
+            memory = read_memory(half.following)
+        if half.following is not None and self.message.detail is Detail.TASKS:
+            # A message about a barrier names the task that arrived first, too, before those that did not arrive.
+            blamed = _BLAMED.split(half.following[:_LISTED], maxsplit=1)[-1]
+            if tasks := ", ".join(dict.fromkeys(_TASK.findall(blamed))):
+                facts["tasks"] = tasks
         return Sighting(
             self.message,
             half.first,
@@ -107,18 +109,3 @@ class Tally:
 
 def _constant(place: Place) -> Callable[[], Place]:
     return lambda: place
-
-
-def _memory(text: str) -> MemoryUse | None:
-    from tpuctl.diagnosis.memory_use import read_memory  # noqa: PLC0415  # few logs are about memory
-
-    return read_memory(text)
-
-
-def _tasks(text: str) -> str:
-    """Return the numbers of the tasks that a message of the coordination service blames, in its order.
-
-    At a barrier it names the first that came, too, before those that did not.
-    """
-    listed = text[:_LISTED]
-    return ", ".join(dict.fromkeys(_TASK.findall(_BLAMED.split(listed, maxsplit=1)[-1])))

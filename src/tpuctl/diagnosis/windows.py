@@ -1,4 +1,4 @@
-"""Some neighbouring lines of one worker, joined so that a wrapped message is whole, and searched for known messages."""
+"""Neighbouring lines of one worker, joined so that a wrapped message is whole, and searched for known messages."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.lines import Header
     from tpuctl.diagnosis.pieces import Lines, Origin
 
-# No pattern sees more characters than this at once. Where a text is longer it is searched in parts that share so many.
+# Characters. A longer text is searched in parts of this size that overlap.
 _MOST_SEARCHED = 64 * 1024
 _SHARED = 4096
-# A line that a terminal has wrapped is as long as the terminal is wide.
+# A line that a terminal wrapped is as long as the terminal is wide.
 _NARROWEST = 40
 _NEIGHBOURS = 12
 _MOST_FOLLOWING = 16 * 1024
-# How much of a long line is looked at, to tell whether it is a quotation.
+# Characters of a long line that decide whether a message in it is a quotation.
 _NEAR = 600
-# How much of a long line stands before the message in the evidence.
+# Characters of a long line before the message in the evidence.
 _EVIDENCE_BEFORE = 120
 
 
 class Row(NamedTuple):
-    """A line: `text` is what remains of `raw` without its header, with single spaces."""
+    """A parsed line."""
 
     position: int
     data: bytes
     raw: str
     is_indented: bool
-    text: str
+    text: str  # of `raw`, without the header and with single spaces
     header: Header
     origin: Origin | None
     number: int
 
     def near(self, column: int) -> tuple[str, int]:
-        """Return the line without its header, of a long one the part round a column of its text; and where that column is."""
+        """Return the line without its header, in part if it is long, and where a column of its text is in that."""
         start = max(0, column - _NEAR)
         if start or len(self.raw) > column + 2 * _NEAR:
             return self.text[start : column + 2 * _NEAR], column - start
-        said = self.said
+        body = self.body
         before = column - self.text.count(" ", 0, column)
         at = 0
-        while at < len(said) and (before or said[at].isspace()):
-            before -= not said[at].isspace()
+        while at < len(body) and (before or body[at].isspace()):
+            before -= not body[at].isspace()
             at += 1
-        return said, at
+        return body, at
 
     @property
-    def said(self) -> str:
-        """The line as it is, without its header."""
+    def body(self) -> str:
+        """The line without its header, otherwise unchanged."""
         return self.raw[self.header.end :]
 
     @property
     def worker(self) -> str | None:
-        """Who said it."""
+        """The worker that wrote the line."""
         return self.header.worker or (self.origin.worker if self.origin else None)
 
     @property
     def has_header(self) -> bool:
-        """Whether a program that logs wrote something before it, or a record held it."""
+        """Whether a logging program wrote something before it, or a record held it."""
         return (
             self.header.form is not None
             or (self.header.end > 0 and self.header.worker is None)
@@ -73,7 +73,7 @@ class Row(NamedTuple):
         )
 
     def place(self, column: int, *, worker: str | None) -> Place:
-        """Return where this is; of a long line the part round the column."""
+        """Return the place of the line; a long line in part, around the column."""
         text = self.text
         if len(text) > LONGEST_EVIDENCE:
             start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - LONGEST_EVIDENCE))
@@ -83,19 +83,18 @@ class Row(NamedTuple):
 
 
 def row_of(lines: Lines, index: int, *, counted: bool) -> Row:
-    """Return one line, read."""
+    """Return one parsed line."""
     raw, origin = lines.texts[index], lines.origins[index]
     header = (
         NO_HEADER if origin is not None and origin.is_glued else read_header(raw, counted=counted and origin is None)
     )
     text = raw.decode("utf-8", "replace")
-    said = text[header.end :]
-    words = said.split()
-    return Row(index, raw, text, said[:1].isspace(), " ".join(words), header, origin, lines.numbers[index])
+    body = text[header.end :]
+    return Row(index, raw, text, body[:1].isspace(), " ".join(body.split()), header, origin, lines.numbers[index])
 
 
 class Found(NamedTuple):
-    """A match, and where it starts: the row's place in the window, and the column in its text. `end` likewise."""
+    """A match of a pattern. `start` and `end` are the index of a row in the window and a column of its text."""
 
     match: re.Match[str]
     start: tuple[int, int]
@@ -104,7 +103,7 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class Window:
-    """Rows, joined by spaces; and, where they may have been wrapped in the middle of words, without them as well."""
+    """Rows joined by spaces; rows that may be wrapped in the middle of a word are joined without a space as well."""
 
     rows: Sequence[Row]
     _spaced: _Joined = field(init=False)
@@ -119,12 +118,12 @@ class Window:
         self._taken = bytearray(len(self._spaced.text) + 1)
 
     def take_until(self, row: int, column: int) -> None:
-        """Leave out what comes before; it was found already."""
+        """Exclude the text before this position, which was searched already."""
         end = self._spaced.starts[row] + column
         self._taken[:end] = b"\1" * end
 
     def search(self, pattern: re.Pattern[str]) -> Iterator[Found]:
-        """Yield all matches that share nothing with what was found before, and take them."""
+        """Yield all matches that do not overlap an earlier match, and mark them as taken."""
         spaced, wrapped, taken = self._spaced, self._wrapped, self._taken
         if wrapped is not None:
             for match in _matches(pattern, wrapped.text):
@@ -143,7 +142,7 @@ class Window:
                 yield spaced.found(match)
 
     def following(self, found: Found, behind: Sequence[Row]) -> str:
-        """Return the text from the start of a match on, with line ends but those in the middle of words."""
+        """Return the text from the start of a match, with line ends except in the middle of words."""
         rows = [*self.rows, *behind]
         row, column = found.start
         parts = [rows[row].text[column:]]
@@ -155,11 +154,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """The text of rows, where each starts in it, and at which starts no space stands before."""
+    """The text of joined rows."""
 
     text: str
-    starts: list[int]
-    seams: list[int]
+    starts: list[int]  # of each row
+    seams: list[int]  # starts of rows that are joined without a space
 
     def found(self, match: re.Match[str]) -> Found:
         starts, (start, end) = self.starts, match.span()
@@ -173,7 +172,7 @@ class _Joined:
 
 
 def _join(rows: Sequence[Row], glued: Sequence[bool]) -> _Joined:
-    """Join texts; a row that is glued follows without a space. Empty rows add nothing."""
+    """Join rows; a glued row follows without a space. Empty rows add no text."""
     parts: list[str] = []
     starts: list[int] = []
     seams: list[int] = []
@@ -193,7 +192,7 @@ def _join(rows: Sequence[Row], glued: Sequence[bool]) -> _Joined:
 
 
 def _cut_rows(rows: Sequence[Row]) -> list[bool]:
-    """Return for each row whether a word may go on in it: the one before is as wide as any in its neighbourhood."""
+    """Tell for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
     widths = [len(row.raw) for row in rows]
     cut = [False] * len(rows)
     widest = max(widths, default=0)
@@ -211,7 +210,7 @@ def _cut_rows(rows: Sequence[Row]) -> list[bool]:
 
 
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches in a text, which is searched in parts where it is long."""
+    """Yield the matches in a text; a long text is searched in parts."""
     if len(text) <= _MOST_SEARCHED:
         yield from pattern.finditer(text)
         return

@@ -1,4 +1,4 @@
-"""How the verdicts on a log are shown: to a person, and to a program. What they say is decided elsewhere."""
+"""Render verdicts on a log, explanations of ids, and topics: as text for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.diagnosis.memory_use import MemoryUse
     from tpuctl.diagnosis.sightings import Place, Sighting
 
-# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+# Version of the JSON. A version may gain fields; no field is removed or changes its meaning.
 SCHEMA_VERSION = 1
 
 _STYLES = {Confidence.HIGH: "red", Confidence.MEDIUM: "yellow", Confidence.LOW: "dim"}
@@ -27,19 +27,28 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def to_json(explanation: Explanation) -> dict[str, Any]:
-    """Return the verdicts for scripts. Every field is always there, null or empty where there is nothing to say."""
+    """Return the verdicts for scripts. Every field is always present, null or empty without a value."""
     return {
         "schemaVersion": SCHEMA_VERSION,
         "verdicts": [_verdict_to_json(one) for one in explanation.conclusions],
         "harmless": [_verdict_to_json(one) for one in explanation.harmless],
-        "suspicious": [_place_to_json(place) for place in explanation.suspicious],
+        "suspicious": [
+            {
+                "line": place.line,
+                "text": place.text,
+                "file": place.source,
+                "worker": place.worker,
+                "time": _moment(place.time),
+            }
+            for place in explanation.suspicious
+        ],
         "lines": explanation.lines,
         "bytes": explanation.size,
     }
 
 
 def rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
-    """Yield one row for each verdict, for a pipe: the whole of it, since the log of a CI job is all that somebody has."""
+    """Yield one complete row for each verdict, for a pipe: the log of a CI job may be all that a user has."""
     for one in explanation.conclusions:
         first = one.sighting.first
         words = (
@@ -52,14 +61,22 @@ def rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
 
 def page(explanation: Explanation, *, width: int, colored: bool) -> Iterator[str]:
     """Yield the lines for a person: each cause with its evidence and remedy, then its symptoms, then what is harmless."""
-    causes = [one for one in explanation.conclusions if one.symptom_of is None]
-    symptoms = [one for one in explanation.conclusions if one.symptom_of is not None]
-    for one in causes:
-        yield from _block(one, width=width, colored=colored)
-        followed = [each for each in symptoms if _root(each, explanation) == one.id]
-        for symptom in followed:
-            yield from _symptom(symptom, width=width, colored=colored)
-        yield ""
+    by_id = {one.id: one for one in explanation.conclusions}
+    symptoms: dict[str, list[Conclusion]] = {}
+    for one in explanation.conclusions:
+        root = one
+        for _ in by_id:
+            if root.symptom_of is None or root.symptom_of not in by_id:
+                break
+            root = by_id[root.symptom_of]
+        if one.symptom_of is not None:
+            symptoms.setdefault(root.id, []).append(one)
+    for one in explanation.conclusions:
+        if one.symptom_of is None:
+            yield from _render_cause(one, width=width, colored=colored)
+            for symptom in symptoms.get(one.id, ()):
+                yield from _render_symptom(symptom, width=width, colored=colored)
+            yield ""
     if explanation.harmless:
         named = ", ".join(f"`{one.id}` ({_where_met(one)})" for one in explanation.harmless)
         yield from wrapped(f"harmless: {named}", first="", rest="  ", width=width)
@@ -74,24 +91,20 @@ def suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
 
 
 def failed_first(conclusion: Conclusion) -> str | None:
-    """Return the worker that said it first, or the one that the message names; nothing where the log names none."""
+    """Return the worker that logged the message first, or the one that it names; None if the log names none."""
     sighting = conclusion.sighting
     blamed = sighting.facts.get("tasks", "").split(",")[0]
-    told = sighting.facts.get("worker") or _number(sighting.facts.get("task")) or blamed
-    if told or not sighting.workers:
-        return told or sighting.first.worker
+    # The name of a task ends with the number of its worker: `/job:jax_worker/replica:0/task:37`.
+    named = sighting.facts.get("worker") or sighting.facts.get("task", "").rpartition(":")[2] or blamed
+    if named or not sighting.workers:
+        return named or sighting.first.worker
     timed = [place.time for place in sighting.workers.values() if place.time is not None]
     if len(timed) == len(sighting.workers) and len({time.tzinfo is None for time in timed}) == 1:
         return min(sighting.workers, key=lambda worker: sighting.workers[worker].time or timed[0])
     return next(iter(sighting.workers))
 
 
-def _number(task: str | None) -> str | None:
-    """Return the worker's number that a task's name ends with, as in `/job:jax_worker/replica:0/task:37`."""
-    return task.rpartition(":")[2] if task else None
-
-
-def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
+def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
     sighting = conclusion.sighting
     sure = "" if conclusion.confidence is Confidence.HIGH else f"  ({conclusion.confidence} confidence)"
     style = _STYLES[conclusion.confidence]
@@ -106,12 +119,11 @@ def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str
     if repeats := _repeats(sighting):
         yield f"  {repeats}"
     if len(sighting.workers) > 1:
-        yield from wrapped(
-            f"first on {_worker(failed_first(conclusion))}, then on {_others(conclusion)}",
-            first="  ",
-            rest="  ",
-            width=width,
-        )
+        worker = failed_first(conclusion)
+        others = [other for other in sighting.workers if other != worker]
+        more = f" and {len(others) - _WORKERS_NAMED} more" if len(others) > _WORKERS_NAMED else ""
+        text = f"first on {_worker(worker)}, then on {', '.join(others[:_WORKERS_NAMED])}{more}"
+        yield from wrapped(text, first="  ", rest="  ", width=width)
     if sighting.first.line:
         evidence = f"{_numbered(sighting.first)} │ {_text(sighting.first)}"
         for line in wrapped(evidence, first="  ", rest="    ", width=width):
@@ -119,29 +131,19 @@ def _block(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str
     for line in conclusion.remedy:
         yield from wrapped(line, first="  → ", rest="    ", width=width)
     if topics := sighting.message.topics:
-        told = ", ".join(f"`tpuctl explain --topic {topic}`" for topic in topics)
-        yield from wrapped(f"more: {told}", first="  ", rest="  ", width=width)
+        commands = ", ".join(f"`tpuctl explain --topic {topic}`" for topic in topics)
+        yield from wrapped(f"more: {commands}", first="  ", rest="  ", width=width)
 
 
-def _symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
+def _render_symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
     sighting = conclusion.sighting
     head = styled(f"  symptom: {conclusion.id}", "yellow", colored=colored)
     repeats = _repeats(sighting)
     yield f"{head}  {_where_met(conclusion)}" + (f"  {repeats}" if repeats else "")
     yield from wrapped(conclusion.meaning, first="    ", rest="    ", width=width)
-    # What it only may follow from must not hide what to do about it by itself.
+    # An uncertain cause must not hide the remedy of the symptom.
     for line in conclusion.remedy if conclusion.confidence is not Confidence.HIGH else ():
         yield from wrapped(line, first="    → ", rest="      ", width=width)
-
-
-def _root(conclusion: Conclusion, explanation: Explanation) -> str:
-    by_id = {one.id: one for one in explanation.conclusions}
-    at = conclusion
-    for _ in by_id:
-        if at.symptom_of is None or at.symptom_of not in by_id:
-            break
-        at = by_id[at.symptom_of]
-    return at.id
 
 
 def _where_met(conclusion: Conclusion) -> str:
@@ -155,7 +157,7 @@ def _where_met(conclusion: Conclusion) -> str:
 
 
 def _text(place: Place) -> str:
-    # Logs are full of tabs: as an escape they would only be in the way.
+    # Logs contain many tabs, which are unreadable as escapes.
     return visible(place.text.replace("\t", " "))
 
 
@@ -164,7 +166,7 @@ def _numbered(place: Place) -> str:
 
 
 def _repeats(sighting: Sighting) -> str:
-    """Return how often and when, as in `10:04 to 12:04`: with dates where it took days, by lines where there is no time."""
+    """Return how often and when, such as `10:04 to 12:04`: with dates if it took days, by lines without times."""
     if sighting.count < 2:
         return ""
     first, last = sighting.first, sighting.last
@@ -181,14 +183,6 @@ def _repeats(sighting: Sighting) -> str:
 
 def _worker(worker: str | None) -> str:
     return f"worker {worker}" if worker and worker.isdigit() else str(worker)
-
-
-def _others(conclusion: Conclusion) -> str:
-    first = failed_first(conclusion)
-    others = [worker for worker in conclusion.sighting.workers if worker != first]
-    named = ", ".join(others[:_WORKERS_NAMED])
-    more = len(others) - _WORKERS_NAMED
-    return named + (f" and {more} more" if more > 0 else "")
 
 
 def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
@@ -220,7 +214,7 @@ def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _memory_to_json(use: MemoryUse | None) -> Mapping[str, Any]:
-    """Return the sizes in bytes, those that the log tells."""
+    """Return the sizes that the log gives, in bytes."""
     if use is None:
         return {}
     sizes = {"used_bytes": use.used, "limit_bytes": use.limit, "over_bytes": use.over}
@@ -228,22 +222,12 @@ def _memory_to_json(use: MemoryUse | None) -> Mapping[str, Any]:
         {"bytes": one.size, "shape": one.shape, "operator": one.operator, "padding_bytes": one.padding}
         for one in use.allocations
     ]
-    told = {name: size for name, size in sizes.items() if size is not None}
-    return {"space": use.space, **told, **({"largest": largest} if largest else {})}
-
-
-def _place_to_json(place: Place) -> dict[str, Any]:
-    return {
-        "line": place.line,
-        "text": place.text,
-        "file": place.source,
-        "worker": place.worker,
-        "time": _moment(place.time),
-    }
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return {"space": use.space, **known, **({"largest": largest} if largest else {})}
 
 
 def _moment(time: datetime | None) -> str | None:
-    """Return a time as the log tells it: with its zone as RFC 3339 in UTC, without one as it is."""
+    """Return a time of the log: RFC 3339 in UTC if it has a zone, else unchanged."""
     if time is None:
         return None
     return time.isoformat() if time.tzinfo is None else format_timestamp(time)

@@ -1,4 +1,4 @@
-"""How what tpuctl knows is shown: what an id means, and advice on a topic."""
+"""Render explanations of ids, and advice on topics."""
 
 from __future__ import annotations
 
@@ -17,20 +17,34 @@ if TYPE_CHECKING:
 
 
 def entry_page(entry: Entry, *, width: int, colored: bool) -> Iterator[str]:
-    """Yield what an id means, what usually is behind it, and what to do."""
+    """Yield what an id means, its usual causes, and what to do."""
     title = f"  {entry.title}" if entry.title else ""
     yield styled(entry.id, "bold", colored=colored) + title
     yield from wrapped(entry.meaning, first="  ", rest="  ", width=width)
     for cause in entry.causes:
-        yield from wrapped(cause, first="  behind it: ", rest="             ", width=width)
+        yield from wrapped(cause, first="  cause: ", rest="         ", width=width)
     for line in entry.remedy:
         yield from wrapped(line, first="  → ", rest="    ", width=width)
-    for label, text in _particulars(entry):
+    details: list[tuple[str, str]] = []
+    message = entry.message
+    if message is not None:
+        details.append(("kind of remedy", str(message.action)))
+        if message.check_first is not None:
+            details.append(("check first", str(message.check_first).replace("-", " ")))
+        if message.topics:
+            details.append(("more", ", ".join(f"`tpuctl explain --topic {topic}`" for topic in message.topics)))
+    if entry.exit_code is not None:
+        details.append(("exit code", str(entry.exit_code)))
+    if entry.related:
+        details.append(("see also", _listed(entry.related)))
+    if message is not None:
+        details.append(("source", message.source))
+    for label, text in details:
         yield from wrapped(f"{label}: {text}", first="  ", rest="    ", width=width)
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """Return an id's meaning for scripts. Every field is always there, null or empty where there is nothing to say."""
+    """Return the explanation of an id for scripts. Every field is always present, null or empty without a value."""
     message = entry.message
     return {
         "id": entry.id,
@@ -51,7 +65,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
 
 
 def topic_page(topic: Topic, about: Sequence[Message], *, width: int, colored: bool) -> Iterator[str]:
-    """Yield the advice on a topic, and the messages that lead to it."""
+    """Yield the advice on a topic, and the messages that name it."""
     yield styled(topic.id, "bold", colored=colored) + f"  {topic.title}"
     for paragraph in topic.text:
         yield from wrapped(paragraph, first="  ", rest="  ", width=width)
@@ -63,7 +77,7 @@ def topic_page(topic: Topic, about: Sequence[Message], *, width: int, colored: b
     if topic.see:
         yield from wrapped(f"see also: {_listed(topic.see)}", first="  ", rest="    ", width=width)
     if others := [message.id for message in about if message.id not in topic.see]:
-        yield from wrapped(f"messages that lead here: {_listed(others)}", first="  ", rest="    ", width=width)
+        yield from wrapped(f"messages on this topic: {_listed(others)}", first="  ", rest="    ", width=width)
     yield from wrapped(f"source: {topic.source}", first="  ", rest="    ", width=width)
 
 
@@ -84,22 +98,6 @@ def topic_to_json(topic: Topic, about: Sequence[Message]) -> dict[str, Any]:
 def topic_rows(topics: Sequence[Topic]) -> list[tuple[Cell, ...]]:
     """Return one row for each topic."""
     return [(Cell(topic.id), Cell(topic.title)) for topic in topics]
-
-
-def _particulars(entry: Entry) -> Iterator[tuple[str, str]]:
-    message = entry.message
-    if message is not None:
-        yield "kind of remedy", str(message.action)
-        if message.check_first is not None:
-            yield "look first at", str(message.check_first).replace("-", " ")
-        if message.topics:
-            yield "more", ", ".join(f"`tpuctl explain --topic {topic}`" for topic in message.topics)
-    if entry.exit_code is not None:
-        yield "exit code", str(entry.exit_code)
-    if entry.related:
-        yield "see also", _listed(entry.related)
-    if message is not None:
-        yield "source", message.source
 
 
 def _listed(ids: Sequence[str]) -> str:

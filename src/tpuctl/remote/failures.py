@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.diagnosis import Verdict, Where, classify
+from tpuctl.diagnosis.classify import Verdict, classify
+from tpuctl.diagnosis.messages import Where
 from tpuctl.errors import RemoteCommandError
 from tpuctl.escaping import visible
 

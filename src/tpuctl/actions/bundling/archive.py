@@ -1,4 +1,4 @@
-"""The one file that a bundle becomes: written beside its place, and there whole or not at all."""
+"""Pack a bundle into one file, which appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.bundling.contents import Entry
 
-# Text shrinks to a tenth; more effort takes longer than it saves.
+# Text shrinks to a tenth; a higher level takes longer than it saves.
 _EFFORT = 6
 
 
 class FileExistsAlreadyError(ConflictError):
-    """There is a file of that name."""
+    """A file with that name exists."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
-            f"`{path}` is there already", hint="name another with `--file FILE`, or replace it with `--force`"
+            f"`{path}` already exists", hint="name another with `--file FILE`, or replace it with `--force`"
         )
 
 
 class NotWrittenError(TpuctlError):
-    """This machine's disk did not take the bundle, or what it is made of: it is full, or may not be written to."""
+    """The bundle could not be written to the disk of this machine: the disk is full, or not writable."""
 
     def __init__(self, error: OSError, folder: str) -> None:
         why = (error.strerror or str(error)).lower()
         where = f" `{error.filename}`" if error.filename else ""
         super().__init__(
-            f"the bundle was not written:{where} {why}",
-            hint=f"it is gathered in `{folder}` (`TMPDIR` changes that); `--file` names another place, `--max-size` less",
+            f"cannot write the bundle:{where} {why}",
+            hint=f"its parts are stored in `{folder}` (set `TMPDIR`); `--file` names another place, `--max-size` a limit",
         )
 
 
 def pack(entries: Sequence[Entry], file: IO[bytes], *, folder: str, created: datetime) -> None:
-    """Write the files as a tar archive, compressed by gzip, below one folder."""
+    """Write the files as a gzip-compressed tar archive, below one folder."""
     when = int(created.timestamp())
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=_EFFORT, fileobj=file, mtime=when) as packed,
@@ -60,10 +60,10 @@ def pack(entries: Sequence[Entry], file: IO[bytes], *, folder: str, created: dat
 
 @contextmanager
 def written(path: Path, *, replaces: bool) -> Iterator[IO[bytes]]:
-    """Give a file to write to, which gets its name at the end; an error or an interrupt leaves nothing behind.
+    """Yield a temporary file that gets its name at the end; an error or an interrupt removes it.
 
-    It is for its owner only. Raises `FileExistsAlreadyError` where there is one by then, unless it may be replaced, and
-    `OSError` where nothing can be written there.
+    Only its owner may read it. Raises `FileExistsAlreadyError` if the name exists by then, unless `replaces`, and `OSError` if
+    the folder is not writable.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
     scratch = Path(name)
@@ -74,21 +74,17 @@ def written(path: Path, *, replaces: bool) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         if replaces:
             scratch.replace(path)
-        else:
-            _name(scratch, path)
+            return
+        try:
+            # A rename would replace a file that appeared meanwhile.
+            os.link(scratch, path)
+        except FileExistsError as error:
+            raise FileExistsAlreadyError(path) from error
+        except OSError:
+            # A file system without links.
+            if path.exists():
+                raise FileExistsAlreadyError(path) from None
+            scratch.replace(path)
     finally:
         with suppress(FileNotFoundError):
             scratch.unlink()
-
-
-def _name(scratch: Path, path: Path) -> None:
-    try:
-        # A rename would replace what has come there meanwhile.
-        os.link(scratch, path)
-    except FileExistsError as error:
-        raise FileExistsAlreadyError(path) from error
-    except OSError:
-        # A file system without links.
-        if path.exists():
-            raise FileExistsAlreadyError(path) from None
-        scratch.replace(path)

@@ -1,4 +1,7 @@
-"""What goes into a bundle: each file is written to a folder of its own as it comes, without its secrets, and counted."""
+"""The files of a bundle: written to a temporary folder as they arrive, without secrets, and packed into one file.
+
+File names come from workers and are not trusted.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +13,38 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.actions.bundling.paths import Paths
-from tpuctl.diagnosis.redaction import Redactor, redact, without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.documents import without_secrets, without_suspects
+from tpuctl.diagnosis.redaction.stream import Redactor, redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
     from pathlib import Path
 
-    from tpuctl.diagnosis.redaction import Accounts
+    from tpuctl.diagnosis.redaction.accounts import Accounts
 
-# Kept for what is said of the bundle itself.
+# Bytes reserved for the files that describe the bundle.
 RESERVE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file of the bundle. Sizes are in bytes; `original_size` is that of what it was made from, where that is known.
-
-    `file` is where it is kept until it is packed; `redactions` counts what was taken out, by kind.
-    """
+    """A file of the bundle. Sizes are in bytes."""
 
     path: str
-    file: Path
+    file: Path  # where it is stored until it is packed
     size: int
     sha256: str
     source: str = ""
-    original_size: int | None = None
+    original_size: int | None = None  # before redaction and truncation, if known
     modified: datetime | None = None
     is_truncated: bool = False
-    redactions: Mapping[str, int] = field(default_factory=dict)
+    redactions: Mapping[str, int] = field(default_factory=dict)  # removed secrets by kind
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What is missing in the bundle, and why."""
+    """An item that is missing in the bundle, and why."""
 
     path: str
     why: str
@@ -63,36 +64,36 @@ class Contents:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What is there, in the order of the paths."""
+        """The files, in the order of their paths."""
         with self._lock:
             return tuple(sorted(self._entries, key=lambda entry: entry.path))
 
     @property
     def lacks(self) -> tuple[Lack, ...]:
-        """What is missing, in the order of the paths."""
+        """The missing items, in the order of their paths."""
         with self._lock:
             return tuple(sorted(self._lacks, key=lambda lack: lack.path))
 
     @property
     def room(self) -> int:
-        """How many bytes may still come."""
+        """The number of bytes that may still be added."""
         with self._lock:
             return max(0, self._left)
 
     @property
     def accounts(self) -> Accounts | None:
-        """What hides addresses, if they are to be hidden."""
+        """The aliases for addresses; None if addresses are not hidden."""
         return self._accounts
 
     def lacks_of(self, path: str, why: str) -> None:
-        """Note what is missing."""
+        """Record a missing item."""
         with self._lock:
             self._lacks[Lack(self._clean(path), self._clean(why))] = None
 
     def begin(
         self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
     ) -> Writing:
-        """Begin a file; its path is made safe, and unique."""
+        """Begin a file; its path becomes safe and unique."""
         with self._lock:
             self._number += 1
             file = self._folder / str(self._number)
@@ -100,35 +101,37 @@ class Contents:
         return Writing(self, safe, file, source=self._clean(source), original_size=original_size, modified=modified)
 
     def add(self, path: str, data: bytes) -> None:
-        """Put a whole small file there; it has room of its own."""
+        """Add a small file, beyond the size limit if necessary."""
         writing = self.begin(path)
         writing.take(data, is_vital=True)
         writing.end()
 
     def add_json(self, path: str, value: Any) -> None:  # JSON
-        """Put a small document there, without the values of metadata."""
+        """Add a small document, without the values of metadata."""
         shown = without_secrets(value)
         text = _dumped(shown)
-        if not _is_json(redact(text)):
-            # A secret that is no text, or a name that only looks like that of one.
+        try:
+            json.loads(redact(text))
+        except ValueError:
+            # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
             text = _dumped(without_suspects(shown))
         self.add(path, text)
 
     def add_own(self, path: str, data: bytes) -> None:
-        """Put there what was made of the contents: it has no secrets, and words such as `password` mean none."""
+        """Add a file that tpuctl wrote about the contents: it has no secrets, and words such as `password` are harmless."""
         writing = self.begin(path)
         writing.take_own(data)
         writing.end()
 
     def claim(self, size: int) -> int:
-        """Take room for so many bytes, as far as there is some."""
+        """Reserve room for `size` bytes; return the number granted."""
         with self._lock:
             granted = max(0, min(size, self._left))
             self._left -= granted
             return granted
 
     def settle(self, entry: Entry) -> None:
-        """Take a file that is whole."""
+        """Add a finished file."""
         with self._lock:
             self._entries.append(entry)
 
@@ -140,16 +143,8 @@ def _dumped(value: Any) -> bytes:  # JSON
     return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
-
-
 class Writing:
-    """One file that is being written."""
+    """Writes one file, without its secrets."""
 
     def __init__(
         self,
@@ -171,24 +166,25 @@ class Writing:
         self._is_truncated = self._is_vital = False
 
     def take(self, data: bytes, *, is_vital: bool = False) -> None:
-        """Take bytes, and keep what is no secret, as far as there is room."""
+        """Write bytes without their secrets, up to the size limit unless `is_vital`."""
         self._taken += len(data)
         self._is_vital |= is_vital
-        if self._is_full and not is_vital:
+        is_full = self._is_truncated and self._contents.room == 0
+        if is_full and not is_vital:
             return
         self._keep(self._redactor.feed(data), is_vital=is_vital)
 
     def take_own(self, data: bytes) -> None:
-        """Take bytes in which there is no secret."""
+        """Write bytes that have no secrets."""
         self._taken += len(data)
         self._keep(data, is_vital=True)
 
     def skip(self, size: int) -> None:
-        """Note that bytes are left out here."""
+        """Record that bytes are omitted here."""
         self._close_part()
         self._is_truncated = True
         self._taken += max(0, size)
-        self._keep(f"\n[... {size} bytes are left out here ...]\n".encode(), is_vital=True)
+        self._keep(f"\n[... {size} bytes omitted ...]\n".encode(), is_vital=True)
 
     def end(self) -> None:
         """Finish the file."""
@@ -209,14 +205,10 @@ class Writing:
             )
         )
 
-    @property
-    def _is_full(self) -> bool:
-        return self._is_truncated and self._contents.room == 0
-
     def _close_part(self) -> None:
         self._keep(self._redactor.close(), is_vital=self._is_vital)
         self._counts += self._redactor.counts
-        # What follows a gap has nothing to do with what stands before it.
+        # The text after a gap is unrelated to the text before it.
         self._redactor = Redactor(self._contents.accounts)
 
     def _keep(self, data: bytes, *, is_vital: bool = False) -> None:

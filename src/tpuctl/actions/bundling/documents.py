@@ -1,4 +1,7 @@
-"""What is known of a node without its workers: documents, each had by a question that may fail by itself."""
+"""The sources of a bundle: documents from the API and this machine, and files from the workers.
+
+Each document has a query of its own, which may fail without the others.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ if TYPE_CHECKING:
     from tpuctl.actions.bundling.questions import Questions
 
 _NO_TIME = timedelta(0)
-# What the guest publishes and anybody may know [Compute Engine documentation of guest attributes].
+# Guest attributes without secrets [Compute Engine documentation of guest attributes].
 _HARMLESS = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
 
 
 def put(contents: Contents, documents: Mapping[str, Callable[[], Any]], questions: Questions) -> int:
-    """Ask for documents, and put them into a bundle under their names; one that is nothing is left out. Returns how many.
+    """Fetch documents, and add them to a bundle under their names, except empty ones. Return how many were added.
 
-    Once there is no time left nothing more is asked.
+    Sends no more queries once the time is up.
     """
     found = 0
     for path, call in documents.items():
         if not questions.left > _NO_TIME:
-            contents.lacks_of(path, "there was no time left for it")
+            contents.lacks_of(path, "timed out before it was requested")
             continue
         try:
             value = questions.ask(call)
@@ -41,12 +44,18 @@ def put(contents: Contents, documents: Mapping[str, Callable[[], Any]], question
 
 
 def published(workers: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return what each worker publishes; values of namespaces that may hold anything are hidden."""
-    return {str(worker): {key: _shown(key, text) for key, text in one.items()} for worker, one in enumerate(workers)}
+    """Return the guest attributes of each worker, without the values of namespaces that may hold secrets."""
+    return {
+        str(worker): {
+            key: text if key.lower().startswith(_HARMLESS) else f"[hidden: {len(text)} characters]"
+            for key, text in attributes.items()
+        }
+        for worker, attributes in enumerate(workers)
+    }
 
 
 def without_folder(value: Any, folder: str) -> Any:  # JSON
-    """Return a document in which `~` stands for a folder, wherever a path in it begins with that."""
+    """Return a document in which `~` replaces a folder at the beginning of paths."""
     if isinstance(value, dict):
         return {key: without_folder(one, folder) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +63,3 @@ def without_folder(value: Any, folder: str) -> Any:  # JSON
     if not isinstance(value, str) or len(folder) <= 1 or folder not in value:
         return value
     return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
-
-
-def _shown(key: str, text: str) -> str:
-    return text if key.lower().startswith(_HARMLESS) else f"[hidden: {len(text)} characters]"

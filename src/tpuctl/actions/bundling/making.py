@@ -1,4 +1,4 @@
-"""From what was gathered to a bundle that explains itself: the verdict on its logs, the page for people, the manifest."""
+"""Add the files that describe a bundle: the verdict on its logs, a page for people, the manifest."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tpuctl.actions.bundling.verdict import Read
     from tpuctl.diagnosis.explanation import Explanation
 
-NOTHING_KNOWN = "the logs hold no failure that tpuctl knows"
-NO_LOGS = "there are no logs in it"
-# The evidence of so many verdicts is traced to its file; the others by `files` in explanation.json.
+NOTHING_KNOWN = "the logs have no known failure"
+NO_LOGS = "the bundle has no logs"
+# Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.
 _TRACED = 20
 
 
@@ -29,11 +29,18 @@ def finish(
     to_json: Callable[[Explanation], dict[str, Any]],
     page: Callable[[Explanation], Iterable[str]],
 ) -> Read:
-    """Put into a bundle what explains it, and return what its logs say. `to_json` and `page` show that."""
+    """Add the files that describe a bundle, and return the verdict on its logs. `to_json` and `page` render the verdict."""
     read = explain(contents.entries, {"node": about.name.node_id})
     parts = [{"path": part.path, "firstLine": part.first_line, "lines": part.lines} for part in read.parts]
     contents.add_own("explanation.json", _json({**to_json(read.explanation), "files": parts}))
-    lines = [*page(read.explanation), *_places(read)] or [verdict(read)]
+    # The page counts the lines of all files as one text.
+    places: list[str] = []
+    for one in (*read.explanation.conclusions, *read.explanation.harmless)[:_TRACED]:
+        line = one.sighting.first.line
+        if place := read.place(line):
+            places.append(f"  line {line}: {place[0]}, line {place[1]}")
+    located = ["", "files of these lines:", *dict.fromkeys(places)] if places else []
+    lines = [*page(read.explanation), *located] or [verdict(read)]
     contents.add_own("explanation.txt", _text("\n".join(lines)))
     entries = contents.entries
     contents.add_own("README.txt", _text(readme(about, entries, contents.lacks, verdict=verdict(read))))
@@ -49,16 +56,6 @@ def verdict(read: Read) -> str:
     place = read.place(first.sighting.first.line)
     where = f" ({place[0]}, line {place[1]})" if place else ""
     return f"{first.id}: {first.meaning}{where}"
-
-
-def _places(read: Read) -> list[str]:
-    """Return where the evidence stands: the page counts the lines of all files as one."""
-    found = []
-    for one in (*read.explanation.conclusions, *read.explanation.harmless)[:_TRACED]:
-        line = one.sighting.first.line
-        if place := read.place(line):
-            found.append(f"  line {line}: {place[0]}, line {place[1]}")
-    return ["", "where these lines are:", *dict.fromkeys(found)] if found else []
 
 
 def _json(value: Any) -> bytes:

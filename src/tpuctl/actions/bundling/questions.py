@@ -1,4 +1,4 @@
-"""Questions that may hang, each with its time: an answer, a failure, or none; nobody waits for longer."""
+"""Queries that may hang, each with a timeout."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ T = TypeVar("T")
 
 
 class Questions:
-    """Asks one after the other. `clock` is the real one: a network knows no other."""
+    """Sends one query after the other. `clock` is the real one: a network has no other."""
 
     def __init__(self, clock: Clock, until: timedelta, *, each: timedelta, grace: timedelta) -> None:
-        """Give each question so much time, and none any after `until`, but for the `grace` to end by itself."""
+        """Limit each query to `each`, and all to `until`; `grace` is extra time for a query to end by itself."""
         self._clock, self._until, self._each, self._grace = clock, until, each, grace
 
     @property
     def left(self) -> timedelta:
-        """How much time a question has that is asked now; nothing where it is too late to ask."""
+        """The time limit for a query sent now; zero or negative if it is too late."""
         return min(self._each, self._until - self._clock.monotonic())
 
     def ask(self, call: Callable[[], T]) -> T:
-        """Return the answer. Raises what the call raises, and `ServiceUnavailableError` where none has come in time."""
-        patience, asking = self.left, _Asking(call)
-        # Nobody waits for it at the end: a pool's threads would keep the process alive.
-        threading.Thread(target=asking.run, daemon=True).start()
-        if not asking.is_over.wait(max(0.0, (patience + self._grace).total_seconds())):
-            raise ServiceUnavailableError(f"there was no answer within {format_duration(patience)}")
-        if asking.failure is not None:
-            raise asking.failure
-        return asking.answer  # type: ignore[return-value]  # the call returned
+        """Return the result. Raises what the call raises, and `ServiceUnavailableError` if it times out."""
+        timeout, query = self.left, _Asking(call)
+        # A daemon: the threads of a pool would keep the process alive.
+        threading.Thread(target=query.run, daemon=True).start()
+        if not query.is_over.wait(max(0.0, (timeout + self._grace).total_seconds())):
+            raise ServiceUnavailableError(f"no answer within {format_duration(timeout)}")
+        if query.failure is not None:
+            raise query.failure
+        return query.answer  # type: ignore[return-value]  # the call returned
 
 
 class _Asking(Generic[T]):

@@ -1,4 +1,4 @@
-"""Which node a bundle is about. One that is gone has still left traces: in the journal, and among the operations."""
+"""The node of a bundle. A deleted node is still known to the journal and to its operations."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The node's name, the node if there is one, and else why not: an error, or nothing where the API says that it is gone."""
+    """The node of a bundle."""
 
     name: NodeName
     node: Node | None
-    error: TpuctlError | None = None
+    error: TpuctlError | None = None  # why there is no node; None if the API says that it does not exist
 
 
 def find_subject(
     finder: Finder, place: Place, reference: NodeReference, known: Sequence[NodeName], questions: Questions
 ) -> Subject:
-    """Return what a name means; `known` are the nodes that the journal has.
+    """Find the node with a name; `known` are the nodes in the journal.
 
-    Raises `ConflictError` where it means several, `NodeNowhereError` where neither the API nor the journal knows it, and why
-    the API could not be asked where the journal does not know it either.
+    Raises `ConflictError` if there are several, `NodeNowhereError` if neither the API nor the journal knows it, and the error
+    of the API if the journal does not know it either.
     """
     name = place.name(reference)
     node, failure = None, None
@@ -46,19 +46,15 @@ def find_subject(
     if node is not None:
         return Subject(node.name, node)
     if name is None:
-        name = _remembered(place, reference, known)
-    if name is None:
-        raise failure or NodeNowhereError(reference.node_id, reference.project or place.project)
+        project = reference.project or place.project
+        in_journal = [one for one in known if (one.project, one.node_id) == (project, reference.node_id)]
+        if len(in_journal) > 1:
+            zones = ", ".join(f"{one.zone}/{one.node_id}" for one in in_journal)
+            raise ConflictError(
+                f"the journal knows {len(in_journal)} nodes `{reference.node_id}`: {zones}",
+                hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
+            )
+        if not in_journal:
+            raise failure or NodeNowhereError(reference.node_id, project)
+        name = in_journal[0]
     return Subject(name, None, failure)
-
-
-def _remembered(place: Place, reference: NodeReference, known: Sequence[NodeName]) -> NodeName | None:
-    project = reference.project or place.project
-    found = [name for name in known if (name.project, name.node_id) == (project, reference.node_id)]
-    if len(found) > 1:
-        zones = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
-        raise ConflictError(
-            f"the journal knows {len(found)} nodes `{reference.node_id}`: {zones}",
-            hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
-        )
-    return found[0] if found else None

@@ -1,4 +1,4 @@
-"""What `explain` says of a bundle's own logs: all of them read as one, each line marked with its worker."""
+"""The verdict on the logs of a bundle, read as one log; each line is marked with its worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file that was read, and which lines of the whole are its own."""
+    """A log file, and its range of lines in the whole."""
 
     path: str
     first_line: int
@@ -32,13 +32,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the logs of a bundle say, and where their lines are."""
+    """The verdict on the logs, and the range of lines of each."""
 
     explanation: Explanation
     parts: tuple[Part, ...]
 
     def place(self, line: int) -> tuple[str, int] | None:
-        """Return the file, and the line in it, that a line of the whole is."""
+        """Return the file, and the line in it, of a line of the whole."""
         for part in self.parts:
             if part.first_line <= line < part.first_line + part.lines:
                 return part.path, line - part.first_line + 1
@@ -53,7 +53,7 @@ def explain(entries: Sequence[Entry], known: Mapping[str, str]) -> Read:
         if match is None or not entry.size:
             continue
         lines = 0
-        for piece in _marked(entry, b"[%s] " % match["worker"].encode()):
+        for piece in _mark_lines(entry, b"[%s] " % match["worker"].encode()):
             lines += piece.count(b"\n")
             reader.feed(piece)
         parts.append(Part(entry.path, line, lines))
@@ -61,8 +61,8 @@ def explain(entries: Sequence[Entry], known: Mapping[str, str]) -> Read:
     return Read(conclude(reader.so_far(), known=known), tuple(parts))
 
 
-def _marked(entry: Entry, mark: bytes) -> Iterator[bytes]:
-    """Yield a file's bytes with a mark at the begin of each line, and an end of the last one."""
+def _mark_lines(entry: Entry, mark: bytes) -> Iterator[bytes]:
+    """Yield the bytes of a file with a mark before each line, and a line end after the last one."""
     is_begin = True
     with entry.file.open("rb") as file:
         while block := file.read(_BLOCK):

@@ -1,4 +1,4 @@
-"""What the workers of a node tell, all at once; one that tells nothing keeps no other from it."""
+"""Collects files from all workers of a node in parallel; a worker that does not answer delays no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.diagnosis.redaction import redact
+from tpuctl.diagnosis.redaction.stream import redact
 from tpuctl.remote.evidence import Order, Silence, Visits, visit
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 _AT_ONCE = 32
-# With less time there is no answer anyway.
+# A shorter visit gets no answer.
 _LEAST = timedelta(seconds=1)
 _OF_ONE_FILE = 16 * 1024 * 1024
-# A worker keeps within fewer itself; one that is not itself any more is not to fill this machine.
+# A worker limits itself to fewer files; a faulty or hostile one must not fill this machine.
 _MOST_FILES = 1000
 _MOST_LACKS = 500
 _LONGEST_WHY = 500
@@ -31,16 +31,16 @@ _LONGEST_WHY = 500
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is wanted of the workers: how old it may be at most, and until when (by the clock's monotonic time)."""
+    """What to collect: the maximum age of logs, and the deadline (monotonic time of the clock)."""
 
     since: timedelta | None
     until: timedelta
 
 
 class Gathering:
-    """The workers at work. `silent` are those that have not told all, and why.
+    """Collects from the workers. `silent` are the workers that did not send everything, and why.
 
-    `tell` gets how many workers have told all, of how many, and how many bytes there are; it is called from several threads.
+    `progress` gets the number of finished workers, the number of workers, and the number of bytes; several threads call it.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Gathering:
         wish: Wish,
         clock: Clock,
         *,
-        tell: Callable[[int, int, int], None] = lambda *_: None,
+        progress: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:
         self.members = tuple(members)
         self.silent: list[tuple[Member, Silence]] = []
-        self._contents, self._wish, self._clock, self._tell = contents, wish, clock, tell
+        self._contents, self._wish, self._clock, self._progress = contents, wish, clock, progress
         self._share = contents.room // max(1, len(members))
         self._visits = Visits()
         self._futures: list[Future[None]] = []
@@ -62,12 +62,12 @@ class Gathering:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Let the workers tell while something else is done, and wait for them. An interrupt ends them."""
+        """Collect during the body of the `with`, and wait at its end. An interrupt stops the workers."""
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
 
         with ThreadPoolExecutor(min(_AT_ONCE, len(self.members)) or 1) as pool:
             try:
-                self._futures = [pool.submit(self._one, member) for member in self.members]
+                self._futures = [pool.submit(self._visit, member) for member in self.members]
                 yield
                 for future in self._futures:
                     future.result()
@@ -75,11 +75,11 @@ class Gathering:
                 self._visits.end()
                 raise
 
-    def _one(self, member: Member) -> None:
+    def _visit(self, member: Member) -> None:
         folder = f"workers/{member.worker}"
         left = self._wish.until - self._clock.monotonic()
-        sink = _Sink(self._contents, folder, self._told)
-        silence: Silence | None = Silence("there was no time left for it")
+        sink = _Sink(self._contents, folder, self._report_progress)
+        silence: Silence | None = Silence("timed out before it was visited")
         if left > _LEAST:
             order = Order(self._share, min(_OF_ONE_FILE, max(1, self._share // 2)), self._wish.since, left)
             silence = visit(member, order, sink, self._visits, clock=self._clock)
@@ -88,16 +88,16 @@ class Gathering:
             sink.lacks("", silence.why)
         sink.finish()
 
-    def _told(self) -> None:
+    def _report_progress(self) -> None:
         done = sum(future.done() for future in self._futures)
-        self._tell(done, len(self.members), self._begun_with - self._contents.room)
+        self._progress(done, len(self.members), self._begun_with - self._contents.room)
 
 
 class _Sink:
-    """Puts what one worker tells into its folder."""
+    """Stores the files of one worker in its folder."""
 
-    def __init__(self, contents: Contents, folder: str, told: Callable[[], None]) -> None:
-        self._contents, self._folder, self._told = contents, folder, told
+    def __init__(self, contents: Contents, folder: str, received: Callable[[], None]) -> None:
+        self._contents, self._folder, self._received = contents, folder, received
         self._writing: Writing | None = None
         self._errors: list[str] = []
         self._files = 0
@@ -113,7 +113,7 @@ class _Sink:
     def take(self, data: bytes) -> None:
         if self._writing is not None:
             self._writing.take(data)
-            self._told()
+            self._received()
 
     def skip(self, size: int) -> None:
         if self._writing is not None:
@@ -135,7 +135,7 @@ class _Sink:
     def finish(self) -> None:
         self.end()
         if self._files > _MOST_FILES:
-            self.lacks("", f"{self._files - _MOST_FILES} files are left out: it told of more than it was asked for")
+            self.lacks("", f"{self._files - _MOST_FILES} files omitted: the worker sent more than was requested")
         if self._errors:
             text = "".join(self._errors).encode("utf-8", "replace")
             self._contents.add_own(f"{self._folder}/errors.txt", redact(text, self._contents.accounts))

@@ -1,4 +1,4 @@
-"""Names that are no secrets but may be private: e-mail and IP addresses, each replaced by the same word everywhere."""
+"""Aliases for names that are not secret but private: e-mail and IP addresses."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ _IPV6 = re.compile(
 
 
 class Accounts:
-    """Gives each address a word: `account-1`, `address-2`. The same in all files of a bundle; safe for several threads."""
+    """Gives each address an alias: `account-1`, `address-2`. The same in all files of a bundle; safe for several threads."""
 
     def __init__(self) -> None:
-        self._words: dict[bytes, bytes] = {}
+        self._aliases: dict[bytes, bytes] = {}
         self._counts: dict[str, int] = {}
         self._lock = Lock()
 
     def spans(self, data: bytes) -> Iterator[Span]:
-        """Yield the addresses in a piece of text. Those that are the same on every machine are left as they are."""
+        """Yield the addresses in a piece of text, except those that are the same on every machine."""
         if b"@" in data:
             for found in _EMAIL.finditer(data):
-                yield Span(*found.span(), "account", label=self._word("account", found.group().lower()))
+                yield Span(*found.span(), "account", label=self._alias("account", found.group().lower()))
         for pattern in (_IPV4, _IPV6):
             for found in pattern.finditer(data):
-                if _is_somebodys(found.group()):
-                    yield Span(*found.span(), "address", label=self._word("address", found.group().lower()))
+                try:
+                    address = ipaddress.ip_address(found.group().decode("ascii"))
+                except ValueError:
+                    continue
+                is_common = (
+                    address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast
+                )
+                if not is_common:
+                    yield Span(*found.span(), "address", label=self._alias("address", found.group().lower()))
 
-    def _word(self, kind: str, name: bytes) -> bytes:
+    def _alias(self, kind: str, name: bytes) -> bytes:
         with self._lock:
-            if name not in self._words:
+            if name not in self._aliases:
                 self._counts[kind] = self._counts.get(kind, 0) + 1
-                self._words[name] = f"{kind}-{self._counts[kind]}".encode()
-            return self._words[name]
-
-
-def _is_somebodys(text: bytes) -> bool:
-    try:
-        address = ipaddress.ip_address(text.decode("ascii"))
-    except ValueError:
-        return False
-    return not (address.is_loopback or address.is_unspecified or address.is_link_local or address.is_multicast)
+                self._aliases[name] = f"{kind}-{self._counts[kind]}".encode()
+            return self._aliases[name]

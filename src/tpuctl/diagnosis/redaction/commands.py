@@ -1,4 +1,4 @@
-"""Secrets that stand in the command lines of well-known programs, where no name before them tells. Sources: their manuals."""
+"""Secrets in command lines of well-known programs, without a name before them. Sources: the manuals of the programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOGINS = rb"[^\r\n]{0,10}?(?:docker|podman|az|helm|oras|crane|skopeo|nerdctl) l
 _LOGIN = rb"[^\r\n]{0,200}?[\"' \t][\w.\-]{1,64}"
 _PIPED = rb"[ \t]{0,4}\|[ \t]{0,4}"
 _UPTO = rb"(?:[^\r\n;|&]{0,400}?[ \t\"',])?"
-# An anchor, how far before it a command may begin, and the place of the secret.
+# An anchor, how far before it the command may begin, and the pattern with the secret.
 _COMMANDS = (
     (b"mysql", 0, rb"mysql\w{0,10}[ \t]" + _UPTO + rb"-p(?=[^\s])" + _VALUE),
     (b"mariadb", 0, rb"mariadb[\w\-]{0,10}[ \t]" + _UPTO + rb"-p(?=[^\s])" + _VALUE),

@@ -1,4 +1,4 @@
-"""Private keys: whole PEM blocks, also with escaped line ends, blocks of which a part was cut off, and base64 of all that."""
+"""Private keys: PEM blocks, also with escaped line ends or truncated, and base64 of these."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _LINE_END = re.compile(rb"(?:\\{1,32}[rn]|[\r\n])+")
 _LAST_WORD = re.compile(rb"[A-Za-z0-9+/]{1,}={0,2}$")
 _LEAST_OF_A_LINE = 40
 
-# What `-----BEGIN` is in base64, wherever it begins among the groups of three bytes.
+# `-----BEGIN` in base64, at each offset in the groups of three bytes.
 _ENCODED = (b"LS0tLS1CRUdJT", b"0tLS0tQkVHSU", b"tLS0tLUJFR0lO")
-# What is within the first line of a key, whatever its length: PKCS #8 with RSA or EC, PKCS #1, OpenSSH; also of documents that
-# hold a key, a refresh token or the secret of a client, wherever the word begins among the groups of three bytes.
+# Parts of the first line of a key of any length: PKCS #8 with RSA or EC, PKCS #1, OpenSSH; and of documents that hold a key, a
+# refresh token or the secret of a client, at each offset in the groups of three bytes.
 _HEADLESS = (
     *(
         b"IBADANBgkqhkiG9w0BAQEFAASC",
@@ -46,18 +46,18 @@ _MORE_LINES = re.compile(
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return the rules."""
-    encoded = tuple(Rule(anchor.lower(), _look_encoded, is_long=True) for anchor in _ENCODED)
+    """Return the rules for private keys."""
+    encoded = tuple(Rule(anchor.lower(), _find_encoded, is_long=True) for anchor in _ENCODED)
     return (
-        *(Rule(dashes + b"begin ", _look_from_begin) for dashes in (b"-----", b"---- ")),
-        *(Rule(dashes + b"end ", _look_back_from_end) for dashes in (b"-----", b"---- ")),
+        *(Rule(dashes + b"begin ", _find_block) for dashes in (b"-----", b"---- ")),
+        *(Rule(dashes + b"end ", _find_block_end) for dashes in (b"-----", b"---- ")),
         *encoded,
-        *(Rule(begin.lower(), _look_headless, is_long=True) for begin in _HEADLESS),
+        *(Rule(begin.lower(), _find_headless, is_long=True) for begin in _HEADLESS),
     )
 
 
-def _look_from_begin(data: bytes, at: int) -> Iterator[Span]:
-    """Yield a block to its end; where that is missing each long word of base64 that follows."""
+def _find_block(data: bytes, at: int) -> Iterator[Span]:
+    """Yield a block to its end; without an end, each long word of base64 that follows."""
     begin = _BEGIN.match(data, at)
     if begin is None:
         return
@@ -73,13 +73,13 @@ def _look_from_begin(data: bytes, at: int) -> Iterator[Span]:
         yield Span(*body.span(), _KIND)
 
 
-def _look_back_from_end(data: bytes, at: int) -> Iterator[Span]:
-    """Yield the end of a block, and the lines of base64 before it: its beginning may have been cut off."""
+def _find_block_end(data: bytes, at: int) -> Iterator[Span]:
+    """Yield the end of a block, and the lines of base64 before it: the beginning may be missing."""
     end = _END.match(data, at)
     if end is None:
         return
     yield Span(*end.span(), _KIND)
-    # An earlier block is not a part of this one.
+    # An earlier block does not belong to this one.
     floor = max(0, at - _LONGEST, data.rfind(b"-----", max(0, at - _LONGEST), at))
     before = data[floor:at]
     breaks = [*_LINE_END.finditer(before)]
@@ -95,8 +95,8 @@ def _look_back_from_end(data: bytes, at: int) -> Iterator[Span]:
         is_last = False
 
 
-def _look_encoded(data: bytes, at: int) -> Iterator[Span]:
-    """Yield a run of base64 in which a private key is, with what of it stands before: a file of a service account, perhaps."""
+def _find_encoded(data: bytes, at: int) -> Iterator[Span]:
+    """Yield a run of base64 that contains a private key, such as the key file of a service account."""
     if not data.startswith(_ENCODED, at):
         return
     floor = max(0, at - 4096)
@@ -111,8 +111,8 @@ def _look_encoded(data: bytes, at: int) -> Iterator[Span]:
     yield going_on(data, start, at, _KIND, _MORE_LINES)
 
 
-def _look_headless(data: bytes, at: int) -> Iterator[Span]:
-    """Yield a run of base64 that begins like a private key, or holds a word that stands beside a secret."""
+def _find_headless(data: bytes, at: int) -> Iterator[Span]:
+    """Yield a run of base64 that begins like a private key, or holds a word found next to secrets."""
     floor = max(0, at - 4096)
     start = floor + len(data[floor:at].rstrip(_ALPHABET))
     span = going_on(data, start, at, _KIND, _MORE_LINES)

@@ -1,4 +1,4 @@
-"""Secrets that are known by where they stand: headers, URLs, netrc files, command lines of well-known programs."""
+"""Secrets recognized by their place: in headers, URLs, netrc files, command lines of well-known programs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tpuctl.diagnosis.redaction.spans import Rule, Span, going_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Nothing follows these loops, so none is ever tried again with fewer turns. (Possessive quantifiers and atomic groups, which
-# would say so, are compiled wrongly by CPython 3.11.0 to 3.11.4: gh-100061, gh-106052.)
+# These loops end their patterns, so they never backtrack. (CPython 3.11.0 to 3.11.4 compile possessive quantifiers and atomic
+# groups wrongly: gh-100061, gh-106052.)
 _WORD = re.compile(rb"(?:[^\s\"'\x00\\,]+|\\(?!\\{0,31}[nrt\"']))*")
 _REST_OF_LINE = re.compile(rb"(?:[^\r\n\"'\x00\\]+|\\(?!\\{0,31}[nr\"']))*")
 _URL_VALUE = re.compile(rb"[^\s\"'<>&\x00\\]*")
@@ -23,7 +23,7 @@ _HEADER = re.compile(
     rb"(?i)(?:\\{0,32}[\"'][ \t]{0,4}(?:->|=>|[:=,])|[ \t]{0,4}(?:->|=>|[:=]))[ \t]{0,4}"
     rb"(?:b?(?P<quote>\\{0,32}[\"']))?" + _SCHEME
 )
-# Without a scheme it is told from what is said of it by its looks.
+# Without a scheme only the form of the value separates it from prose.
 _UNSCHEMED = re.compile(rb"(?=[^\s\"'\\]{0,64}[0-9])[^\s\"'\\]{6}|[^\s\"'\\]{24}")
 _COOKIE = re.compile(rb"[\w.\-%!#$&*+^|~]{1,128}=")
 _BEARER = re.compile(rb"(?i)bearer[ \t]{1,4}(?=[A-Za-z0-9._~+/\-]{0,64}[0-9])(?P<token>[A-Za-z0-9._~+/\-]{12})")
@@ -42,12 +42,12 @@ _SESSION = re.compile(rb"(?i)sessionid=(?=[A-Za-z0-9_\-]{16})")
 _PUTTY = re.compile(rb"(?i)private-lines: [0-9]{1,4}(?P<lines>(?:(?:\\{1,32}[rn]|[\r\n])+[A-Za-z0-9+/=]{2,80}){1,300})")
 _KAGGLE = re.compile(rb"\"username\"[ ]?:[ ]?\"[^\"\r\n]{1,128}\"[ ]?,\s{0,16}\"key\"[ ]?:[ ]?\"")
 _JWK = re.compile(rb"\"(?:d|p|q|dp|dq|qi|k)\"[ ]?:[ ]?\"(?P<part>[A-Za-z0-9_\-]{16,4096})\"")
-# A password with a slash in it is known from a port by what is no digit.
+# A password with a slash differs from a port by a character that is not a digit.
 _USER_OF_URL = re.compile(
     rb"://[^\s/:\[\"'<>\x00\\]{0,128}:(?:(?=[^\s\"'<>/\x00\\]{1,512}@)"
     rb"|(?=[^\s\"'<>/\x00\\]{0,128}[^\s\"'<>/\x00\\0-9][^\s\"'<>?\x00\\]{1,256}@))"
 )
-# `https://TOKEN@host`: a user alone is a token where it looks like one.
+# `https://TOKEN@host`: a user without a password may be a token.
 _USER_ALONE = re.compile(rb"(?<=http)s?://(?=[^/@\s]{0,64}[0-9])(?=[^/@\s]{0,64}[A-Za-z])(?P<token>[\w\-]{8,256})@")
 _DOCKER = re.compile(rb"\\{0,32}\"auth\\{0,32}\"[ \t]{0,8}:[ \t]{0,8}\\{0,32}\"(?=[A-Za-z0-9+/]{8})")
 # OAuth's code and a session are long.
@@ -59,7 +59,7 @@ _LEAST_OF_A_CODE = 20
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return the rules, one for each place."""
+    """Return the rules, one for each kind of place."""
     return (
         Rule(b"authorization", partial(_header, b"authorization")),
         Rule(b"cookie", partial(_header, b"cookie")),
@@ -87,14 +87,14 @@ def _after(place: re.Pattern[bytes], kind: str, data: bytes, at: int) -> Iterato
     if found is None:
         return
     span = going_on(data, found.end(), found.end(), kind, _WORD)
-    # `docker run -u 1000:1000` names no password.
+    # `docker run -u 1000:1000` has no password.
     is_number = "user" in place.groupindex and data[span.start : span.end].isdigit() and found["user"].isdigit()
     if span.end > span.start and not is_number:
         yield span
 
 
 def _header(name: bytes, data: bytes, at: int) -> Iterator[Span]:
-    """Yield the value of a header, without the word for its scheme."""
+    """Yield the value of a header, without its scheme."""
     found = _HEADER.match(data, at + len(name))
     if found is None:
         return
@@ -114,7 +114,7 @@ def _bearer(data: bytes, at: int) -> Iterator[Span]:
 
 
 def _url(data: bytes, at: int) -> Iterator[Span]:
-    """Yield the password of `scheme://user:password@host`; it may hold an `@` itself."""
+    """Yield the password of `scheme://user:password@host`; the password may contain an `@`."""
     if alone := _USER_ALONE.match(data, at - 1 if data[at - 1 : at] == b"s" else at):
         yield Span(*alone.span("token"), "password")
         return
@@ -139,7 +139,7 @@ def _query(data: bytes, at: int) -> Iterator[Span]:
 
 
 def _putty(data: bytes, at: int) -> Iterator[Span]:
-    """Yield the lines of a private key as PuTTY keeps it."""
+    """Yield the lines of a private key in PuTTY's format."""
     if found := _PUTTY.match(data, at):
         yield Span(*found.span("lines"), "private-key")
 
@@ -149,5 +149,5 @@ def _jwk(data: bytes, at: int) -> Iterator[Span]:
     begin = max(data.rfind(b"{", max(0, at - 4096), at), 0)
     for found in _JWK.finditer(data, begin, at + 8192):
         yield Span(*found.span("part"), "private-key")
-    # Looked at once, also where keys follow each other.
+    # Search this part only once, even if several keys follow each other.
     yield Span(at, min(len(data), at + 8192), "")

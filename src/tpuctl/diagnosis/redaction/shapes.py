@@ -1,4 +1,4 @@
-"""What values look like: where they end, and which of them tell nothing that would have to be hidden. Pure."""
+"""The form of values: where they end, and which cannot be secrets. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tpuctl.diagnosis.redaction.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A value without quotes: to a blank, a quote, an escaped line end, or where the next pair begins.
+# A value without quotes: up to a blank, a quote, an escaped line end, or the next pair.
 BARE = re.compile(rb"(?:[^\s\"'`\x00\\,&;]+|[,&;](?![\w.\-]{1,64}[\"']?[=:])(?!\s|\Z)|\\(?!\\{0,31}[nrt\"']))*")
 TO_LINE_END = re.compile(rb"(?:[^\s\x00\\]+|[ \t\v\f](?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|\\(?!\\{0,31}[nr]))*")
 TO_TAG = re.compile(rb"[^<>\r\n]*")
-# Words that an option is followed by in prose.
+# Words that follow an option in prose.
 PROSE = frozenset(b"to or and option options flag is for must from as instead with in was if can the a on not".split())
-# Values that tell nothing: none, a placeholder, a variable, what was hidden before.
+# Values that are not secret: none, a placeholder, a variable, an earlier redaction.
 _EMPTY = re.compile(
     rb"(?i:none|null|nil|true|false|yes|no|undefined|unset|redacted|hidden|\*+|x+|\.{3}|<[\w .\-]{0,40}>"
     rb"|\(set, not shown\)|\[(?:redacted|hidden)[^\]]{0,40}\]?)[,);]{0,3}|\$\{?[A-Z_][A-Z0-9_]{0,64}\}?|\$\([^)]{0,80}\)?"
@@ -28,7 +28,7 @@ _SHORTEST_KEY = 3
 _SHORT_NUMBER = re.compile(rb"[0-9]{1,6}[,;)]?")
 _PATH = re.compile(rb"(?:[~.]?/|[A-Za-z]:\\)[\w./\\@ \-]{1,200}\.(?:json|ya?ml|pem|txt|key|cfg|ini|toml)")
 _FOLDER = re.compile(rb"[~.]{0,2}/")
-# Lines of a program, as a traceback shows them: a call, and what is read from somewhere.
+# Source code, as a traceback shows it: a call, or a lookup.
 _CODE = re.compile(
     rb"(?:await )?[A-Za-z_]\w{0,63}(?:\.[A-Za-z_]\w{0,63}){0,8}\("
     rb"|(?:self|cls|args|config|cfg|os|settings|flags|FLAGS|opts|options|request|ctx|environ|env|kwargs|params|secrets)"
@@ -46,24 +46,24 @@ _MOST_LINES = 200
 
 @cache
 def quoted(quote: bytes) -> re.Pattern[bytes]:
-    """Return the pattern of what stands in quotes like this one; a line's end ends it too, but for threefold ones."""
+    """Return the pattern for a value in these quotes; a line end ends it too, except with triple quotes."""
     mark, escapes = quote[-1:], len(quote) - 1
     if quote in {b'"""', b"'''"}:
         return re.compile(rb"(?:[^%s]+|%s(?!%s))*" % (mark, mark, mark * 2))
     if escapes == 0:
         return re.compile(rb"(?:[^\\\r\n%s]+|\\[^\r\n])*" % mark)
-    # A quote within it has more backslashes before it than those around it.
+    # A quote in the value has more backslashes than the quotes around it.
     return re.compile(rb"(?:[^\\\r\n%s]+|\\{%d,}%s|\\+(?![\\%s]))*" % (mark, escapes + 1, mark, mark))
 
 
 def first_word(data: bytes, at: int) -> bytes:
-    """Return the word of letters that stands here, in lower case."""
+    """Return the word at this position, in lower case."""
     found = _WORD.match(data, at)
     return found.group().lower() if found else b""
 
 
 def may_be_secret(kind: str, value: bytes, *, may_be_list: bool, is_quoted: bool) -> bool:
-    """Tell whether a value could be a secret, rather than nothing, a number, a place, or a line of a program."""
+    """Tell whether a value could be a secret, not an empty value, a number, a path, or source code."""
     if _EMPTY.fullmatch(value) or (may_be_list and value[:1] in b"[{("):
         return False
     if kind in {"token", "secret", "credential", "authorization"} and (_NUMBER.fullmatch(value) or value[:1] == b"<"):
@@ -76,7 +76,7 @@ def may_be_secret(kind: str, value: bytes, *, may_be_list: bool, is_quoted: bool
 
 
 def looks_random(value: bytes) -> bool:
-    """Tell whether a word is none of a language, nor of a program, nor a number with its unit, nor a place."""
+    """Tell whether a word looks random: not of a language or a program, not a number with a unit, not a path."""
     return (
         len(value) >= 6
         and _RANDOM.fullmatch(value) is not None
@@ -86,7 +86,7 @@ def looks_random(value: bytes) -> bool:
 
 
 def listed(data: bytes, at: int, kind: str) -> Iterator[Span]:
-    """Yield what stands in quotes in a list. Words of a text are no secrets."""
+    """Yield the quoted values in a list. Tokens of a text are not secrets."""
     found = _LIST.match(data, at)
     if found is None or kind == "token":
         return
@@ -97,7 +97,7 @@ def listed(data: bytes, at: int, kind: str) -> Iterator[Span]:
 
 
 def below(data: bytes, name: int, at: int) -> list[Span]:
-    """Return the lines that are a value in YAML: those of a block, or single words, further in than the name."""
+    """Return the lines of a YAML value: of a block, or single words with more indentation than the name."""
     block = _BLOCK.match(data, at)
     first = block.end() if block else at + 1 if data[at : at + 1] == b"\n" else 0
     if not first or data[name - 1 : name] in (b"-", b"/"):

@@ -1,4 +1,9 @@
-"""Redaction as the bytes come: the pieces may be cut anywhere, the result is the same."""
+"""Remove secrets from text that leaves this machine, and name the kind of each: `[redacted oauth-token]`. Pure.
+
+Works on bytes as they arrive, in bounded memory and linear time. The result does not depend on how the pieces are cut; text
+without secrets passes unchanged. A secret without a known form, or a name before it, cannot be found: a person must still
+review the text.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +23,10 @@ if TYPE_CHECKING:
 
     from tpuctl.diagnosis.redaction.accounts import Accounts
 
-# So much is decided at once, with `REACH` more in view after it and so much before it.
+# Bytes decided at once, with `REACH` more in view after them and these before them.
 _WINDOW = 256 * 1024
 _CONTEXT = 2048
-# A piece is rather cut at the end of a line, or at least of a word.
+# A piece is cut at the end of a line if possible, or of a word.
 _BACKWARDS = 32 * 1024
 _BREAKS = (b"\n", b" ")
 _BOMS = {
@@ -33,22 +38,22 @@ _BOMS = {
 
 
 class Redactor:
-    """Takes a text in pieces and returns it without its secrets. `counts` tells how many of each kind there were.
+    """Takes a text in pieces and returns it without its secrets. `counts` is the number of secrets by kind.
 
-    Never fails, whatever the bytes. UTF-16 is returned as UTF-8. With `accounts` e-mail and IP addresses are hidden too.
+    Never fails on any bytes. UTF-16 is returned as UTF-8. With `accounts` e-mail and IP addresses are hidden too.
     """
 
     def __init__(self, accounts: Accounts | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self._accounts = accounts
-        # The last bytes that were decided, which are looked at again for what stands before a match, then those to decide.
+        # The last decided bytes, which are the context of later matches, then the bytes to decide.
         self._context, self._waiting = b"", b""
         self._tail: re.Pattern[bytes] | None = None
         self._decoder: codecs.IncrementalDecoder | None = None
         self._has_begun = False
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next piece and return what can be told of by now."""
+        """Take the next piece and return the bytes decided so far."""
         done = []
         for at in range(0, len(data), _WINDOW):
             piece = data[at : at + _WINDOW]
@@ -68,7 +73,7 @@ class Redactor:
         return b"".join(done)
 
     def _decide(self, view: bytes, rest: bytes) -> bytes:
-        """Return the next bytes without their secrets; the others wait."""
+        """Return the next bytes without their secrets; the rest waits."""
         if not self._has_begun:
             self._begin()
             return b""
@@ -81,7 +86,10 @@ class Redactor:
             if skipped:
                 return b""
         is_last = not rest and len(view) < _WINDOW + REACH
-        cut = len(view) if is_last else _cut(view)
+        cut = len(view)
+        if not is_last:
+            ends = (view.rfind(mark, _WINDOW - _BACKWARDS, _WINDOW) + 1 for mark in _BREAKS)
+            cut = next((end for end in ends if end), _WINDOW)
         base = len(self._context)
         spans = _merged(self._spans(self._context + view), base)
         pieces, at = [], 0
@@ -104,7 +112,7 @@ class Redactor:
         found = [
             replace(span, start=plain.start(span.start), end=plain.end(span.end))
             for rule in (_rules() if words.text else _of_short_words())
-            for span in _found(rule, plain.text, words if rule.is_long else lowered)
+            for span in _find_all(rule, plain.text, words if rule.is_long else lowered)
         ]
         return found + (list(self._accounts.spans(data)) if self._accounts else [])
 
@@ -133,7 +141,7 @@ def redact(data: bytes, accounts: Accounts | None = None) -> bytes:
 
 @functools.cache
 def _rules() -> tuple[Rule, ...]:
-    """Return all rules; where two find the same place, the earlier names it."""
+    """Return all rules; of two that find the same place, the earlier names it."""
     return (*keys.rules(), *tokens.rules(), *places.rules(), *commands.rules(), *values.rules())
 
 
@@ -142,16 +150,16 @@ def _of_short_words() -> tuple[Rule, ...]:
     return tuple(rule for rule in _rules() if not rule.is_long)
 
 
-def _found(rule: Rule, data: bytes, searched: bytes | Words) -> Iterator[Span]:
+def _find_all(rule: Rule, data: bytes, searched: bytes | Words) -> Iterator[Span]:
     text = searched if isinstance(searched, bytes) else searched.text
     at, done = text.find(rule.anchor), 0
     while at >= 0:
         place = at if isinstance(searched, bytes) else searched.place(at)
         after = at + 1
-        for span in rule.look(data, place) if place >= done else ():
+        for span in rule.find(data, place) if place >= done else ():
             if span.kind:
                 yield span
-            # What begins within a secret of the same kind is a part of it.
+            # A match inside a secret of the same kind is a part of it.
             done = max(done, span.end)
         if isinstance(searched, bytes):
             after = max(after, done)
@@ -159,7 +167,7 @@ def _found(rule: Rule, data: bytes, searched: bytes | Words) -> Iterator[Span]:
 
 
 def _merged(spans: Sequence[Span], base: int) -> list[Span]:
-    """Return the spans in order; those that overlap are one, named by the first rule. What was decided before is left."""
+    """Return the spans in order, merged if they overlap and named by the first rule. Skips bytes decided before `base`."""
     merged: list[Span] = []
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         start = max(span.start, base)
@@ -174,16 +182,8 @@ def _merged(spans: Sequence[Span], base: int) -> list[Span]:
     return merged
 
 
-def _cut(view: bytes) -> int:
-    for mark in _BREAKS:
-        at = view.rfind(mark, _WINDOW - _BACKWARDS, _WINDOW)
-        if at >= 0:
-            return at + 1
-    return _WINDOW
-
-
 def _encoding(begin: bytes) -> str | None:
-    """Return how a text is encoded that has two bytes for each letter, or four."""
+    """Return the encoding of a text with two or four bytes for each letter, None for others."""
     for mark, name in _BOMS.items():
         if begin.startswith(mark):
             return name

@@ -1,4 +1,4 @@
-"""Secrets that are known by their form: tokens with a prefix of their issuer. Sources: the issuers' documentation."""
+"""Secrets recognized by their form: tokens with a prefix of the issuer. Sources: the documentation of the issuers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORD = rb"A-Za-z0-9_\-"
 _DOTTED = rb"A-Za-z0-9_.~\-"
 _PLAIN = rb"A-Za-z0-9"
 
-# Kind; the anchor; what is before it, if a part of it is; what follows it; the characters that may follow that.
+# Kind; the anchor; the part before it, if any; the part after it; the characters that may continue it.
 _FORMS = (
     ("oauth-token", rb"ya29.", rb"", rb"[A-Za-z0-9._~\-]{8}", _DOTTED),
     ("refresh-token", rb"1//", rb"", rb"(?:0[A-Za-z0-9_\-]{16}|[A-Za-z0-9_\-]{24})", _WORD),
@@ -79,8 +79,8 @@ _FORMS = (
     # Header and payload; an encrypted one has more parts, a detached one no payload.
     ("jwt", rb"eyJ", rb"", rb"[A-Za-z0-9_\-]{6,4096}\.(?:[A-Za-z0-9_\-]{8}|\.[A-Za-z0-9_\-]{8})", _DOTTED + rb"="),
 )
-# What is short is met within words too, or within base64. After an escape such as `\n` in JSON, or `%3D` in a URL, a word
-# begins whatever stands there; `1//` is part of many paths, where it follows a word, a slash or a dot.
+# Short anchors occur within words too, or within base64. After an escape such as `\n` in JSON, or `%3D` in a URL, a word always
+# begins; `1//` occurs in many paths, after a word, a slash or a dot.
 _ESCAPED = rb"(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})"
 _NO_WORD = rb"(?:(?<![A-Za-z0-9_\-])|" + _ESCAPED + rb")"
 _NO_PATH = rb"(?:(?<![\w/.:\-])|" + _ESCAPED + rb")"
@@ -107,10 +107,10 @@ _BEFORE = {
         _NO_WORD,
     ),
 }
-# With what follows it no longer than a short word.
+# Anchors of tokens that may be as short as a short word.
 _SHORT = frozenset({b"ya29.", b"xox", b"xapp-", b"hooks.slack.com/", b"eyJ"})
 _FARTHEST_BACK = 16
-# A terminal that was copied from cuts long words. What a line of a log begins with is no part of one.
+# Text copied from a terminal has long words cut. The header of a log line does not continue a word.
 _WIDE = 72
 _REST = re.compile(
     rb"\n(?![IWEF][0-9]{4}\b|[0-9]{4}-[0-9]{2})(?=[A-Za-z_\-]{0,40}[0-9])(?=[^A-Za-z]{0,40}[A-Za-z])[A-Za-z0-9._~+/=\-]{4,4096}"
@@ -119,23 +119,22 @@ _REST = re.compile(
 
 def rules() -> tuple[Rule, ...]:
     """Return the rules, one for each form."""
-    return tuple(_rule(*form) for form in _FORMS)
+    found: list[Rule] = []
+    for kind, anchor, back, following, characters in _FORMS:
+        whole = re.compile(_BEFORE.get(anchor, rb"") + re.escape(anchor) + following)
+        form = _Form(kind, re.compile(back + rb"$") if back else None, whole, run_of(characters))
+        found.append(Rule(anchor.lower(), partial(_look, form), is_long=anchor not in _SHORT))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What a token looks like: what is before its anchor, if a part of it is; the anchor and the next; what may go on."""
+    """The form of a token."""
 
     kind: str
-    back: re.Pattern[bytes] | None
-    whole: re.Pattern[bytes]
+    back: re.Pattern[bytes] | None  # the part before the anchor, if any
+    whole: re.Pattern[bytes]  # the anchor and the part after it
     tail: re.Pattern[bytes]
-
-
-def _rule(kind: str, anchor: bytes, back: bytes, following: bytes, characters: bytes) -> Rule:
-    whole = re.compile(_BEFORE.get(anchor, rb"") + re.escape(anchor) + following)
-    form = _Form(kind, re.compile(back + rb"$") if back else None, whole, run_of(characters))
-    return Rule(anchor.lower(), partial(_look, form), is_long=anchor not in _SHORT)
 
 
 def _look(form: _Form, data: bytes, at: int) -> Iterator[Span]:
@@ -150,10 +149,7 @@ def _look(form: _Form, data: bytes, at: int) -> Iterator[Span]:
             return
         start = floor + before.start()
     span = going_on(data, start, found.end(), form.kind, form.tail)
-    rest = _REST.match(data, span.end) if _column(data, span.end) >= _WIDE else None
+    # The bytes of the line before the end of the token, up to the width that matters.
+    column = span.end - data.rfind(b"\n", max(0, span.end - _WIDE - 1), span.end) - 1
+    rest = _REST.match(data, span.end) if column >= _WIDE else None
     yield replace(span, end=rest.end()) if rest else span
-
-
-def _column(data: bytes, at: int) -> int:
-    """Return how many bytes of its line stand before this place, as far as that matters."""
-    return at - data.rfind(b"\n", max(0, at - _WIDE - 1), at) - 1

@@ -1,4 +1,4 @@
-"""Secrets that are known by the name before them: `NAME=value`, `"name": "value"`, `--name value`, and their like."""
+"""Secrets recognized by the name before them: `NAME=value`, `"name": "value"`, `--name value`, and similar."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from tpuctl.diagnosis.redaction.spans import Rule, Span, going_on
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What follows a name up to its value: the rest of the name, what closes it, `=`, `:` or `=>`, a quote.
+# The text between a name and its value: the rest of the name, its closing quote, `=`, `:` or `=>`, a quote.
 _AFTER = re.compile(
     rb"(?P<rest>[A-Za-z0-9_.\-]{0,64})(?P<closing>\\{0,32}[\"'`]?[\]*]{0,2})[ \t]{0,8}(?P<sign>=>|:=|->|(?<=[\w`\"'])>|[:=])"
-    # `NAME= OTHER=value` has no value. All blanks are taken, up to eight: what follows fewer of them is a blank.
+    # `NAME= OTHER=value` has no value. Takes all blanks, up to eight.
     rb"(?:(?:[ \t]{8}|[ \t]{1,7}(?![ \t]))(?![A-Z_][A-Z0-9_]{0,64}=[^=\s])|(?![ \t]))(?:Secret(?:Str|Bytes)?\()?"
     rb"(?:[bfruBFRU]{1,2}(?=\\{0,32}[\"']))?(?P<quote>\"\"\"|'''|\\{0,32}[\"']|`)?"
 )
 # `("NAME", "value")`
 _PAIRED = re.compile(rb"(?P<rest>[A-Za-z0-9_\-]{0,64})[\"'],[ \t]?b?(?P<quote>[\"'])(?=[^\"'\r\n]{1,512}[\"'][)\]])")
-# `{"name": "NAME", "value": "…"}`, as Kubernetes has it, in YAML too, and the like of XML.
+# `{"name": "NAME", "value": "…"}`, as in Kubernetes, also in YAML, and similar in XML.
 _APART = re.compile(
     rb"(?P<rest>[A-Za-z0-9_\-]{0,64})(?:\\{0,32}[\"'])?,?(?:[ \t\r\n]|\\{1,32}[nrt]){0,64}\\{0,32}[\"']?[Vv]alue\\{0,32}[\"']?"
     rb"[ \t]{0,4}[:=][ \t]{0,4}(?P<quote>\\{0,32}[\"'])?"
 )
-# `--name value`: nothing but blanks between them.
+# `--name value`: only blanks between them.
 _FLAG = re.compile(rb"(?:\A|(?<=[\s\"'=,\[]))--?[A-Za-z0-9][A-Za-z0-9_\-]{0,64}$")
 _FLAG_ENDS = (b" ", b"\t", b"=", b'"', b"'", b",")
 _BLANKS = re.compile(rb"(?P<rest>s?)[\"']?,?[ \t]{1,8}(?P<quote>\\{0,32}[\"'])?")
 # `setenv NAME value`, and a table with tabs.
 _SET = re.compile(rb"(?P<rest>[A-Z0-9_]{0,64})(?:[ \t]+|\t)(?P<quote>[\"'])?(?=\S)")
 _SETS = re.compile(rb"(?:^|[\s;&|])(?:setenv|ENV|set -\w{1,4}|export)[ \t]{1,4}[A-Z0-9_]{0,64}$")
-# `the token is VALUE`, `password for ada: VALUE`: only what no word looks like.
+# `the token is VALUE`, `password for ada: VALUE`: only values that no word looks like.
 _SAID = re.compile(
     rb"(?P<rest>)(?:[ \t]{1,4}(?P<verb>is|was|for [\w.@\-]{1,64}|are))?:?[ \t|]{1,4}(?P<quote>[\"'`])?"
     rb"(?=[^a-z\s]{0,60}[a-z])(?=[^A-Z\s]{0,60}[A-Z])(?=[^0-9\s]{0,60}[0-9])(?=[\w.~+/=\-]{8})(?P<long>(?=[\w.~+/=\-]{20}))?"
@@ -52,32 +52,37 @@ _LONG = 256
 
 
 def rules() -> tuple[Rule, ...]:
-    """Return the rules, one for each word that names of secrets contain."""
+    """Return the rules, one for each word in names of secrets."""
     return tuple(Rule(anchor, partial(_look, anchor)) for anchor in ANCHORS)
 
 
 def _look(anchor: bytes, data: bytes, at: int) -> Iterator[Span]:
-    """Yield the value of the name that holds the word at this place, if it has one and that may be a secret."""
+    """Yield the value of the name at this position, if it may be a secret."""
     name = named(anchor, data, at)
     if name is None:
         return
     found = _AFTER.match(data, name.end)
     if found is None:
-        yield from _loosely(name, data)
+        yield from _find_without_sign(name, data)
         return
-    if is_about(name, data, found["rest"]) or (found["sign"] == b">" and not _is_tag(data, name.start)):
+    if is_about(name, data, found["rest"]) or (
+        # `>` is a sign only behind the name of a tag.
+        found["sign"] == b">" and not data[max(0, name.start - 65) : name.start].rstrip(_OF_NAMES).endswith(b"<")
+    ):
         return
     is_named = name.is_password or _is_named(name, data, found)
     start, quote = found.end(), found["quote"]
     is_key = _CLOSING.match(data, name.end) is not None
     if not quote and is_named and not is_key:
-        # `'--name=value'`: the quotes are those of the word.
-        quote = _quote_before(data, name.start)
+        # `'--name=value'`: the quote, with its backslashes, stands right before the name.
+        before = data[max(0, name.start - 100) : name.start].rstrip(_OF_NAMES)
+        if before.endswith((b'"', b"'")):
+            quote = before[len(before[:-1].rstrip(b"\\")) :]
     is_line = not quote and _begins_line(data, name.start)
     if not quote and (below := shapes.below(data, name.start, start)) and name.kind != "token":
         yield from below
         return
-    span = going_on(data, start, start, name.kind, _tail(name, found, quote, is_line=is_line))
+    span = going_on(data, start, start, name.kind, _end_of_value(name, found, quote, is_line=is_line))
     value = data[start : span.end].strip(b" \t")
     if not quote and is_key and value[:1] == b"[":
         yield from shapes.listed(data, start, name.kind)
@@ -88,22 +93,22 @@ def _look(anchor: bytes, data: bytes, at: int) -> Iterator[Span]:
         yield span
         return
     if span.end - span.start > _LONG:
-        # Looked at once, not anew for each word in it.
+        # Search a long value once, not for each word in it.
         yield Span(start, span.end, "")
 
 
-def _tail(name: Named, found: re.Match[bytes], quote: bytes | None, *, is_line: bool) -> re.Pattern[bytes]:
+def _end_of_value(name: Named, found: re.Match[bytes], quote: bytes | None, *, is_line: bool) -> re.Pattern[bytes]:
     if quote:
         return shapes.quoted(quote)
     if found["sign"] == b">":
         return shapes.TO_TAG
-    # What is said of credentials is often a sentence.
+    # Text about credentials is often a sentence.
     is_value = name.is_password or found["sign"] == b"=" or name.kind not in {"secret", "credential", "token"}
     return shapes.TO_LINE_END if is_line and is_value and name.is_sure and name.kind != "token" else shapes.BARE
 
 
-def _loosely(name: Named, data: bytes) -> Iterator[Span]:
-    """Yield what follows a name without a sign: `--name value`, `("name", "value")`, `setenv NAME value`."""
+def _find_without_sign(name: Named, data: bytes) -> Iterator[Span]:
+    """Yield the value after a name without a sign: `--name value`, `("name", "value")`, `setenv NAME value`."""
     if _NOTHING.match(data, name.end):
         return
     before = data[max(0, name.start - 140) : name.start]
@@ -137,7 +142,7 @@ def _loosely(name: Named, data: bytes) -> Iterator[Span]:
 
 
 def _said(name: Named, data: bytes) -> re.Match[bytes] | None:
-    """Return what is said of a secret in a sentence."""
+    """Return the match for a secret in a sentence."""
     found = _SAID.match(data, name.end) if name.is_sure else None
     if found is None or not (
         found["long"] is not None or (name.is_password and (found["verb"] or b"|" in found.group()))
@@ -146,24 +151,12 @@ def _said(name: Named, data: bytes) -> re.Match[bytes] | None:
     return found
 
 
-def _quote_before(data: bytes, at: int) -> bytes | None:
-    """Return the quote, with its backslashes, that stands right before the name which ends at this place, if one does."""
-    before = data[max(0, at - 100) : at].rstrip(_OF_NAMES)
-    if not before.endswith((b'"', b"'")):
-        return None
-    return before[len(before[:-1].rstrip(b"\\")) :]
-
-
-def _is_tag(data: bytes, at: int) -> bool:
-    return data[max(0, at - 65) : at].rstrip(_OF_NAMES).endswith(b"<")
-
-
 def _begins_line(data: bytes, at: int) -> bool:
     return _LINE_BEGINS.search(data[max(0, at - 140) : at]) is not None
 
 
 def _is_named(name: Named, data: bytes, found: re.Match[bytes]) -> bool:
-    """Tell whether a name is one of a variable, a key of JSON or an option: then it is one, whatever the value looks like."""
+    """Tell whether a name is that of a variable, a JSON key or an option: then its value is a secret in any form."""
     if name.kind not in {"token", "secret", "credential"}:
         return True
     is_variable = data[name.start : name.end].isupper() and found["sign"] == b"="
@@ -178,7 +171,7 @@ def _is_named(name: Named, data: bytes, found: re.Match[bytes]) -> bool:
 
 
 def _is_flag(data: bytes, name: Named) -> bool:
-    """Tell whether a name is an option: `--name value`, also as words of a list."""
+    """Tell whether a name is an option: `--name value`, also as elements of a list."""
     end = name.end + (data[name.end : name.end + 1] == b"s")
     if data[end : end + 1] not in _FLAG_ENDS:
         return False
