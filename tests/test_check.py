@@ -102,8 +102,8 @@ def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sand
         ("gs://data//", "several slashes"),
         ("s3://data", "not in Cloud Storage"),
         ("https://example.com/x", "not in Cloud Storage"),
-        ("./data", "path of this machine"),
-        ("/data/train", "path of this machine"),
+        ("./data", "path on this machine"),
+        ("/data/train", "path on this machine"),
         ("data", "did you mean `gs://data`"),
         ("", "is empty"),
     ],
@@ -214,7 +214,7 @@ def test_what_another_service_rents_is_named(tpuctl: Console) -> None:
 def test_nothing_to_check_says_what_to_name(tpuctl: Console) -> None:
     _, err, code = tpuctl("check")
 
-    assert (code, err.splitlines()[0]) == (2, "error: what is to be checked?")
+    assert (code, err.splitlines()[0]) == (2, "error: no node or type to check")
     assert tpuctl("check", "nobody", "--zone", ZONE)[2] == 3
     assert tpuctl("check", "nobody")[1:] == (
         "error: no node `nobody` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",

@@ -235,7 +235,7 @@ def test_apis_that_are_down_do_not_stop_a_creation(tpuctl: Console, sandbox: San
     _, err, code = tpuctl(*UP)
 
     assert (code, sandbox.changes()) == (0, ["create"])
-    assert "demo: not checked, since it could not be read: TPU401" in err
+    assert "demo: not checked, because it could not be read: TPU401" in err
 
 
 @pytest.mark.usefixtures("buckets")

@@ -42,17 +42,17 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ("scaleTier: CUSTOM\n", "c.yaml line 1: `scaleTier: CUSTOM` is not a job with a TPU", _HINT),
         (
             "trainingInputs:\n  scaleTier: BASIC_TPU\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             "is `trainingInputs` in c.yaml line 1 meant to be `trainingInput`?",
         ),
         (
             "type: v2-8\nzone: us-central1-b\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             _HINT,
         ),
         (
             "trainingInput: [BASIC_TPU]\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             _HINT,
         ),
         (
@@ -67,7 +67,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ),
         (
             "scaleTier: BASIC_TPU\nscaleTier: CUSTOM\n",
-            "c.yaml line 2: `scaleTier` is there twice, first in line 1",
+            "c.yaml line 2: `scaleTier` is duplicated, first in line 1",
             None,
         ),
         ("? [a]\n: b\n", "c.yaml line 1: a key must be a plain word", None),

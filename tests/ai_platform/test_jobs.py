@@ -71,7 +71,7 @@ def test_every_rule_finds_something_in_some_job() -> None:
             config_of("a legacy master beside an acceleratorConfig"),
             "TPU804",
             3,
-            "`masterType: complex_model_m` is a legacy machine type, and `acceleratorConfig` needed one of Compute Engine",
+            "`masterType: complex_model_m` is a legacy machine type; `acceleratorConfig` needed a Compute Engine type",
         ),
         (config_of("2 workers"), "TPU805", 5, "`workerCount: 2`: a job had exactly one `cloud_tpu` worker"),
         (
@@ -84,13 +84,13 @@ def test_every_rule_finds_something_in_some_job() -> None:
             config_of("a v3 pod in us-central1, where none is offered now"),
             "TPU812",
             10,
-            "no zone of us-central1 offers v3-32: taken is v6e-16 in us-central1-b (16 chips with 32 GiB each)",
+            "no zone of us-central1 offers v3-32: using v6e-16 in us-central1-b (16 chips with 32 GiB each)",
         ),
         (
             config_of("hyperparameters, a time limit, and keys that nobody knows"),
             "TPU818",
             8,
-            "unknown keys are left out: `masterTyp` (line 8, like `masterType`) and `foo` (line 9)",
+            "unknown keys are ignored: `masterTyp` (line 8, like `masterType`) and `foo` (line 9)",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_labels_are_carried_over_where_a_node_can_have_them(tmp_path: Path) -> N
 
     assert settings_of(good, tmp_path).pairs("labels") == {"team": "vision", "stage": "1"}
     assert settings_of(bad, tmp_path).pairs("labels") == {}
-    assert "# labels are left out: " in (bad.file or "")
+    assert "# labels are not converted: " in (bad.file or "")
 
 
 POD = """\

@@ -33,15 +33,12 @@ NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "
 class Kept(dict[str, Any]):
     """A memory without an end."""
 
-    def recall(self, key: str) -> Any:  # JSON
-        return self.get(key)
-
-    def forget(self, *, but: str = "") -> None:
-        for key in [key for key in self if key != but]:
+    def clear(self, *, keep: str = "") -> None:
+        for key in [key for key in self if key != keep]:
             del self[key]
 
-    def remember(self, key: str, said: Any) -> None:  # JSON
-        self[key] = json.loads(json.dumps(said))
+    def put(self, key: str, value: Any) -> None:  # JSON
+        self[key] = json.loads(json.dumps(value))
 
 
 @pytest.fixture
@@ -97,7 +94,7 @@ def test_what_is_remembered_says_the_same_again_and_asks_nothing(sandbox: Sandbo
     assert check(gate(sandbox, memory, **wishes), name, spec=spec) == first
     assert requests(sandbox) == before
     assert [line.split(" ")[0] for line in first] == ["TPU101", "TPU107", "not"]
-    assert first[-1] == "not checked, since it could not be read: TPU101 (`tpuctl check` says why)"
+    assert first[-1] == "not checked, because it could not be read: TPU101 (`tpuctl check` says why)"
     assert len(memory) == 1
 
 
@@ -113,7 +110,7 @@ def test_what_could_not_be_read_just_now_is_asked_again(sandbox: Sandbox, memory
     sandbox.fault("http-error", method="compute.firewalls.list", status=503, count=0)
 
     assert [line.partition(":")[0] for line in check(gate(sandbox, memory))] == [
-        "not checked, since it could not be read"
+        "not checked, because it could not be read"
     ]
     assert memory == {}
 
@@ -149,7 +146,7 @@ def test_what_was_changed_is_asked_anew(sandbox: Sandbox, memory: Kept) -> None:
     before = one.report(WANTED).of(Level.ERROR)
     provision.set_services(sandbox.world, {"compute.googleapis.com": True})
     still = one.report(WANTED).of(Level.ERROR)
-    one.forget()
+    one.discard_answers()
 
     assert (before, one.report(WANTED).of(Level.ERROR)) == (still, ())
     assert "TPU501" in {finding.id for finding in still}
@@ -250,7 +247,7 @@ def test_warnings_are_lines_and_what_could_not_be_read_is_one() -> None:
     assert said(found) == [
         "TPU101 `thing` of TPU101 (accepted)",
         "TPU105 `thing` of TPU105",
-        "not checked, since it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
+        "not checked, because it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
     ]
     assert said(found[-2:]) == []
 

@@ -82,10 +82,10 @@ def test_who_interrupts_is_told_what_was_done_and_what_not(tpuctl: Console, buck
     _, err, code = replace(tpuctl, clock=Interrupted())(*FIX)
 
     assert code == 130
-    assert err[err.index("warning: `--fix` has ended early") :].splitlines()[:4] == [
-        "warning: `--fix` has ended early",
+    assert err[err.index("warning: `--fix` was interrupted") :].splitlines()[:4] == [
+        "warning: `--fix` was interrupted",
         f"  failed: {grant('data-a')}: {REFUSED}",
-        f"  begun, perhaps done: {grant('data-b')}",
+        f"  started, may be done: {grant('data-b')}",
         f"  not done: {grant('data-c')}",
     ]
 

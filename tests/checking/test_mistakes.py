@@ -21,14 +21,17 @@ V4 = ("check", "v4-8", "--zone", ZONE)
         ("skip_checks: [all, tpu405]", "`skip_checks` of a project file cannot name `TPU405` and `all`"),
         ("skip_checks: TPU101,all", "`skip_checks` of a project file cannot name `all`"),
         ("skip_checks: ['TPU101,TPU405']", "`skip_checks`: there is no check `TPU101,TPU405`"),
-        ("buckets: [gs://a-b, gs://c-d//]", "`buckets`: `gs://c-d//` names no place: it ends with several slashes"),
+        (
+            "buckets: [gs://a-b, gs://c-d//]",
+            "`buckets`: `gs://c-d//` is not a valid location: it ends with several slashes",
+        ),
         (
             "data_buckets: [./here]",
-            "`data_buckets`: `./here` is a path of this machine, which the workers of a TPU do not see",
+            "`data_buckets`: `./here` is a path on this machine; the workers of a TPU cannot read it",
         ),
         (
             "checkpoint_buckets: [s3://a-b]",
-            "`checkpoint_buckets`: `s3://a-b` is not in Cloud Storage: a TPU reads `gs://` buckets",
+            "`checkpoint_buckets`: `s3://a-b` is not in Cloud Storage; a TPU reads `gs://` buckets",
         ),
         ("check_timeout: 0", "`check_timeout` is `0`: it must be at least 0.1s"),
         ("check_timeout: 0.09s", "`check_timeout` is `0.09s`: it must be at least 0.1s"),
@@ -116,4 +119,4 @@ def test_nothing_is_mended_where_no_zone_is_named(tpuctl: Console) -> None:
     out, err, code = tpuctl("check", "v4-8", "--fix", "--yes", "--where")
 
     assert (out, code) == ("", 2)
-    assert err.splitlines()[0] == "error: `--fix` needs a zone: what it mends depends on it"
+    assert err.splitlines()[0] == "error: `--fix` needs a zone, as the fixes depend on it"

@@ -134,7 +134,7 @@ def test_fix_shows_the_whole_to_a_person_and_one_document_to_a_program(tpuctl: C
 
     out, err, code = tpuctl(*command, "-o", "json")
     assert (json.loads(out)["summary"]["warning"], code) == (0, 0)
-    assert "there is nothing that `--fix` could do" in err
+    assert "`--fix` has nothing to do" in err
     assert "what `--fix` would do" not in err
 
 

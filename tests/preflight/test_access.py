@@ -178,55 +178,55 @@ _IN_DOUBT = {
     "condition": (
         policy({VIEWER: [MEMBER]}, "resource.name.startsWith('x')"),
         None,
-        f"get,list perhaps: `{VIEWER}` is granted only where `resource.name.startsWith('x')`",
+        f"get,list perhaps: `{VIEWER}` is granted only under the condition `resource.name.startsWith('x')`",
     ),
     "group": (
         policy({VIEWER: ["group:ml@example.com"]}),
         None,
-        "get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+        "get,list perhaps: the members of `group:ml@example.com` cannot be read",
     ),
     "domain": (
         policy({VIEWER: ["domain:example.com"]}),
         None,
-        "get,list perhaps: whether `domain:example.com` includes it cannot be read",
+        "get,list perhaps: the members of `domain:example.com` cannot be read",
     ),
     "all accounts of a project": (
         policy({VIEWER: ["principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount"]}),
         None,
         (
-            "get,list perhaps: whether `principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount` "
-            "includes it cannot be read"
+            "get,list perhaps: the members of "
+            "`principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount` cannot be read"
         ),
     ),
     "a kind of member of tomorrow": (
         policy({VIEWER: ["fleet:x"]}),
         None,
-        "get,list perhaps: whether `fleet:x` includes it cannot be read",
+        "get,list perhaps: the members of `fleet:x` cannot be read",
     ),
     "a group that edits the project": (
         policy(DEFAULT),
         policy({"roles/editor": ["group:ml@example.com"]}),
-        "create,delete,get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+        "create,delete,get,list perhaps: the members of `group:ml@example.com` cannot be read",
     ),
     "an editor under a condition": (
         policy(DEFAULT),
         policy({"roles/editor": [MEMBER]}, "request.time < x"),
-        "create,delete,get,list perhaps: `roles/editor` is granted only where `request.time < x`",
+        "create,delete,get,list perhaps: `roles/editor` is granted only under the condition `request.time < x`",
     ),
     "a role of another project's editors": (
         policy({USER: ["projectEditor:other"]}),
         None,
-        "create,delete,get,list perhaps: the policy of project `other` was not read",
+        "create,delete,get,list perhaps: the IAM policy of project `other` was not read",
     ),
     "no policy of the project": (
         policy(DEFAULT),
         DENIED,
-        "create,delete,get,list perhaps: the policy of project `p` could not be read: you may not",
+        "create,delete,get,list perhaps: the IAM policy of project `p` could not be read: you may not",
     ),
     "no policy of the project, a bucket that names nobody": (
         policy({}),
         DENIED,
-        "create,delete,get,list perhaps: the policy of project `1` could not be read: you may not",
+        "create,delete,get,list perhaps: the IAM policy of project `1` could not be read: you may not",
     ),
     "no policy of the bucket": (
         Unknown("it was slow"),
@@ -247,11 +247,11 @@ _ROLES: dict[str, tuple[Fact[frozenset[str]] | None, str]] = {
     "deleted": (Absent(), ""),
     "refused": (
         Unknown("you may not", "iam.roles.get"),
-        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: you may not",
+        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: you may not",
     ),
     "not asked for": (
         None,
-        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: it was not asked for",
+        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: it was not asked for",
     ),
 }
 
@@ -292,8 +292,8 @@ def test_where_public_access_is_prevented_everybody_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("project", "reason"),
     [
-        (None, "the project that it belongs to is not known"),
-        ("7", "the policy of project `7` was not read"),
+        (None, "its project is unknown"),
+        ("7", "the IAM policy of project `7` was not read"),
     ],
 )
 def test_a_bucket_of_a_project_that_was_not_read(project: str | None, reason: str) -> None:

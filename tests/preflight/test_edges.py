@@ -74,7 +74,7 @@ def test_a_record_is_dead_whatever_its_tier(state: str, tier: str, *, is_dead: b
     ("is_dead", "why"),
     [
         (True, "`up` deletes it first; `create` refuses"),
-        (False, "`up` goes on with it; `create` refuses"),
+        (False, "`up` uses it; `create` refuses"),
     ],
 )
 def test_what_up_does_with_the_name_that_is_taken_here(why: str, *, is_dead: bool) -> None:
@@ -250,7 +250,7 @@ def test_what_is_ok_needs_no_remedy_and_what_is_certain_no_doubt() -> None:
     assert (fine.level, fine.remedies, fine.why) == (Level.OK, (), None)
     assert (bad.level, bad.text) == (
         Level.ERROR,
-        f"the organisation requires Secure Boot (`{SHIELDED_VM}`), and the node does not ask for it",
+        f"the organisation requires Secure Boot (`{SHIELDED_VM}`), but the node does not request it",
     )
 
 

@@ -107,13 +107,15 @@ def test_what_is_missing_is_named_and_granted_at_once() -> None:
         "TPU201": Found(
             level=Level.ERROR,
             subject="gs://b",
-            text=f"`{ACCOUNT}`, as which the node runs, may not read or write to it: "
-            f"it lacks `{CREATE}`, `{DELETE}`, `{GET}` and `{LIST}`",
-            why="the node's programs are refused with 403 when they read, and the node is paid for by then; "
-            "the default account is an editor of its project only where no organisation policy "
-            "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that; "
-            f"`{VIEWER}` on the bucket is for a deleted account of that name, not for the one made anew; "
-            "what a managed folder grants is not seen here: where that is enough, go on with `--skip-check TPU201`",
+            text=(
+                f"the node's account `{ACCOUNT}` may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, "
+                f"`{GET}` and `{LIST}`"
+            ),
+            why="reads by the node's programs fail with 403, and the node is billed by then; "
+            "the default account is an editor of its project only if no organisation policy "
+            "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it; "
+            f"`{VIEWER}` on the bucket is for a deleted account of that name, not for the new one; "
+            "grants of managed folders are not read; if one of them is enough, continue with `--skip-check TPU201`",
             remedies=(Remedy.by(grant, f"grant it `{USER}` on the bucket"),),
             facts={"account": ACCOUNT, "missingPermissions": [CREATE, DELETE, GET, LIST], "role": USER},
         )
@@ -133,7 +135,7 @@ def test_who_only_reads_is_granted_no_more() -> None:
 
     found = said(given)["TPU201"]
     assert (found.text, found.remedies[0].change) == (
-        f"`{NAMED}`, as which the node runs, may not read it: it lacks `{GET}` and `{LIST}`",
+        f"the node's account `{NAMED}` may not read it: it lacks `{GET}` and `{LIST}`",
         GrantBucketRole("b", VIEWER, f"serviceAccount:{NAMED}"),
     )
 
@@ -165,12 +167,12 @@ def test_what_is_granted_says_by_which_role_and_member() -> None:
     [
         (
             Known(frozenset({GET, LIST})),
-            "; your own account may get and list objects there, which says nothing certain of the node's",
+            "; your own account may get and list objects there, which says nothing certain about the node's account",
             [GET, LIST],
         ),
         (
             Known(frozenset[str]()),
-            "; your own account may not use its objects at all, which says nothing certain of the node's",
+            "; your own account may not use its objects, which says nothing certain about the node's account",
             [],
         ),
         (Unknown("slow"), "", None),
@@ -185,11 +187,11 @@ def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_s
         "TPU201": Found(
             level=Level.UNKNOWN,
             subject="gs://b",
-            text=f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: "
+            text=f"unknown whether the node's account `{ACCOUNT}` may read and write to it: "
             f"its policy could not be read: you may not{words}",
             remedies=(
                 Remedy("ask for the permission `storage.buckets.getIamPolicy` on the bucket, and check again"),
-                Remedy(f"grant it `{USER}` on gs://b, which settles it", grant.command),
+                Remedy(f"or grant it `{USER}` on gs://b, which settles it", grant.command),
             ),
             facts={
                 "account": ACCOUNT,
@@ -206,12 +208,12 @@ def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_s
     ("reason", "advice"),
     [
         (
-            Unknown("there was no answer within 15s", is_passing=True),
+            Unknown("no answer within 15s", is_passing=True),
             "check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
         ),
         (
             Unknown("the API is disabled"),
-            "mend that and check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
+            "fix that and check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
         ),
     ],
 )
@@ -235,8 +237,8 @@ def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
         (
             "project p",
             (
-                f"whether `{ACCOUNT}`, as which the node runs, may read and write to gs://a and gs://b cannot be told: "
-                "the policy of project `p` could not be read: you may not"
+                f"unknown whether the node's account `{ACCOUNT}` may read and write to gs://a and gs://b: "
+                "the IAM policy of project `p` could not be read: you may not"
             ),
             [None, *commands],
         )
@@ -256,7 +258,7 @@ def test_many_reasons_are_not_all_told() -> None:
     groups = [f"group:g{number}@example.com" for number in range(7)]
 
     assert said(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
-        "whether `group:g3@example.com` includes it cannot be read; and 3 more reasons"
+        "the members of `group:g3@example.com` cannot be read; and 3 more reasons"
     )
 
 

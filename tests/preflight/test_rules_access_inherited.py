@@ -58,11 +58,11 @@ def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
     found = finding.found
 
     assert found.text == (
-        f"`{ACCOUNT}`, as which the node runs, may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, `{GET}` and "
+        f"the node's account `{ACCOUNT}` may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, `{GET}` and "
         f"`{LIST}`, unless `folders/3`, above project `p`, grants it"
     )
     assert found.why is not None
-    assert found.why.endswith("roles of folders and organisations are inherited, and are not read here")
+    assert found.why.endswith("roles inherited from folders and organisations are not read")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
         (
             BucketUse("b", "x"),
             {VIEWER: [MEMBER]},
-            ["or say that it is only read: `--data-bucket=gs://b/x` instead of `--bucket`"],
+            ["or declare it as read-only: `--data-bucket=gs://b/x` instead of `--bucket`"],
         ),
         (BucketUse("b", "x"), {}, []),
         (BucketUse("b", "x", reads=False), {}, []),

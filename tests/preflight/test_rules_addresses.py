@@ -13,7 +13,7 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.rules.addresses import addresses_are_enough, many_addresses
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 
 
 def addresses(limit: float, usage: float) -> Known[dict[str, RegionQuota]]:
@@ -56,7 +56,7 @@ WITH_ADDRESS: dict[str, Any] = {
                 (
                     "unknown",
                     "us-central2",
-                    "how many external addresses us-central2 has left could not be read: there was no answer within 15s",
+                    "the external addresses left in us-central2 could not be read: no answer within 15s",
                 )
             ],
         ),
@@ -70,12 +70,12 @@ def test_whether_there_are_addresses(about: Facts, expected: list[tuple[str, str
     ("about", "expected"),
     [
         (wanted(spec("v4-32")), []),
-        (wanted(spec("v4-64")), [("note", "trainer", "8 external addresses are taken, one by each worker")]),
+        (wanted(spec("v4-64")), [("note", "trainer", "8 external addresses are used, one by each worker")]),
         (wanted(spec("v4-64"), creates=False), []),
         (wanted(spec("v4-64", internal_ips=True)), []),
         (
             wanted(spec("v4-32"), siblings=(spec("v4-32"),)),
-            [("note", "trainer", "8 external addresses are taken, one by each worker")],
+            [("note", "trainer", "8 external addresses are used, one by each worker")],
         ),
     ],
 )

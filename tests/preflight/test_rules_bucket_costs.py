@@ -57,14 +57,14 @@ def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
     assert found == Found(
         level=Level.UNKNOWN,
         subject="gs://b",
-        text="whether an Anywhere Cache in us-central2-b serves `gs://b` could not be read: the caller may not",
+        text="the Anywhere Caches of `gs://b` in us-central2-b could not be read: the caller may not",
         remedies=found.remedies,
         facts={"permission": "storage.anywhereCaches.list"},
     )
     assert [remedy.text for remedy in found.remedies] == [
         (
             "ask the bucket's owner for the permission `storage.anywhereCaches.list`, which the role `roles/storage.admin` has"
-            ", for whoever checks"
+            ""
         )
     ]
 
@@ -95,7 +95,7 @@ def test_an_epoch_has_a_price_where_the_size_is_known(
         cost,
         cost,
     )
-    assert ("an epoch, costs" in (found.why or "")) == (size is not None)
+    assert ("one epoch, reading all" in (found.why or "")) == (size is not None)
 
 
 def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
@@ -114,7 +114,10 @@ def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
 def test_a_price_of_nothing_is_the_users_own() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), wanted={"egress_prices": {"us-us": "0"}}))
 
-    assert found.why == "every read crosses between regions: it is slower; it is free by the price in your settings"
+    assert (
+        found.why
+        == "every read crosses between regions: it is slower; it is free according to the price in your settings"
+    )
 
 
 def test_an_epoch_is_told_in_words() -> None:
@@ -123,8 +126,8 @@ def test_an_epoch_is_told_in_words() -> None:
     (found,) = findings_of("TPU101", facts)
 
     assert found.why == (
-        "every read crosses between regions: it is slower, and billed: $9.31 per TB ($0.01/GiB, the price in your settings); "
-        "reading all 1.5 TB once, an epoch, costs $13.97"
+        "every read crosses between regions: it is slower, and billed: $9.31 per TB ($0.01/GiB, the price in "
+        "your settings); one epoch, reading all 1.5 TB once, costs $13.97"
     )
     assert found.facts["priceDate"] is None
 

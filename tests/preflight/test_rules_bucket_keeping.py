@@ -31,18 +31,18 @@ SERVES = {"purpose": Purpose.SERVE}
             "NEARLINE",
             READ,
             "note",
-            "reading it is charged each time, $9.31 per TB ($0.01/GiB, list price of 2026-06) beside the network",
+            "every read is billed, $9.31 per TB ($0.01/GiB, list price of 2026-06) in addition to the network",
         ),
         (
             "COLDLINE",
             USE,
             "warning",
             (
-                "reading it is charged each time, $18.63 per TB ($0.02/GiB, list price of 2026-06) beside the network; each "
-                "checkpoint is billed for 90 days, however soon it is deleted"
+                "every read is billed, $18.63 per TB ($0.02/GiB, list price of 2026-06) in addition to the "
+                "network; each checkpoint is billed for 90 days, even if it is deleted earlier"
             ),
         ),
-        ("ARCHIVE", WRITE, "warning", "each checkpoint is billed for 365 days, however soon it is deleted"),
+        ("ARCHIVE", WRITE, "warning", "each checkpoint is billed for 365 days, even if it is deleted earlier"),
         ("GLACIAL", USE, "unknown", None),
     ],
 )
@@ -130,11 +130,11 @@ def test_a_bucket_that_keeps_all_may_have_been_meant_for_reading(*, is_locked: b
     kept = a_bucket(retentionPolicy={"retentionPeriod": "86400", "isLocked": is_locked})
     advised = [found.remedies[-1].text for use in (USE, WRITE) for found in findings_of("TPU106", facts_of(kept, use))]
 
-    only_read = "or say that it is only read: `--data-bucket=gs://b` instead of `--bucket`"
+    only_read = "or declare it as read-only: `--data-bucket=gs://b` instead of `--bucket`"
     assert [text == only_read for text in advised] == [True, False]
 
 
-_BILLED = "checkpoints that are deleted from `gs://b` or overwritten there are billed on"
+_BILLED = "deleted or overwritten checkpoints in `gs://b` are still billed"
 _VERSIONING = {"versioning": {"enabled": True}}
 _SOFT_DELETE = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
 _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"numNewerVersions": 1}}]}}
@@ -143,16 +143,16 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
 @pytest.mark.parametrize(
     ("fields", "said", "commands"),
     [
-        ({}, [("ok", "what is deleted from `gs://b` is no longer billed")], []),
+        ({}, [("ok", "objects deleted from `gs://b` are no longer billed")], []),
         (
             {"softDeletePolicy": {"retentionDurationSeconds": "0"}},
-            [("ok", "what is deleted from `gs://b` is no longer billed")],
+            [("ok", "objects deleted from `gs://b` are no longer billed")],
             [],
         ),
         (_SOFT_DELETE, [("note", f"{_BILLED}: soft delete keeps them for 7 days")], [f"{_UPDATE} --clear-soft-delete"]),
         (
             _VERSIONING,
-            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [("warning", f"{_BILLED}: versioning keeps old versions until you delete them")],
             [f"{_UPDATE} --no-versioning"],
         ),
         (
@@ -167,7 +167,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
         ),
         (
             {**_VERSIONING, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]}},
-            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [("warning", f"{_BILLED}: versioning keeps old versions until you delete them")],
             [f"{_UPDATE} --no-versioning"],
         ),
         (
@@ -176,7 +176,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
                 (
                     "warning",
                     (
-                        f"{_BILLED}: versioning keeps old versions until somebody deletes them, and soft delete keeps them for "
+                        f"{_BILLED}: versioning keeps old versions until you delete them, and soft delete keeps them for "
                         "7 days"
                     ),
                 )

@@ -65,8 +65,8 @@ from tpuctl.preflight.wanted import BucketUse
             "europe-west4-a",
             "unknown",
             (
-                "EUR9, a dual-region that this version does not know: whether that is near the TPU in europe-west4 "
-                "(zone europe-west4-a) cannot be told"
+                "EUR9, a dual-region that this version does not know; unknown whether it is near the TPU in europe-west4 "
+                "(zone europe-west4-a)"
             ),
         ),
         (
@@ -75,8 +75,8 @@ from tpuctl.preflight.wanted import BucketUse
             "us-east1-d",
             "unknown",
             (
-                "US, a planet that this version does not know: whether that is near the TPU in us-east1 (zone us-east1-d) "
-                "cannot be told"
+                "US, a planet that this version does not know; unknown whether it is near the TPU in us-east1 "
+                "(zone us-east1-d)"
             ),
         ),
     ],
@@ -119,8 +119,8 @@ def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out
     assert [(remedy.text, remedy.command) for remedy in found.remedies] == [
         (
             (
-                "no zone of europe-west4 offers v4; it offers v2, v3, v5e, v5p, v6e (e.g. `v6e-8` in europe-west4-a), by the "
-                "table that ships with tpuctl"
+                "no zone of europe-west4 offers v4; it offers v2, v3, v5e, v5p, v6e (e.g. `v6e-8` in "
+                "europe-west4-a), according to the table that ships with tpuctl"
             ),
             "tpuctl check --project=p --zone=europe-west4-a --type=v6e-8 --bucket=gs://b",
         ),
@@ -132,7 +132,7 @@ def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out
             ),
         ),
         (
-            "and copy the data there, which is billed once like reading it once",
+            "and copy the data there, which is billed like reading it once",
             "gcloud storage rsync --recursive gs://b gs://b-us-central2",
         ),
     ]
@@ -153,13 +153,13 @@ _EUROPE = {"europe-west4-a": ("v6e-4", "v6e-8", "v3-8"), "europe-west4-b": ("v5p
         (
             "v6e-8",
             Known(_EUROPE),
-            "put the TPU where the data is: europe-west4-a offers `v6e-8`",
+            "create the TPU where the data is: europe-west4-a offers `v6e-8`",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
             "v6e-8",
             Known({"europe-west4-b": ("v6e-8",), "europe-west4-a": ("v6e-8",)}),
-            "put the TPU where the data is: europe-west4-a, europe-west4-b offer `v6e-8`",
+            "create the TPU where the data is: europe-west4-a, europe-west4-b offer `v6e-8`",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
@@ -177,19 +177,19 @@ _EUROPE = {"europe-west4-a": ("v6e-4", "v6e-8", "v3-8"), "europe-west4-b": ("v5p
         (
             "v4-8",
             Known({"us-central2-b": ("v4-8",)}),
-            "no zone of europe-west4 offers a TPU: move the data rather than the TPU",
+            "no zone of europe-west4 offers a TPU: move the data instead",
             None,
         ),
         (
             "v6e-8",
             LATE,
-            "put the TPU where the data is: europe-west4-a offers `v6e-8`, by the table that ships with tpuctl",
+            "create the TPU where the data is: europe-west4-a offers `v6e-8`, according to the table that ships with tpuctl",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
             "v5p-1024",
             None,
-            "put the TPU where the data is: europe-west4-b offers `v5p-1024`, by the table that ships with tpuctl",
+            "create the TPU where the data is: europe-west4-b offers `v5p-1024`, according to the table that ships with tpuctl",
             "--zone=europe-west4-b --type=v5p-1024",
         ),
     ],
@@ -217,7 +217,7 @@ def test_a_multi_region_elsewhere_is_no_place_to_read_for_free() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EU", "multi-region"), type_="v6e-8", offers=Known(_EUROPE)))
 
     assert found.remedies[0].text == (
-        "put the TPU where the data is: europe-west4-a offers `v6e-8`; reads from a multi-region are billed there too"
+        "create the TPU where the data is: europe-west4-a offers `v6e-8`; reads from a multi-region are billed there too"
     )
 
 
@@ -225,7 +225,7 @@ def test_a_multi_region_of_the_continent_can_have_a_cache() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), zone="us-central1-a"))
 
     assert found.why == (
-        "the data is somewhere in the multi-region: reads are slower, at a speed that varies, and billed: $18.63 per TB "
+        "the data is somewhere in the multi-region: reads are slower, at varying speed, and billed: $18.63 per TB "
         "($0.02/GiB, list price of 2026-06)"
     )
     assert [remedy.command for remedy in found.remedies] == [

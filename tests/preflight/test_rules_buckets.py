@@ -38,27 +38,21 @@ def test_of_a_bucket_that_could_not_be_read_one_rule_speaks(bucket: Fact[Bucket]
     assert [rule.id for rule in buckets.RULES if list(rule.judge(facts))] == ["TPU102"]
 
 
-_ASK = (
-    "ask the bucket's owner for the permission `storage.buckets.get`, which the role `roles/storage.legacyBucketReader` has, "
-    "for whoever checks"
-)
-_OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids to delete"
+_ASK = "ask the bucket's owner for the permission `storage.buckets.get`, which the role `roles/storage.legacyBucketReader` has"
+_OPEN = "its project, billing, storage class, retention and versioning"
 
 
 @pytest.mark.parametrize(
     ("bucket", "layout", "said"),
     [
-        (Known(a_bucket()), None, ("ok", "`gs://b` is there and can be looked at", None, None, False)),
+        (Known(a_bucket()), None, ("ok", "`gs://b` exists and its metadata can be read", None, None, False)),
         (
             Absent(),
             None,
             (
                 "error",
                 "there is no bucket `gs://b`",
-                (
-                    "every read and write will fail; names of buckets are global, so a name that is slightly wrong may also be "
-                    "somebody else's"
-                ),
+                ("every read and write fails; bucket names are global, so a similar name may belong to someone else"),
                 "compare the name with the buckets of the project",
                 False,
             ),
@@ -69,7 +63,7 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: the caller may not",
-                f"so it stays open {_OPEN}",
+                f"not checked: {_OPEN}",
                 _ASK,
                 False,
             ),
@@ -80,7 +74,7 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: no answer within 15s",
-                f"so it stays open where it is, {_OPEN}",
+                f"not checked: its location, {_OPEN}",
                 "check again; reading it takes the permission `storage.buckets.get`",
                 True,
             ),
@@ -91,7 +85,7 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: the caller may not",
-                f"so it stays open where it is, {_OPEN}",
+                f"not checked: its location, {_OPEN}",
                 _ASK,
                 True,
             ),
@@ -123,7 +117,7 @@ def test_whose_a_bucket_is(number: str | None, project: Any, said: list[tuple[st
     assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
 
 
-_UNPAID = ("error", "the requester pays for `gs://b`, and no billing project is named")
+_UNPAID = ("error", "`gs://b` is requester-pays, and no billing project is named")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +156,7 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
         (
             BucketUse("b", "x"),
             Known(Contents(0, 0, is_complete=True)),
-            [("warning", "nothing is below `gs://b/x/`")],
+            [("warning", "`gs://b/x/` has no objects")],
         ),
         (USE, Known(Contents(1, 512, is_complete=True)), [("ok", "`gs://b` has 1 object, 512 B")]),
         (
@@ -170,8 +164,8 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
             Known(Contents(1000, 3_400_000, is_complete=False)),
             [("ok", "`gs://b/x` has at least 1000 objects, 3.4 MB")],
         ),
-        (USE, _LISTING, [("unknown", "what is in `gs://b` could not be read: the caller may not")]),
-        (USE, LATE, [("unknown", "what is in `gs://b` could not be read: no answer within 15s")]),
+        (USE, _LISTING, [("unknown", "the list of objects in `gs://b` could not be read: the caller may not")]),
+        (USE, LATE, [("unknown", "the list of objects in `gs://b` could not be read: no answer within 15s")]),
     ],
 )
 def test_there_is_something_to_read(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
@@ -194,8 +188,8 @@ def test_a_listing_that_was_refused_names_the_permission() -> None:
         False,
         [
             (
-                "ask the bucket's owner for the permission `storage.objects.list`, which the role `roles/storage.objectViewer` "
-                "has, for whoever checks"
+                "ask the bucket's owner for the permission `storage.objects.list`, which the role "
+                "`roles/storage.objectViewer` has"
             )
         ],
     )

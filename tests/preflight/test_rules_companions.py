@@ -34,8 +34,8 @@ def vm(zone: str = ZONE, status: str = "RUNNING", *scopes: str, account: str | N
             vm("us-central2-a"),
             [
                 (
-                    "warning vm vm: virtual machine `vm` is in us-central2-a, the node in us-central2-b, "
-                    "another zone of that region"
+                    "warning vm vm: virtual machine `vm` is in us-central2-a, the node in us-central2-b, another "
+                    "zone of that region"
                 )
             ],
         ),
@@ -108,7 +108,7 @@ CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
             "vm",
             vm(ZONE, "RUNNING", "devstorage.read_only"),
             None,
-            "virtual machine `vm` has scopes that do not let it write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to write to buckets",
             [
                 "gcloud compute instances stop vm --zone=us-central2-b --project=p",
                 f"{CHANGE} --project=p --scopes=cloud-platform",
@@ -118,25 +118,25 @@ CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
             "vm",
             vm(ZONE, "TERMINATED", "logging.write"),
             None,
-            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to read or write to buckets",
             [f"{CHANGE} --project=p --scopes=cloud-platform"],
         ),
         (
             "projects/other/zones/us-central2-b/instances/vm",
             vm(ZONE, "TERMINATED", "logging.write"),
             None,
-            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to read or write to buckets",
             [f"{CHANGE} --project=other --scopes=cloud-platform"],
         ),
         (
             "vm",
             vm(ZONE, "TERMINATED", account=None),
             None,
-            "virtual machine `vm` runs without a service account",
+            "virtual machine `vm` has no service account",
             [f"{CHANGE} --project=p --service-account={ACCOUNT} --scopes=cloud-platform"],
         ),
         # The default account is not known without the project's number: words only.
-        ("vm", vm(account=None), REFUSED, "virtual machine `vm` runs without a service account", []),
+        ("vm", vm(account=None), REFUSED, "virtual machine `vm` has no service account", []),
     ],
 )
 def test_how_the_machine_gets_scopes(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
@@ -196,15 +196,14 @@ def with_disk(fact: Any, source: str = PATH, mode: str = "READ_WRITE", *, kind: 
             Absent(),
             [
                 (
-                    "note disk data: disk `data` is a regional one of us-central2; whether it has a replica in the node's zone "
-                    "is not read"
+                    "note disk data: disk `data` is a regional disk of us-central2; the zones of its replicas are not read"
                 ),
             ],
         ),
         (
             "projects/p/regions/europe-west4/disks/data",
             Absent(),
-            ["error disk data: disk `data` is a regional one of europe-west4, the node in us-central2"],
+            ["error disk data: disk `data` is a regional disk of europe-west4, the node is in us-central2"],
         ),
     ],
 )
@@ -233,10 +232,10 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (with_disk(disk(status="RESTORING")), ["warning disk data: disk `data` is RESTORING"]),
         (with_disk(disk(status="FAILED")), ["error disk data: disk `data` is FAILED"]),
         (with_disk(disk(status="DELETING")), ["error disk data: disk `data` is DELETING"]),
-        (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is attached to `worker-0` already"]),
+        (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is already attached to `worker-0`"]),
         (
             with_disk(disk(users=OTHER), mode="READ_ONLY"),
-            ["note disk data: disk `data` is attached to `worker-0` already"],
+            ["note disk data: disk `data` is already attached to `worker-0`"],
         ),
         # The node that goes before has it, by whichever name of the project.
         (
@@ -245,12 +244,12 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         ),
         (
             with_disk(disk(users=OTHER), replaces=holder(PATH.replace(ZONE, "us-central2-a"))),
-            ["error disk data: disk `data` is attached to `worker-0` already"],
+            ["error disk data: disk `data` is already attached to `worker-0`"],
         ),
         # Slices.
         (
             with_disk(disk(), kind="v4-16"),
-            ["error disk data: disk `data` is to be attached READ_WRITE to a slice of 2 workers"],
+            ["error disk data: disk `data` would be attached READ_WRITE to a slice of 2 workers"],
         ),
         (
             with_disk(disk(), mode="READ_ONLY", kind="v4-16"),
@@ -260,13 +259,13 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (
             with_disk(disk(), siblings=(SIBLING,)),
             [
-                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+                "error disk data: disk `data` would be attached to several nodes at once, and not READ_ONLY to all of them"
             ],
         ),
         (
             with_disk(disk(), mode="READ_ONLY", siblings=(SIBLING,)),
             [
-                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+                "error disk data: disk `data` would be attached to several nodes at once, and not READ_ONLY to all of them"
             ],
         ),
         (
@@ -278,12 +277,12 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (
             with_disk(disk(kind="pd-balanced"), kind="v6e-8"),
             [
-                "note disk data: disk `data` is a `pd-balanced`; for v6e `hyperdisk-balanced` or `hyperdisk-ml` is documented"
+                "note disk data: disk `data` is a `pd-balanced`; `hyperdisk-balanced` or `hyperdisk-ml` is documented for v6e"
             ],
         ),
         (
             with_disk(disk(kind="pd-ssd")),
-            ["note disk data: disk `data` is a `pd-ssd`; for v4 `pd-balanced` is documented"],
+            ["note disk data: disk `data` is a `pd-ssd`; `pd-balanced` is documented for v4"],
         ),
         (
             with_disk(disk(kind="hyperdisk-ml"), kind="v6e-8"),

@@ -24,12 +24,12 @@ def test_without_any_grant_the_remedy_says_in_words_how_to_write_one(made: NodeS
 
     assert found.remedies == (
         Remedy(
-            f"where you have a grant, write it into your own file of settings with `tpuctl config set grants '{written}'`, "
-            "with the chips and the last day that it names; that replaces the grants that are there"
+            f"if you have a grant, add it to your own settings with `tpuctl config set grants '{written}'`, with "
+            "the chips and the last day of the grant; this replaces the configured grants"
         ),
         Remedy(
-            "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a file; "
-            "`tpuctl config show` says where"
+            "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a "
+            "file; `tpuctl config show` says where"
         ),
     )
 
@@ -40,7 +40,7 @@ def test_of_two_nodes_of_which_a_grant_covers_one_the_refused_command_is_not_adv
     (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), held=held()))
 
     assert found.remedies == (
-        Remedy("the grant covers this node by itself, not all 2 of the command: make fewer at once"),
+        Remedy("the grant covers this node alone, not all 2 of the command: create fewer at once"),
     )
 
 

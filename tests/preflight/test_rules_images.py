@@ -12,7 +12,7 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.images import Match, judge
 from tpuctl.preflight.rules.images import version_fits, version_is_offered
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             "zzz",
             Known(()),
             True,
-            [("unknown", f"which runtime versions {ZONE} offers could not be read: its list is empty")],
+            [("unknown", f"the list of runtime versions in {ZONE} could not be read: its list is empty")],
         ),
         ("zzz", Absent(), True, []),
         ("zzz", Unknown("none", error_id="zone-not-supported"), True, []),
@@ -165,7 +165,7 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             "zzz",
             SLOW,
             True,
-            [("unknown", f"which runtime versions {ZONE} offers could not be read: there was no answer within 15s")],
+            [("unknown", f"the list of runtime versions in {ZONE} could not be read: no answer within 15s")],
         ),
     ],
 )

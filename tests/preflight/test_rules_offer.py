@@ -17,7 +17,7 @@ from tpuctl.preflight.rules.offer import RULES, type_is_of_this_api, type_is_off
 from tpuctl.preflight.rules.quota import quota_is_enough
 
 DENIED = Unknown("the caller may not", "tpu.acceleratortypes.list")
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 WEST = ("v2-8", "v2-32", "v3-8", "v6e-8")
 
 
@@ -49,7 +49,7 @@ def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> No
         # A large slice that no list has, and the documentation allows.
         (
             facts(wanted(spec("v5p-1152"), zone="us-east5-a"), types=Known(("v5p-8",))),
-            [("note", "us-east5-a", "us-east5-a offers v5p, and its list does not have v5p-1152")],
+            [("note", "us-east5-a", "us-east5-a offers v5p, but v5p-1152 is not in its list")],
         ),
         (
             facts(wanted(spec("v5p-1000"), zone="us-east5-a"), types=Known(("v5p-8",))),
@@ -68,7 +68,7 @@ def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> No
         (facts(types=DENIED), [("unknown", ZONE, f"what {ZONE} offers could not be read: the caller may not")]),
         (
             facts(types=SLOW),
-            [("unknown", ZONE, f"what {ZONE} offers could not be read: there was no answer within 15s")],
+            [("unknown", ZONE, f"what {ZONE} offers could not be read: no answer within 15s")],
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_f
             level=Level.ERROR,
             subject="europe-west4-a",
             text="europe-west4-a does not offer v6e-8; it offers v6e, v2",
-            why="the service refuses to create what the zone does not have",
+            why="the service rejects types that the zone does not offer",
             remedies=(
                 Remedy(
                     "v6e-8 is offered in europe-west4-b, europe-west1-b, asia-east1-c",
@@ -116,19 +116,19 @@ def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_f
             SLOW,
             spec(),
             Remedy(
-                "v4-8 is offered, by the documentation, which is never complete, in us-central2-b",
+                "v4-8 is offered, according to the (incomplete) documentation, in us-central2-b",
                 "tpuctl check --project=p --zone=us-central2-b --type=v4-8",
             ),
         ),
         (
             Known({"us-central2-b": ("v4-8",)}),
             spec("v4-16", topology="2x2x2"),
-            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v4-16 --project=p"),
+            Remedy("no zone that answered offers it; list what each has", "tpuctl types v4-16 --project=p"),
         ),
         (
             None,
             spec("v9-8"),
-            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v9-8 --project=p"),
+            Remedy("no zone that answered offers it; list what each has", "tpuctl types v9-8 --project=p"),
         ),
     ],
 )
@@ -158,8 +158,12 @@ def test_single_tenant_zones(zone: str, types: Any, expected: list[tuple[str, st
 @pytest.mark.parametrize(
     ("name", "creates", "expected"),
     [
-        ("tpu7x-8", True, [("error", "tpu7x-8", "`tpu7x-8` (Ironwood) is not served by the Cloud TPU API")]),
-        ("ironwood-8", True, [("error", "ironwood-8", "`ironwood-8` (Ironwood) is not served by the Cloud TPU API")]),
+        ("tpu7x-8", True, [("error", "tpu7x-8", "`tpu7x-8` (Ironwood) is not available through the Cloud TPU API")]),
+        (
+            "ironwood-8",
+            True,
+            [("error", "ironwood-8", "`ironwood-8` (Ironwood) is not available through the Cloud TPU API")],
+        ),
         ("tpu7x-8", False, []),
         ("v4-8", True, []),
     ],
@@ -206,7 +210,7 @@ def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, z
     (found,) = found_by(type_is_offered, about)
     up = "tpuctl up trainer --project=p"
 
-    text = f"the project is not offered the zone `{about.wanted.zone}`, or there is none of that name{meant}"
+    text = f"the project cannot use the zone `{about.wanted.zone}`, or it does not exist{meant}"
     assert (found.level, found.subject, found.text) == (Level.ERROR, about.wanted.zone, text)
     assert [remedy.command for remedy in found.remedies] == (
         [f"{up} --zone={zone} --type=v4-8" for zone in zones] or ["tpuctl types v4-8 --project=p"]

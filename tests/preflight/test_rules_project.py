@@ -60,12 +60,12 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
             [f"error project p: `{COMPUTE}` is not enabled in project `p`", f"ok project p: `{TPU}` is enabled"],
         ),
         ({"services": Known({TPU: True})}, [f"ok project p: `{TPU}` is enabled"]),
-        ({"services": REFUSED}, ["unknown project p: which APIs are enabled could not be read: permission denied"]),
+        ({"services": REFUSED}, ["unknown project p: the list of enabled APIs could not be read: permission denied"]),
         (
             {"services": REFUSED, "types": TYPES},
             [
                 (
-                    f"unknown project p: which APIs are enabled beside `{TPU}`, which answered, could not be read: "
+                    f"unknown project p: the list of enabled APIs except `{TPU}`, which answered, could not be read: "
                     "permission denied"
                 ),
                 f"ok project p: `{TPU}` is enabled",
@@ -73,7 +73,7 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
         ),
         (
             {"services": Absent()},
-            ["unknown project p: which APIs are enabled could not be read: the API knows no project `p`"],
+            ["unknown project p: the list of enabled APIs could not be read: the API knows no project `p`"],
         ),
     ],
 )
@@ -89,7 +89,7 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
             level=Level.ERROR,
             subject="project p",
             text=f"`{TPU}` is not enabled in project `p`",
-            why="nodes are made through this API",
+            why="nodes are created through this API",
             remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
             facts={"service": TPU, "enabled": False},
         )
@@ -108,7 +108,7 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
         ),
         (
             Unknown("the API is disabled"),
-            "mend that and check again; reading it takes the permission `serviceusage.services.get` on project `p`",
+            "fix that and check again; reading it takes the permission `serviceusage.services.get` on project `p`",
             "serviceusage.services.get",
             False,
         ),
@@ -121,7 +121,7 @@ def test_what_could_not_be_read_names_who_may_read_it(
         Found(
             level=Level.UNKNOWN,
             subject="project p",
-            text=f"which APIs are enabled could not be read: {fact.reason}",
+            text=f"the list of enabled APIs could not be read: {fact.reason}",
             remedies=(Remedy(advice),),
             facts={"permission": permission},
             is_passing=is_passing,
@@ -167,7 +167,7 @@ def test_billing(fact: Any, lines: list[str]) -> None:
             REFUSED,
             [
                 (
-                    "unknown project p: the project, and with it its default account and whether buckets are its own, "
+                    "unknown project p: the project, with its default account and its number, "
                     "could not be read: permission denied"
                 ),
             ],
@@ -246,8 +246,8 @@ def test_all_policies_that_could_not_be_read_are_one_finding() -> None:
         Found(
             level=Level.UNKNOWN,
             subject="project p",
-            text="whether an organisation policy stands in the way (external addresses, OS Login, Secure Boot) could not be "
-            "read: there was no answer within 15s",
+            text="whether an organisation policy forbids it (external addresses, OS Login, Secure Boot) could not be "
+            "read: no answer within 15s",
             remedies=(Remedy("check again; reading it takes the permission `orgpolicy.policy.get` on project `p`"),),
             facts={"permission": "orgpolicy.policy.get"},
             is_passing=True,

@@ -15,8 +15,8 @@ from tpuctl.preflight.quota_names import Pool
 from tpuctl.preflight.rules.quota import RULES, dead_hold_quota, quota_is_enough
 
 REGION, IN_ZONE = "TPUV4sPodPerProjectPerRegionForTPUAPI", "TPUV4sPodPerProjectPerZoneForTPUAPI"
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
-ENOUGH = "the quota for on-demand v4 is enough: "
+SLOW = Unknown("no answer within 15s", is_passing=True)
+ENOUGH = "the quota for on-demand v4 is sufficient: "
 NOTHING = held()
 
 
@@ -110,7 +110,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
                 (
                     "unknown",
                     "us-central2",
-                    "the TPU quota of the project could not be read: there was no answer within 15s",
+                    "the TPU quota of the project could not be read: no answer within 15s",
                 )
             ],
         ),
@@ -124,7 +124,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
         ),
         (
             facts(quotas=limits(quota(REGION, 15)), held=held(node(f"{ZONE}/husk", state="PREEMPTED"))),
-            [short(8, "us-central2", 7, REGION, of=15, more=f", and 8 held by `{ZONE}/husk` (PREEMPTED, 8)")],
+            [short(8, "us-central2", 7, REGION, of=15, more=f", and 8 are held by `{ZONE}/husk` (PREEMPTED, 8)")],
         ),
         (
             facts(
@@ -163,7 +163,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
                     "the project",
                     (
                         "8 chips are needed in the project, and 7 are left: `tpu.googleapis.com/tpu-v6e` is 8, "
-                        "and 1 held by `us-west4-a/a` (READY, 1)"
+                        "and 1 are held by `us-west4-a/a` (READY, 1)"
                     ),
                 )
             ],
@@ -190,13 +190,13 @@ def test_a_shortage_names_the_metric_the_holders_and_what_frees_it() -> None:
         Found(
             level=Level.ERROR,
             subject="us-central2",
-            text=f"8 cores are needed in us-central2, and 0 are left: `{REGION}` is 24, and 24 held by "
+            text=f"8 cores are needed in us-central2, and 0 are left: `{REGION}` is 24, and 24 are held by "
             f"queued resource `{ZONE}/q` (SUSPENDED, 16), `{ZONE}/a` (READY, 8)",
-            why="the service refuses what goes beyond a limit of the zone or of its region, and both count",
+            why="the service rejects what exceeds a limit of the zone or of its region; both apply",
             remedies=(
                 Remedy(f"delete queued resource `{ZONE}/q`, which is dead", f"tpuctl down {ZONE}/n --project=p"),
                 Remedy(
-                    f"ask for more of `{REGION}` in us-central2: https://console.cloud.google.com/iam-admin/quotas?project=p"
+                    f"request more of `{REGION}` in us-central2: https://console.cloud.google.com/iam-admin/quotas?project=p"
                 ),
             ),
             facts={

@@ -14,12 +14,14 @@ from tpuctl.preflight.rules.quota import quota_is_enough
 
 REGION = "TPUV4sPodPerProjectPerRegionForTPUAPI"
 ONE_V4: list[Mapping[str, Any]] = [{"node": {"acceleratorType": "v4-8"}, "nodeId": "n"}]
-NOT_DOCUMENTED = "whether what is stopped, waits or is being deleted counts against it is not documented"
+NOT_DOCUMENTED = "it is not documented whether stopped, waiting or deleting resources count against it"
 NOTHING_SHOWN = ("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")
 
 
 def short(holder: str, state: str) -> str:
-    return f"8 cores are needed in us-central2, and 7 are left: `{REGION}` is 15, and 8 held by {holder} ({state}, 8)"
+    return (
+        f"8 cores are needed in us-central2, and 7 are left: `{REGION}` is 15, and 8 are held by {holder} ({state}, 8)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ def test_why_a_bucket_is_hidden_is_told_once() -> None:
     )
 
     assert hidden.text == f"`gs://b` could not be read: {PARAGRAPH}"
-    assert unlisted.text == "what is in `gs://b` could not be read: see TPU102"
+    assert unlisted.text == "the list of objects in `gs://b` could not be read: see TPU102"
     assert policy_unread.text == (
-        f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: its policy could not be read: "
+        f"unknown whether the node's account `{ACCOUNT}` may read and write to it: its policy could not be read: "
         "see TPU102"
     )
     assert (unlisted.facts["permission"], policy_unread.facts["permission"]) == (
@@ -51,7 +51,7 @@ def test_why_a_bucket_is_hidden_is_told_once() -> None:
 def test_what_has_another_cause_is_told_in_full(told: Any, contents: Unknown) -> None:
     (found,) = findings_of("TPU108", facts_of(told, READ, contents=contents))
 
-    assert found.text == f"what is in `gs://b` could not be read: {contents.reason}"
+    assert found.text == f"the list of objects in `gs://b` could not be read: {contents.reason}"
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_the_billing_project_may_be_what_is_wrong(refusal: Unknown, payer: str |
     (found,) = findings_of("TPU102", facts_of(refusal, wanted={"billing_project": payer}))
 
     doubt = Remedy(
-        "or the billing project `payer` is the cause: it has to exist, and you need `serviceusage.services.use` on it; "
-        "otherwise name another with `--billing-project`"
+        "or the billing project `payer` is the cause: it must exist, and you need `serviceusage.services.use` on "
+        "it; otherwise name another with `--billing-project`"
     )
     assert len(found.remedies) == count
     assert (doubt in found.remedies) == (count == 2)
@@ -122,11 +122,11 @@ def test_a_node_that_is_there_and_differs_is_made_anew_on_demand_only(made: Any,
     said = Found(
         level=Level.NOTE,
         subject="trainer",
-        text=f"`trainer` is there ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
+        text=f"`trainer` exists ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
         why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
         remedies=(
             Remedy(
-                "make it anew where that is meant",
+                "to recreate it",
                 f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-16 --replace",
             ),
         ),

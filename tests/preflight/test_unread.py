@@ -79,7 +79,7 @@ ROWS = [
     ("fact", "start"),
     [
         (LATE, "check again; reading it takes the permission"),
-        (DOWN, "mend that and check again; reading it takes the permission"),
+        (DOWN, "fix that and check again; reading it takes the permission"),
         (REFUSED, "ask for the permission"),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
         (NodeSpec(accelerator_type="v6e-256", runtime_version=""), OFFERS, [], None),
         # A type of the zone's list that no table knows is as good as any.
         (NodeSpec(accelerator_type="v9-8", runtime_version=""), Known({TOKYO: ("v9-8",)}), [TOKYO], None),
-        (NodeSpec(accelerator_type="v9-8", runtime_version=""), None, [], "the API was not asked"),
+        (NodeSpec(accelerator_type="v9-8", runtime_version=""), None, [], "the API was not called"),
         # The list has a type of each size, but not of each topology.
         (
             NodeSpec(accelerator_type="v6e-32", runtime_version="", topology="2x16"),
@@ -133,7 +133,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
             NodeSpec(accelerator_type="v4-8", runtime_version=""),
             Absent(),
             ["us-central2-b"],
-            "the API knows of no zones",
+            "the API returned no zones",
         ),
         (
             NodeSpec(accelerator_type="v5p-8", runtime_version=""),
@@ -354,8 +354,8 @@ def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
         "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n"
     )
     assert err == (
-        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in US-CENTRAL1 or NAM4\n"
-        "  for us-central1, US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
+        "no zone with v6e-8 is near every bucket; co-located buckets would be in US-CENTRAL1 or NAM4 for\n"
+        "  us-central1, US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
     )
 
 
@@ -418,10 +418,10 @@ def test_a_pipe_gets_tabs_and_what_could_not_be_read_is_said() -> None:
 
     out, err = written(found)
 
-    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c not known\t$9.31 or more (your settings)\t\n"
+    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t\n"
     assert err == (
-        "`gs://c` is left out of account: not allowed; `storage.buckets.get` would let you read it\n"
-        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
+        "`gs://c` is ignored: not allowed; reading it takes the permission `storage.buckets.get`\n"
+        "no zone with v6e-8 is near every bucket; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
     )
     assert written(found, Format.NAME) == (f"{EUROPE}\n", "")
 
@@ -437,8 +437,8 @@ def with_quota(quota: Quota) -> Ranking:
             Ranking("v9-8", (), (), "the API is down"),
             "",
             (
-                "the zones are those of the documentation, and may have changed: the API is down\n"
-                "no zone is known to offer v9-8; `tpuctl types` lists what there is\n"
+                "the zones are from the documentation, and may be outdated: the API is down\n"
+                "no known zone offers v9-8; `tpuctl types` lists all types\n"
             ),
         ),
         (Ranking("v4-8", (ZoneRank(zone="z-a"),)), "z-a\t\t\t\n", ""),
@@ -446,7 +446,7 @@ def with_quota(quota: Quota) -> Ranking:
             Ranking(
                 "v4-8", (ZoneRank(zone="z-a", buckets=(BucketFrom(BucketUse("b"), None, Relation.UNKNOWN, None),)),)
             ),
-            "z-a\tnot known\tnot known\t\n",
+            "z-a\tunknown\tunknown\t\n",
             "",
         ),
         (
