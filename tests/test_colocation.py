@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuctl import accelerators, colocation
-from tpuctl.colocation import Relation, best_locations, own_prices, price, regions_within, relation, retrieval
+from tpuctl.colocation.places import Relation, best_locations, regions_within, relation
+from tpuctl.colocation.prices import own_prices, price, retrieval
 from tpuctl.colocation.table import load
 from tpuctl.model.bucket import Placement
 

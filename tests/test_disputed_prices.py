@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.colocation import price
+from tpuctl.colocation.prices import price
 from tpuctl.model.bucket import Placement
 
 

@@ -309,7 +309,7 @@ def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> 
         "TPU107",
         *(
             Found(
-                level=level, subject=f"gs://{name}", text=f"`gs://{name}` denies it", remedies=(Remedy("do", command),)
+                level=level, subject=f"gs://{name}", text=f"`gs://{name}` keeps it", remedies=(Remedy("do", command),)
             )
             for name in names
         ),

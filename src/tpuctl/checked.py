@@ -62,8 +62,9 @@ class Checked:
             _FILE.check(found)
         except (OSError, ShapeError):
             return {}
-        return {key: entry for key, entry in found.items() if self._is_fresh(entry["at"])}
-
-    def _is_fresh(self, at: str) -> bool:
-        moment = parse_timestamp(at)
-        return moment is not None and timedelta() <= self._clock.now() - moment < _LASTS
+        now, fresh = self._clock.now(), {}
+        for key, entry in found.items():
+            moment = parse_timestamp(entry["at"])
+            if moment is not None and timedelta() <= now - moment < _LASTS:
+                fresh[key] = entry
+        return fresh

@@ -251,7 +251,7 @@ _ROLES: dict[str, tuple[Fact[frozenset[str]] | None, str]] = {
     ),
     "not asked for": (
         None,
-        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: it was not asked for",
+        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: it was not requested",
     ),
 }
 

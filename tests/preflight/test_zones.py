@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tpuctl.colocation import Price, Relation
+from tpuctl.colocation.places import Relation
+from tpuctl.colocation.prices import Price
 from tpuctl.model import Node, NodeSpec, Tier
 from tpuctl.model.bucket import Bucket, Placement
 from tpuctl.model.project import QuotaLimit

@@ -44,9 +44,11 @@ def translate(
             hint=f"write to `{target}.yaml`",
         )
     accepted = accepted_checks(app, skip_checks)
-    translation = from_ai_platform(
-        _read(app, name), name if name != _STDIN else "stdin", target=target, accepted=accepted
-    )
+    if name == _STDIN:
+        text, source = read_stream(app.invocation.streams.stdin), "stdin"
+    else:
+        text, source = read_text(app.invocation.folder / expand(Path(name)), what=f"`--ai-platform {name}`"), name
+    translation = from_ai_platform(text, source, target=target, accepted=accepted)
     if write is not None and translation.file is not None:
         _write(app, app.invocation.folder / expand(Path(write)), translation.file, yes=yes)
     _show(app, translation, is_written=write is not None)
@@ -73,12 +75,6 @@ def _show(app: App, translation: Translation, *, is_written: bool) -> None:
         terminal.write(translation.command)
     else:
         terminal.document(translation.file)
-
-
-def _read(app: App, name: str) -> str:
-    if name == _STDIN:
-        return read_stream(app.invocation.streams.stdin)
-    return read_text(app.invocation.folder / expand(Path(name)), what=f"`--ai-platform {name}`")
 
 
 def _write(app: App, path: Path, text: str, *, yes: bool) -> None:

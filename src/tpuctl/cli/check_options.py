@@ -158,7 +158,7 @@ def _prices(settings: Settings) -> dict[str, str]:
     prices = settings.pairs("egress_prices")
     if not prices:
         return prices
-    from tpuctl.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
+    from tpuctl.colocation.prices import own_prices  # noqa: PLC0415  # few users have their own prices
 
     try:
         own_prices(prices)

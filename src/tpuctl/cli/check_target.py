@@ -54,7 +54,12 @@ def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somew
         )
     if text and (find(text) or sold_elsewhere(text)):
         given, text = {**given, "type": text}, None
-    spec = _spec(app, given)
+    kind = given.get("type", "")
+    if sold_elsewhere(kind):
+        # For types of another service no image is known, and none is needed to report that.
+        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=given.get("version", ""))
+    else:
+        spec = build_spec(app, given)
     if text:
         return _node(app, gate, text, spec, is_asked=bool(given))
     if spec is None:
@@ -65,14 +70,6 @@ def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somew
     if zone is None:
         return Somewhere(spec, ())
     return gate.wishes.wanted(app.project, zone, spec)
-
-
-def _spec(app: App, given: dict[str, Any]) -> NodeSpec | None:
-    """Return what is asked for. Of what another service rents no image is known, and none is needed to say so."""
-    wanted = given.get("type", "")
-    if sold_elsewhere(wanted):
-        return NodeSpec(accelerator_type=wanted, runtime_version=given.get("version", ""))
-    return build_spec(app, given)
 
 
 def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: bool) -> Wanted:

@@ -82,14 +82,17 @@ def price(placement: Placement, zone: str, *, own: Mapping[str, str] | None = No
     if how is Relation.UNKNOWN or there is None:
         return None
     pairs = [load().pair(area, there) for area in areas_within(placement)]
-    dearest = max((_priced(pair, mine) for pair in pairs), key=lambda found: found.high, default=None)
-    return dearest and _disputed(dearest, (region, *regions_within(placement)))
-
-
-def _disputed(found: Price, regions: tuple[str, ...]) -> Price:
-    """Return a list price up to the highest that is seen for one of the regions."""
-    highest = max((load().dearer[region] for region in regions if region in load().dearer), default=found.high)
-    return found if found.is_own or highest <= found.high else replace(found, high=highest, is_disputed=True)
+    prices = [
+        Price(mine[pair], mine[pair], is_own=True) if pair in mine else Price(*load().prices[pair], load().prices_seen)
+        for pair in pairs
+    ]
+    dearest = max(prices, key=lambda found: found.high, default=None)
+    if dearest is None or dearest.is_own:
+        return dearest
+    # Some sources put one of the regions in a dearer group.
+    dearer = [load().dearer[name] for name in (region, *regions_within(placement)) if name in load().dearer]
+    highest = max(dearer, default=dearest.high)
+    return dearest if highest <= dearest.high else replace(dearest, high=highest, is_disputed=True)
 
 
 def retrieval(storage_class: str) -> Price | None:
@@ -103,15 +106,13 @@ def own_prices(settings: Mapping[str, str]) -> Mapping[Pair, Decimal]:
 
     Raises `ValueError` with a message for the user if a key is not a pair of areas or a value not a price.
     """
-    return {_pair(key): _price(key, value) for key, value in settings.items()}
-
-
-def _pair(key: str) -> Pair:
-    areas = load().areas
-    first, _, second = str(key).strip().lower().partition("-")
-    if first not in areas or second not in areas:
-        raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
-    return load().pair(first, second)
+    areas, prices = load().areas, {}
+    for key, value in settings.items():
+        first, _, second = str(key).strip().lower().partition("-")
+        if first not in areas or second not in areas:
+            raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
+        prices[load().pair(first, second)] = _price(key, value)
+    return prices
 
 
 def _price(key: str, value: str) -> Decimal:
@@ -122,12 +123,6 @@ def _price(key: str, value: str) -> Decimal:
     if not found.is_finite() or found < 0:
         raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
     return found
-
-
-def _priced(pair: Pair, mine: Mapping[Pair, Decimal]) -> Price:
-    if pair in mine:
-        return Price(mine[pair], mine[pair], is_own=True)
-    return Price(*load().prices[pair], load().prices_seen)
 
 
 def _between(low: str, high: str) -> str:

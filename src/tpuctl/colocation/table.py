@@ -83,14 +83,11 @@ def load() -> Locations:
             for name, entry in data["multi_regions"].items()
         },
         prices_seen=str(data["prices_seen"]),
-        prices={_pair(name): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()},
+        prices={
+            tuple(name.split("-", 1)): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()
+        },
         dearer={region: Decimal(highest) for region, highest in data["dearer"].items()},
         classes={
             name: StorageClass(Decimal(entry["retrieval"]), entry["days"]) for name, entry in data["classes"].items()
         },
     )
-
-
-def _pair(name: str) -> Pair:
-    area, _, other = name.partition("-")
-    return area, other

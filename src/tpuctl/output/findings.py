@@ -75,7 +75,11 @@ def page(report: Report, *, width: int, colored: bool, verbose: bool = False, ca
     for finding, *others in _folded(in_order):
         yield from block(finding, width=width, colored=colored, can_fix=can_fix)
         if others:
-            yield from wrapped(f"the same is true of {_named(others)}", first="  ", rest="    ", width=width)
+            # The subject of the block counts as named.
+            names = [other.found.subject for other in others]
+            named, more = ", ".join(names[: _NAMED - 1]), len(names) - _NAMED + 1
+            text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
+            yield from wrapped(text, first="  ", rest="    ", width=width)
         yield ""
     fine = report.of(Level.OK)
     if verbose:
@@ -111,13 +115,6 @@ def _gist(finding: Finding) -> tuple[object, ...]:
     texts = (found.text, found.why or "", *(remedy.text for remedy in found.remedies))
     gist = tuple(text.replace(found.subject, "").replace(f"gs://{bucket}", "") for text in texts)
     return (finding.id, finding.level, finding.accepted, *gist)
-
-
-def _named(others: Sequence[Finding]) -> str:
-    """Return the names of the first subjects, and the number of the others."""
-    names = [finding.found.subject for finding in others]
-    shown, more = names[: _NAMED - 1], len(names) - _NAMED + 1
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import Relation
+from tpuctl.colocation.places import Relation
 from tpuctl.escaping import visible
 from tpuctl.output.findings import wrapped
 from tpuctl.output.tables import Cell, columns, styled, text_width
@@ -148,19 +148,17 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "quotaLeft": zone.quota.left if zone.quota else None,
         "quotaSuffices": zone.quota.suffices if zone.quota else None,
         "coLocated": list(zone.locations),
-        "buckets": [_bucket_to_json(seen) for seen in zone.buckets],
-    }
-
-
-def _bucket_to_json(seen: BucketFrom) -> dict[str, Any]:
-    low, high = seen.price.cost(10**12) if seen.price else (None, None)
-    return {
-        "bucket": seen.use.url,
-        "location": seen.placement.location if seen.placement else None,
-        "relation": str(seen.relation),
-        "pricePerTBLow": _number(low),
-        "pricePerTBHigh": _number(high),
-        "priceDate": seen.price.seen if seen.price else None,
+        "buckets": [
+            {
+                "bucket": seen.use.url,
+                "location": seen.placement.location if seen.placement else None,
+                "relation": str(seen.relation),
+                "pricePerTBLow": _number(seen.price.cost(10**12)[0]) if seen.price else None,
+                "pricePerTBHigh": _number(seen.price.cost(10**12)[1]) if seen.price else None,
+                "priceDate": seen.price.seen if seen.price else None,
+            }
+            for seen in zone.buckets
+        ],
     }
 
 

@@ -175,27 +175,20 @@ def _judge(permission: str, entries: list[_Entry], policies: Policies) -> Access
             case Unknown() as fact:
                 what = f"the permissions of `{entry.role}`"
                 doubts += (*entry.doubts, _not_read(fact, what, "iam.roles.get", f"role `{entry.role}`"))
-    doubts += _unread(policies, has_project=any(doubt.project for doubt in doubts))
+    # The API names a bucket's project by number, members name it by id. If the bucket's own policy is missing, only that is
+    # reported: it has to be read first.
+    if isinstance(policies.bucket, Unknown):
+        doubts.append(_not_read(policies.bucket, "its policy", "storage.buckets.getIamPolicy", _BUCKET))
+    elif policies.project is None:
+        doubts.append(Doubt("its project is unknown"))
+    elif not any(doubt.project for doubt in doubts):
+        policy = policies.projects.get(policies.project)
+        if not isinstance(policy, Known | Absent):
+            doubts.append(_no_policy(policies.project, policy))
     has_lists = isinstance(policies.bucket, Known) and not policies.has_uniform_access
     if permission == "storage.objects.get" and has_lists:
         doubts.append(Doubt("its objects may have access lists (ACLs) of their own"))
     return Perhaps(tuple(dict.fromkeys(doubts))) if doubts else NotGranted()
-
-
-def _unread(policies: Policies, *, has_project: bool) -> Iterator[Doubt]:
-    """Yield a caveat for each policy that was not read.
-
-    The API names a bucket's project by number, members name it by id. If the bucket's own policy is missing, only that
-    is reported: it has to be read first.
-    """
-    if isinstance(policies.bucket, Unknown):
-        yield _not_read(policies.bucket, "its policy", "storage.buckets.getIamPolicy", _BUCKET)
-    elif policies.project is None:
-        yield Doubt("its project is unknown")
-    elif not has_project:
-        policy = policies.projects.get(policies.project)
-        if not isinstance(policy, Known | Absent):
-            yield _no_policy(policies.project, policy)
 
 
 def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
@@ -207,21 +200,16 @@ def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
             condition = _condition(binding, policies)
             if condition is None:
                 continue
-            permits = _permits(binding.role, policies)
+            permits, listed = policies.roles.get(binding.role), listed_permissions(binding.role)
+            if not isinstance(permits, Known) and listed is not None:
+                permits = Known(listed)
+            permits = permits or Unknown("it was not requested")
             if isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS):
                 continue
             for member in binding.members:
                 doubts = _membership(account, member, policies)
                 if doubts is not None:
                     yield _Entry(binding.role, member, place, permits, doubts + condition)
-
-
-def _permits(role: str, policies: Policies) -> Fact[frozenset[str]]:
-    fact = policies.roles.get(role)
-    listed = listed_permissions(role)
-    if isinstance(fact, Known) or listed is None:
-        return fact or Unknown("it was not asked for")
-    return Known(listed)
 
 
 def _membership(account: str, member: str, policies: Policies) -> tuple[Doubt, ...] | None:

@@ -129,13 +129,14 @@ def _concerns(rule: FirewallRule, network: str, port: int) -> bool:
     if not rule.is_ingress or rule.is_disabled or rule.network != network:
         return False
     listed = [rule.protocols[name] for name in _TCP if name in rule.protocols]
-    return any(not ports or any(_has(text, port) for text in ports) for ports in listed)
-
-
-def _has(text: str, port: int) -> bool:
-    first, _, last = text.partition("-")
-    low, high = whole_number(first), whole_number(last or first)
-    return low is not None and high is not None and low <= port <= high
+    if not all(listed):
+        return True  # a protocol without ports means all of them
+    for text in (text for ports in listed for text in ports):
+        first, _, last = text.partition("-")
+        low, high = whole_number(first), whole_number(last or first)
+        if low is not None and high is not None and low <= port <= high:
+            return True
+    return False
 
 
 def _is_for(rule: FirewallRule, target: Target) -> bool | None:

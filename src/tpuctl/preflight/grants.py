@@ -50,12 +50,16 @@ class Grant:
         count = record["count"].strip()
         if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count)):
             raise ValueError(f"`count` is `{count}`: it must be a whole number, 1 or more")
-        text = record["tier"].strip()
-        if text not in TIERS:
-            guess = nearest(text, TIERS)
+        kind, tier, until = _type(record["type"].strip()), record["tier"].strip(), record.get("until")
+        if tier not in TIERS:
+            guess = nearest(tier, TIERS)
             meant = f"; did you mean `{guess}`?" if guess else ""
-            raise ValueError(f"`tier` is `{text}`: it must be one of {', '.join(TIERS)}{meant}")
-        return cls(zone, _type(record["type"].strip()), text, int(count), _day(record.get("until")))
+            raise ValueError(f"`tier` is `{tier}`: it must be one of {', '.join(TIERS)}{meant}")
+        try:
+            last_day = date.fromisoformat(until.strip()) if until else None
+        except ValueError:
+            raise ValueError(f"`until` is `{until}`: it must be a day like 2026-12-31") from None
+        return cls(zone, kind, tier, int(count), last_day)
 
     def __str__(self) -> str:
         what = "chips of " if self.is_of_chips else ""
@@ -116,12 +120,3 @@ def _type(text: str) -> str:
             else f"a generation ({known}) or a type like v2-8"
         )
         raise ValueError(f"`type` is `{text}`: {hint}") from None
-
-
-def _day(text: str | None) -> date | None:
-    if not text:
-        return None
-    try:
-        return date.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError(f"`until` is `{text}`: it must be a day like 2026-12-31") from None

@@ -73,20 +73,14 @@ def holdings(held: Held, wanted: Wanted) -> tuple[Holding, ...]:
     A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
     resource is not listed counts itself.
     """
-    return tuple(_holdings(held, wanted))
-
-
-def _holdings(held: Held, wanted: Wanted) -> Iterator[Holding]:
     gone = wanted.replaces
     listed = {request.name for request in held.requests}
-    for request in held.requests:
-        yield from _of_request(request, wanted)
+    found = [holding for request in held.requests for holding in _of_request(request, wanted)]
     for node in held.nodes:
         is_counted = node.queued_resource in listed or (gone is not None and node.name == gone.name)
         if node.accelerator and not is_counted:
-            name = f"{node.name.zone}/{node.name.node_id}"
-            yield Holding(
-                f"`{name}`",
+            holding = Holding(
+                f"`{node.name.zone}/{node.name.node_id}`",
                 node.name.zone,
                 node.accelerator,
                 node.tier,
@@ -95,6 +89,8 @@ def _holdings(held: Held, wanted: Wanted) -> Iterator[Holding]:
                 count=1,
                 delete=own_commands.delete(wanted.project, node.name.zone, node.name.node_id),
             )
+            found.append(holding)
+    return tuple(found)
 
 
 def _of_request(request: QueuedResource, wanted: Wanted) -> Iterator[Holding]:

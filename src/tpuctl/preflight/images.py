@@ -51,7 +51,8 @@ def judge(runtime_version: str, accelerator: AcceleratorType) -> Verdict:
             fits, works, generation = entry["fits"], entry.get("works", ()), accelerator.generation.name
             if generation in fits:
                 return Verdict(Match.FITS, f"it is for {generation}")
-            reason = f"it is documented for {_listing(fits)}, not for {generation}"
+            documented = " and ".join(filter(None, (", ".join(fits[:-1]), fits[-1])))
+            reason = f"it is documented for {documented}, not for {generation}"
             # Generations with the same device files have similar drivers: v2-alpha-tpuv5 works on v5e [observed: xla#8295].
             devices = {load().generations[name].devices for name in fits}
             is_doubtful = generation in works or accelerator.generation.devices in devices
@@ -93,7 +94,3 @@ def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
 
 def _tensorflow_name(version: str, accelerator: AcceleratorType, *, suffix: str) -> str:
     return f"tpu-vm-tf-{version}{'-pod' if accelerator.is_slice else ''}{suffix}"
-
-
-def _listing(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

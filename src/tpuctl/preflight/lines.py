@@ -13,7 +13,11 @@ _LONGEST = 120
 
 def warning_line(finding: Finding) -> str:
     """Return one line: what was found, a short reason, and a mark if the finding was accepted."""
-    why = f" ({_short(finding.found.why)})" if finding.found.why else ""
+    # The first part of the reason, shortened if it is long.
+    reason = (finding.found.why or "").partition("; ")[0]
+    if len(reason) > _LONGEST:
+        reason = reason[: _LONGEST - 1].rpartition(" ")[0] + "…"
+    why = f" ({reason})" if reason else ""
     end = f" {ACCEPTED}" if is_milder(finding) else ""
     return " ".join(f"{head(finding)}{why}{end}".split())
 
@@ -28,9 +32,3 @@ def head(finding: Finding) -> str:
 def is_milder(finding: Finding) -> bool:
     """Return whether accepting the finding has changed its level."""
     return finding.level is not finding.found.level
-
-
-def _short(why: str) -> str:
-    """Return the first part of a reason, shortened if it is long."""
-    part = why.partition("; ")[0]
-    return part if len(part) <= _LONGEST else part[: _LONGEST - 1].rpartition(" ")[0] + "…"

@@ -15,7 +15,7 @@ from tpuctl import accelerators
 from tpuctl.model.states import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.model.project import QuotaLimit
@@ -82,18 +82,16 @@ def limits(quotas: Iterable[QuotaLimit], pool: Pool, zone: str) -> tuple[Limit, 
 
     Limits of the zone and of its region both apply [observed: skypilot source].
     """
-    return tuple(dict.fromkeys(_limits(tuple(quotas), pool, zone)))
-
-
-def _limits(quotas: tuple[QuotaLimit, ...], pool: Pool, zone: str) -> Iterator[Limit]:
     places = {"zone": zone, "region": zone.rpartition("-")[0], "": ""}
+    found: dict[Limit, None] = {}
     of_pool = [quota for quota in quotas if _counted(quota) == pool]
     for metric, name, scope in dict.fromkeys((quota.metric, quota.name, _scope(quota)) for quota in of_pool):
         same = [quota for quota in of_pool if (quota.metric, quota.name, _scope(quota)) == (metric, name, scope)]
         # The limit of the place itself applies; otherwise the one without a place, which is the default.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
         for quota in own or [quota for quota in same if not quota.places]:
-            yield Limit(metric, name, places[scope], quota.value)
+            found[Limit(metric, name, places[scope], quota.value)] = None
+    return tuple(found)
 
 
 def _counted(quota: QuotaLimit) -> Pool | None:

@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.colocation import Relation, best_locations, price, relation
+from tpuctl.colocation.places import Relation, best_locations, relation
+from tpuctl.colocation.prices import price
 from tpuctl.preflight.coverage import cover
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.holdings import holdings
@@ -15,11 +16,11 @@ from tpuctl.preflight.quota_names import Pool, limits
 from tpuctl.preflight.wanted import Wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import date
 
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.colocation import Price
+    from tpuctl.colocation.prices import Price
     from tpuctl.model import NodeSpec
     from tpuctl.model.bucket import Placement
     from tpuctl.model.project import QuotaLimit
@@ -140,9 +141,9 @@ def rank(
     Raises `ValueError` if `egress_prices` is invalid.
     """
     accelerator = accelerators.find(spec.accelerator_type)
-    only = (
-        accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ()) if accelerator else ()
-    )
+    only: Collection[str] = ()
+    if accelerator:
+        only = accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
     wishes = Wishes(grants=grants, egress_prices=egress_prices or {})
     offering = [zone for zone in _offering(spec, accelerator, offers) if not zones or zone in zones]
     ranked = [
@@ -156,9 +157,14 @@ def rank(
         )
         for wanted in (wishes.wanted(project, zone, spec) for zone in offering)
     ]
-    return Ranking(
-        spec.accelerator_type, tuple(sorted(ranked, key=_order)), tuple(_unplaced(buckets)), _why_offline(offers)
-    )
+    unplaced = []
+    for bucket in buckets:
+        match bucket.bucket:
+            case Absent(reason=reason):
+                unplaced.append(Unplaced(bucket.use, reason or "there is no such bucket", is_absent=True))
+            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
+                unplaced.append(Unplaced(bucket.use, reason, permission))
+    return Ranking(spec.accelerator_type, tuple(sorted(ranked, key=_order)), tuple(unplaced), _why_offline(offers))
 
 
 def _offering(
@@ -192,15 +198,6 @@ def _from(wanted: Wanted, bucket: BucketFacts) -> BucketFrom:
         return BucketFrom(bucket.use, None, Relation.UNKNOWN, None)
     costs = price(placement, zone, own=wanted.egress_prices)
     return BucketFrom(bucket.use, placement, relation(placement, zone), costs)
-
-
-def _unplaced(buckets: Sequence[BucketFacts]) -> Iterator[Unplaced]:
-    for bucket in buckets:
-        match bucket.bucket:
-            case Absent(reason=reason):
-                yield Unplaced(bucket.use, reason or "there is no such bucket", is_absent=True)
-            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
-                yield Unplaced(bucket.use, reason, permission)
 
 
 def _grants(wanted: Wanted, held: Fact[Held] | None, today: date) -> tuple[Grant, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.colocation import relation
+from tpuctl.colocation.places import relation
 from tpuctl.preflight.fact import Known, Unknown
 from tpuctl.preflight.facts import OBJECT_PERMISSIONS, BucketFacts
 

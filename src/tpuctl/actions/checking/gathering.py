@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.bucket_questions import BucketQuestions
 from tpuctl.actions.checking.questions import Questions, nodes_of
-from tpuctl.colocation import relation
+from tpuctl.colocation.places import relation
 from tpuctl.errors import AccessError
 from tpuctl.model import Tier
 from tpuctl.preflight.access import roles_to_read
@@ -15,14 +15,13 @@ from tpuctl.preflight.fact import Fact, Known, Unknown, known
 from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, Facts, Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.actions.checking.asking import Question
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.actions.cloud import NodeListing
     from tpuctl.clock import Clock
-    from tpuctl.model.bucket import Placement
     from tpuctl.model.project import QuotaLimit
     from tpuctl.preflight.facts import BucketFacts
     from tpuctl.preflight.wanted import BucketUse, Wanted
@@ -86,7 +85,11 @@ class Gathering:
         placements = [bucket.follow_bucket() for bucket in buckets]
         types = if_created(questions.types)
         _check_project(types)
-        offers = questions.offers() if _is_wanted_elsewhere(wanted, types, placements) else None
+        # Rules need the offers of other zones if this zone lacks the type, or a bucket is elsewhere.
+        offered = known(types)
+        is_elsewhere = any(place is not None and not relation(place, wanted.zone).is_colocated for place in placements)
+        is_missing = offered is not None and wanted.spec.accelerator_type not in offered
+        offers = questions.offers() if is_missing or is_elsewhere else None
         roles = self._roles(questions, wanted, buckets, now)
         return Facts(
             now=now,
@@ -187,13 +190,3 @@ def _at_once(questions: Questions, wanted: Wanted) -> Iterator[Callable[[], obje
         yield questions.region_quotas
     if wanted.spec.tier is Tier.RESERVED:
         yield questions.reservations
-
-
-def _is_wanted_elsewhere(
-    wanted: Wanted, types: Fact[tuple[str, ...]] | None, placements: Iterable[Placement | None]
-) -> bool:
-    """Return whether the rules need the offers of other zones."""
-    offered = known(types)
-    if offered is not None and wanted.spec.accelerator_type not in offered:
-        return True
-    return any(placement is not None and not relation(placement, wanted.zone).is_colocated for placement in placements)

@@ -70,7 +70,8 @@ def read(text: str, source: str) -> Document:
     """
     if len(text) > _LONGEST:
         raise InvalidInputError(f"{source} is too large for a job's configuration", hint="name the file of one job")
-    root = _compose(text.removeprefix("\ufeff"), source)
+    text = text.removeprefix("\ufeff")
+    root = compose_yaml(_as_yaml(text) if text.lstrip().startswith("{") else text, source, most=_MOST)
     if root is None or root.id != "mapping":
         raise InvalidInputError(
             f"{source} is not a job's configuration: it holds no `key: value` lines",
@@ -79,12 +80,6 @@ def read(text: str, source: str) -> Document:
     document = Document(source, {}, {})
     _walk(root, (), document)
     return document
-
-
-def _compose(text: str, source: str) -> _YamlNode:
-    if text.lstrip().startswith("{"):
-        text = _as_yaml(text)
-    return compose_yaml(text, source, most=_MOST)
 
 
 def _as_yaml(text: str) -> str:

@@ -54,7 +54,12 @@ def replacement(job: TrainingInput) -> Replacement | None:
         return None
     region = job.text("region")
     type_, zone, move, others = _place(asked, region_of(region.value) if region else None)
-    version, has_framework = _image(job, type_, is_same=move is not Move.TYPE)
+    tensorflow = job.tensorflow
+    image = offered.load().runtimes.get(tensorflow.value) if tensorflow else None
+    version, has_framework = type_.runtime_version, bool(job.custom_image)
+    # Images with an old TensorFlow do not support newer generations; a container has its own libraries.
+    if image is not None and move is not Move.TYPE and not job.custom_image:
+        version, has_framework = image + ("-pod" if type_.is_slice else ""), True
     return Replacement(asked, type_, zone, version, move, has_framework, others)
 
 
@@ -115,13 +120,3 @@ def _newer(asked: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, 
         return has < memory, abs(has - memory)
 
     return tuple(sorted(found, key=rank))
-
-
-def _image(job: TrainingInput, accelerator: AcceleratorType, *, is_same: bool) -> tuple[str, bool]:
-    """Return the runtime version, and whether it includes the job's framework."""
-    tensorflow = job.tensorflow
-    image = offered.load().runtimes.get(tensorflow.value) if tensorflow else None
-    # Images with an old TensorFlow do not support newer generations; a container has its own libraries.
-    if image is None or not is_same or job.custom_image:
-        return accelerator.runtime_version, bool(job.custom_image)
-    return image + ("-pod" if accelerator.is_slice else ""), True

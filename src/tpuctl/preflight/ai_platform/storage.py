@@ -106,12 +106,7 @@ def _named(job: TrainingInput) -> Iterator[tuple[Text, str | None, Setting, str]
         text = (match["value"] or "") if match else said.value
         before = match["name"] if match and match["value"] is None else None
         for url in _URL.findall(text):
-            yield said, flag, _setting(flag), url
-
-
-def _setting(flag: str | None) -> Setting:
-    name = (flag or "").lower().replace("-", "_")
-    # `train_output_dir` is written, so what is written goes first.
-    if _CHECKPOINTS.search(name):
-        return Setting.CHECKPOINTS
-    return Setting.DATA if _DATA.search(name) else Setting.ANY
+            name = (flag or "").lower().replace("-", "_")
+            # `train_output_dir` is written, so written locations are matched first.
+            is_written, is_read = _CHECKPOINTS.search(name), _DATA.search(name)
+            yield said, flag, Setting.CHECKPOINTS if is_written else Setting.DATA if is_read else Setting.ANY, url

@@ -116,7 +116,10 @@ def find_job(document: Document) -> TrainingInput:
     """
     root = ("trainingInput",) if document.has("trainingInput") else ()
     job = TrainingInput(document, root)
-    if _has_tpu(job):
+    machines = [text.value for key in ("workerType", "masterType") if (text := job.text(key))]
+    types = [job.text(replica, "acceleratorConfig", "type") for replica in ("workerConfig", "masterConfig")]
+    has_tpu = CLOUD_TPU in machines or any(text is not None and text.value.startswith("TPU_") for text in types)
+    if has_tpu if job.scale_tier in {None, CUSTOM} else job.is_basic:
         return job
     hint = f"a job with a TPU has `scaleTier: {BASIC_TPU}`, or `scaleTier: {CUSTOM}` with `workerType: {CLOUD_TPU}`"
     said = job.text(job.replica, "acceleratorConfig", "type") or job.text("workerType") or job.text("masterType")
@@ -132,11 +135,3 @@ def find_job(document: Document) -> TrainingInput:
         f"{document.source} is not a job with a TPU: it does not name its machines",
         hint=f"is `{near[0]}` in {document.place(*root, near[0])} meant to be `{near[1]}`?" if near else hint,
     )
-
-
-def _has_tpu(job: TrainingInput) -> bool:
-    if job.scale_tier not in {None, CUSTOM}:
-        return job.is_basic
-    machines = [text.value for key in ("workerType", "masterType") if (text := job.text(key))]
-    types = [job.text(replica, "acceleratorConfig", "type") for replica in ("workerConfig", "masterConfig")]
-    return CLOUD_TPU in machines or any(text is not None and text.value.startswith("TPU_") for text in types)

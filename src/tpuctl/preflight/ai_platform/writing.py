@@ -52,7 +52,11 @@ def replacing_command(job: TrainingInput, made: Replacement, *, target: str) -> 
     if limit := (int(match[1]) or None if match else None):
         words.append(f"--timeout={limit}s")
     if job.custom_image:
-        return shlex.join([*words, "--", *_docker(job, job.custom_image)])
+        # How docker runs a container on a TPU VM [documentation].
+        entry = [text.value for text in job.items("masterConfig", "containerCommand")]
+        words += ["--", "sudo", "docker", "run", "--rm", "--privileged", "--net=host"]
+        words += [f"--entrypoint={entry[0]}"] if entry else []
+        return shlex.join([*words, job.custom_image.value, *entry[1:], *arguments(job)])
     if job.is_pytorch:
         words.append("--env=PJRT_DEVICE=TPU")
     elif made.is_slice:
@@ -60,14 +64,6 @@ def replacing_command(job: TrainingInput, made: Replacement, *, target: str) -> 
         words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
     module = job.text("pythonModule")
     return shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *arguments(job)])
-
-
-def _docker(job: TrainingInput, image: Text) -> list[str]:
-    """Return the command that runs a container on a TPU VM with docker [documentation]."""
-    entry = [text.value for text in job.items("masterConfig", "containerCommand")]
-    words = ["sudo", "docker", "run", "--rm", "--privileged", "--net=host"]
-    words += [f"--entrypoint={entry[0]}"] if entry else []
-    return [*words, image.value, *entry[1:], *arguments(job)]
 
 
 def _machine(job: TrainingInput, made: Replacement) -> Iterator[str]:

@@ -19,7 +19,6 @@ from tpuctl.preflight.unread import unread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.model import Node
     from tpuctl.model.machine import Disk
     from tpuctl.preflight.fact import Fact
     from tpuctl.preflight.facts import Facts
@@ -194,7 +193,8 @@ def _obstacles(asked: _Asked, value: Disk, wanted: Wanted) -> Iterator[Found]:
     elif sharing and any(one.mode != "READ_ONLY" for one in (asked.disk, *sharing)):
         text = f"disk `{asked.name}` would be attached to several nodes at once, and not READ_ONLY to all of them"
         yield obstacle(text, "only READ_ONLY disks may be shared", read_only)
-    has_disk = any(_has(node, asked.disk) for node in (wanted.node, wanted.replaces) if node is not None)
+    own = [node.raw.get("dataDisks") or () for node in (wanted.node, wanted.replaces) if node is not None]
+    has_disk = any(_is_same(str(one.get("sourceDisk") or ""), asked.disk.source) for disks in own for one in disks)
     if value.users and not has_disk:
         users = ", ".join(f"`{name}`" for name in value.users[:4]) + (" and more" if len(value.users) > 4 else "")
         text = f"disk `{asked.name}` is already attached to {users}"
@@ -218,11 +218,6 @@ def _unlisted(asked: _Asked, value: Disk, wanted: Wanted) -> Iterator[Found]:
         why="creating the node may fail with another disk type",
         facts={"sourceDisk": asked.disk.source, "type": value.kind},
     )
-
-
-def _has(node: Node, disk: DataDisk) -> bool:
-    held = node.raw.get("dataDisks") or ()
-    return any(_is_same(str(one.get("sourceDisk") or ""), disk.source) for one in held)
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -114,33 +114,32 @@ def _from_outside(facts: Facts, interface: Interface, opening: Opening) -> Found
             why=f"because of {_names(rules)}",
             facts=about | {"sourceRanges": list(ranges)},
         )
+    known_rules = known(facts.firewalls) or ()
+    if opening.covers(Area.IAP):
+        use_iap = Remedy(_USE_IAP)
+    else:
+        let_in = _let_iap_in(known_rules, facts, interface)
+        # Its command, not its change: with the change alone ssh still does not use the tunnel.
+        use_iap = Remedy(f"{_USE_IAP}, and {let_in.text}", let_in.command)
+    command = (
+        f"`gcloud compute firewall-rules create {_free_name(known_rules, 'allow-ssh')} --project={interface.project} "
+        f"--network={interface.network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
+    )
+    if denied := opening.denied_by(Area.OUTSIDE):
+        command += f", with a `--priority` before {_names(denied)}"
     return Found(
         level=Level.WARNING,
         subject=subject,
         text=f"no firewall rule of network `{interface.network}` allows ssh (tcp:22) from outside"
         f"{_denied(opening, Area.OUTSIDE)}",
         why="tpuctl cannot connect to external addresses of the workers, nor find out when they are ready",
-        remedies=tuple(_ways_from_outside(facts, interface, opening)),
+        remedies=(
+            use_iap,
+            Remedy(f"or allow your own address: {command}"),
+            Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
+        ),
         facts=about | {"sourceRanges": []},
     )
-
-
-def _ways_from_outside(facts: Facts, interface: Interface, opening: Opening) -> Iterator[Remedy]:
-    rules = known(facts.firewalls) or ()
-    if opening.covers(Area.IAP):
-        yield Remedy(_USE_IAP)
-    else:
-        let_in = _let_iap_in(rules, facts, interface)
-        # Its command, not its change: with the change alone ssh still does not use the tunnel.
-        yield Remedy(f"{_USE_IAP}, and {let_in.text}", let_in.command)
-    command = (
-        f"`gcloud compute firewall-rules create {_free_name(rules, 'allow-ssh')} --project={interface.project} "
-        f"--network={interface.network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
-    )
-    if denied := opening.denied_by(Area.OUTSIDE):
-        command += f", with a `--priority` before {_names(denied)}"
-    yield Remedy(f"or allow your own address: {command}")
-    yield Remedy("or run tpuctl on a machine of the network, with `--internal-ip`")
 
 
 def _from_inside(_: Facts, interface: Interface, opening: Opening) -> Found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import retrieval
+from tpuctl.colocation.prices import retrieval
 from tpuctl.colocation.table import load
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.uses import command, each_known, payer, root, update

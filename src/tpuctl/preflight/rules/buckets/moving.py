@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.colocation import Relation, best_locations, regions_within, relation, spans
+from tpuctl.colocation.places import Relation, best_locations, regions_within, relation, spans
 from tpuctl.preflight.findings import Remedy
 from tpuctl.preflight.own_commands import again
 from tpuctl.preflight.rules.buckets.nearby import generation_of, nearby

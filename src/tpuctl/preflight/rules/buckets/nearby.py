@@ -7,14 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.colocation import regions_within, spans
+from tpuctl.colocation.places import regions_within, spans
 from tpuctl.preflight.fact import known
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.model import NodeSpec
     from tpuctl.model.bucket import Placement
     from tpuctl.preflight.facts import Facts
 
@@ -42,24 +41,21 @@ def nearby(facts: Facts, placement: Placement) -> Nearby:
     there = {zone: types for zone, types in offers.items() if spans(placement, zone.rpartition("-")[0])}
     names = {generation_of(name) for types in there.values() for name in types} - {""}
     order = list(accelerators.load().generations)
+    spec, like = facts.wanted.spec, _find(wanted)
+    if spec.topology and like:
+        # Types have default shapes; for another shape only the generation counts.
+        prefix = f"{like.generation.prefix}-"
+        offering = [zone for zone, types in there.items() if any(name.startswith(prefix) for name in types)]
+    else:
+        offering = [zone for zone, types in there.items() if wanted in types]
     place = " and ".join(regions_within(placement)) or f"the {placement.location} multi-region"
     return Nearby(
         place,
-        tuple(sorted(zone for zone, types in there.items() if _offers(types, facts.wanted.spec))),
+        tuple(sorted(offering)),
         tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))),
         _example(there, wanted),
         asked is not None,
     )
-
-
-def _offers(types: Sequence[str], spec: NodeSpec) -> bool:
-    """Return whether a zone offers the wanted type.
-
-    Types have default shapes; for another shape only the generation counts.
-    """
-    if spec.topology and (like := _find(spec.accelerator_type)):
-        return any(name.startswith(f"{like.generation.prefix}-") for name in types)
-    return spec.accelerator_type in types
 
 
 def generation_of(accelerator_type: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import Relation, best_locations, price, relation, spans
-from tpuctl.colocation.prices import TB
+from tpuctl.colocation.places import Relation, best_locations, relation, spans
+from tpuctl.colocation.prices import TB, price
 from tpuctl.preflight.fact import Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.moving import remedies
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from decimal import Decimal
 
-    from tpuctl.colocation import Price
+    from tpuctl.colocation.prices import Price
     from tpuctl.model.bucket import Placement
     from tpuctl.preflight.facts import BucketFacts, Facts
 
