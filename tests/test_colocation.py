@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl import accelerators, colocation
-from tpuctl.colocation.places import Relation, best_locations, regions_within, relation
+from tpuctl import accelerators
+from tpuctl.colocation.places import Relation, area_of, best_locations, is_colocated, regions_within, relation
 from tpuctl.colocation.prices import own_prices, price, retrieval
 from tpuctl.colocation.table import load
 from tpuctl.model.bucket import Placement
@@ -120,9 +120,9 @@ def test_how_near_a_bucket_is(bucket: str, zone: str, expected: str) -> None:
 def test_only_what_is_in_the_region_is_co_located() -> None:
     assert [how for how in Relation if how.is_colocated] == ["same-zone", "same-region", "dual-region"]
     assert [how.rank for how in Relation] == [0, 1, 2, 3, 4, 5, 6]
-    assert colocation.is_colocated(Placement("EUR4", "dual-region"), "europe-west4-a")
-    assert not colocation.is_colocated(Placement("EU", "multi-region"), "europe-west4-a")
-    assert not colocation.is_colocated(Placement("EUR9", "dual-region"), "europe-west4-a")
+    assert is_colocated(Placement("EUR4", "dual-region"), "europe-west4-a")
+    assert not is_colocated(Placement("EU", "multi-region"), "europe-west4-a")
+    assert not is_colocated(Placement("EUR9", "dual-region"), "europe-west4-a")
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=20), max_size=3), st.text(max_size=30))
@@ -275,7 +275,7 @@ def test_the_table_has_a_price_for_every_pair_of_areas() -> None:
 def test_every_zone_with_tpus_is_in_a_known_area() -> None:
     zones = {zone for by_size in accelerators.load().zones.values() for zones in by_size.values() for zone in zones}
 
-    assert {zone for zone in zones if colocation.area_of(zone.rpartition("-")[0]) is None} == set()
+    assert {zone for zone in zones if area_of(zone.rpartition("-")[0]) is None} == set()
 
 
 @pytest.mark.parametrize(

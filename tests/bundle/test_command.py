@@ -283,7 +283,7 @@ def test_an_api_that_hangs_does_not_take_all_the_time(tpuctl: Console, site: Sit
         )
 
     assert (code, time.monotonic() - began < 5) == (1, True)
-    assert err.startswith("error: no answer within ")
+    assert err.startswith("error: there was no answer within ")
 
 
 def _stream(frames: list[tuple[bytes, bytes]]) -> bytes:

@@ -111,18 +111,14 @@ def own_prices(settings: Mapping[str, str]) -> Mapping[Pair, Decimal]:
         first, _, second = str(key).strip().lower().partition("-")
         if first not in areas or second not in areas:
             raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
-        prices[load().pair(first, second)] = _price(key, value)
+        try:
+            found = Decimal(str(value).strip())
+        except InvalidOperation:
+            found = Decimal("NaN")
+        if not found.is_finite() or found < 0:
+            raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
+        prices[load().pair(first, second)] = found
     return prices
-
-
-def _price(key: str, value: str) -> Decimal:
-    try:
-        found = Decimal(str(value).strip())
-    except InvalidOperation:
-        found = Decimal("NaN")
-    if not found.is_finite() or found < 0:
-        raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
-    return found
 
 
 def _between(low: str, high: str) -> str:

@@ -28,8 +28,8 @@ OBJECT_PERMISSIONS = (
 )
 TPU, COMPUTE, STORAGE = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
 IAP = "iap.googleapis.com"
-# What `diagnosis` calls the refusal of a request that names nobody who pays, and of one that names a zone that is not there
-# or not for the project, which the service does not tell apart.
+# The error ids of a request without a billing project, and of one for a zone that does not exist or is closed to the project:
+# the service does not distinguish the two.
 _REQUESTER_PAYS = "storage-requester-pays"
 _NO_ZONE = "iam-location-policy"
 EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (

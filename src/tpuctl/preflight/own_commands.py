@@ -38,7 +38,17 @@ def again(
     if tier := tier or spec.tier:
         words.append(f"--{tier}")
     words += _surroundings(spec)
-    words += _wishes(wanted)
+    for use in wanted.buckets:
+        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
+        words.append(f"{flag}={use.url}")
+    if wanted.dataset_size is not None:
+        words.append(f"--dataset-size={wanted.dataset_size}")
+    if wanted.billing_project:
+        words.append(f"--billing-project={wanted.billing_project}")
+    if wanted.no_billing_outside_grants:
+        words.append("--no-billing-outside-grants")
+    if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
+        words.append("--iap" if wanted.iap else "--internal-ip")
     if not makes:
         words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
         words += [f"--vm={wanted.machine}"] if wanted.machine else []
@@ -112,18 +122,3 @@ def _surroundings(spec: NodeSpec) -> Iterator[str]:
         yield "--internal-ips"
     if spec.shielded_secure_boot:
         yield "--shielded-secure-boot"
-
-
-def _wishes(wanted: Wanted) -> Iterator[str]:
-    """Yield the options for the workload, for how ssh reaches the node, and for what may be billed."""
-    for use in wanted.buckets:
-        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
-        yield f"{flag}={use.url}"
-    if wanted.dataset_size is not None:
-        yield f"--dataset-size={wanted.dataset_size}"
-    if wanted.billing_project:
-        yield f"--billing-project={wanted.billing_project}"
-    if wanted.no_billing_outside_grants:
-        yield "--no-billing-outside-grants"
-    if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
-        yield "--iap" if wanted.iap else "--internal-ip"

@@ -50,7 +50,9 @@ class Pool:
     @classmethod
     def named(cls, text: str) -> Pool | None:
         """Return the quota that the name of a metric or a limit describes; None if it names no generation."""
-        words = _words(text)
+        last = re.split(r"per ?project", text.rpartition("/")[2], flags=re.IGNORECASE)[0]
+        apart = re.sub(r"lite ?-?pod", " litepod ", _CAMEL.sub(" ", last), flags=re.IGNORECASE)
+        words = frozenset(word.lower() for word in _WORD.findall(apart))
         generation = next(filter(None, (_generation(word, words) for word in words)), None)
         # Reserved capacity has its own quota, which is 0 without a reservation [documentation of quotas].
         if generation is None or "reserved" in words:
@@ -107,12 +109,6 @@ def _scope(quota: QuotaLimit) -> str:
     """Return what the limit applies to: each zone, each region, or (empty) the project."""
     text = f"{quota.unit} {quota.name}".lower()
     return next((scope for scope in _SCOPES if f"{{{scope}}}" in text or f"per{scope}" in text), "")
-
-
-def _words(text: str) -> frozenset[str]:
-    last = re.split(r"per ?project", text.rpartition("/")[2], flags=re.IGNORECASE)[0]
-    apart = re.sub(r"lite ?-?pod", " litepod ", _CAMEL.sub(" ", last), flags=re.IGNORECASE)
-    return frozenset(word.lower() for word in _WORD.findall(apart))
 
 
 def _generation(word: str, words: frozenset[str]) -> str | None:

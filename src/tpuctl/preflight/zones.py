@@ -146,10 +146,16 @@ def rank(
         only = accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
     wishes = Wishes(grants=grants, egress_prices=egress_prices or {})
     offering = [zone for zone in _offering(spec, accelerator, offers) if not zones or zone in zones]
+    own = wishes.egress_prices
     ranked = [
         ZoneRank(
             zone=wanted.zone,
-            buckets=tuple(_from(wanted, bucket) for bucket in buckets),
+            buckets=tuple(
+                BucketFrom(use, place, relation(place, wanted.zone), price(place, wanted.zone, own=own))
+                if place
+                else BucketFrom(use, None, Relation.UNKNOWN, None)
+                for use, place in ((bucket.use, bucket.placement) for bucket in buckets)
+            ),
             single_tenant=wanted.zone in only,
             grants=_grants(wanted, held, today),
             quota=_quota(wanted, quotas, held),
@@ -190,14 +196,6 @@ def _why_offline(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | No
             return reason or "the API returned no zones"
         case Known():
             return None
-
-
-def _from(wanted: Wanted, bucket: BucketFacts) -> BucketFrom:
-    placement, zone = bucket.placement, wanted.zone
-    if placement is None:
-        return BucketFrom(bucket.use, None, Relation.UNKNOWN, None)
-    costs = price(placement, zone, own=wanted.egress_prices)
-    return BucketFrom(bucket.use, placement, relation(placement, zone), costs)
 
 
 def _grants(wanted: Wanted, held: Fact[Held] | None, today: date) -> tuple[Grant, ...]:

@@ -147,7 +147,18 @@ class Gate:
             self._memory.clear()
         elif report.is_lasting:
             key = question_key(wanted, self._accepted, self._identity)
-            self._memory.put(key, [_written(finding) for finding in report.of(*_SAID)])
+            said = [
+                {
+                    "id": finding.id,
+                    "accepted": finding.accepted,
+                    "level": str(finding.found.level),
+                    "subject": finding.found.subject,
+                    "text": finding.found.text,
+                    "why": finding.found.why,
+                }
+                for finding in report.of(*_SAID)
+            ]
+            self._memory.put(key, said)
         return report
 
     def _new_gathering(self) -> Gathering:
@@ -204,12 +215,6 @@ def _rules() -> tuple[Rule[Facts], ...]:
     return RULES
 
 
-def _written(finding: Finding) -> dict[str, Any]:
-    found = finding.found
-    about = {"subject": found.subject, "text": found.text, "why": found.why}
-    return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **about}
-
-
 _FIELDS: Fields = {
     **dict.fromkeys(("id", "subject", "text", "why"), str),
     "accepted": bool,
@@ -218,8 +223,8 @@ _FIELDS: Fields = {
 _REMEMBERED = ListOf(Shape("", _FIELDS, required=("id", "level", "subject", "text", "accepted"), nullable=True))
 
 
-def _read(remembered: Any) -> tuple[Finding, ...] | None:  # the result of `_written`
-    """Return the cached findings; None if the value does not have the form that `_written` writes."""
+def _read(remembered: Any) -> tuple[Finding, ...] | None:  # written by `report`
+    """Return the cached findings; None if the value does not have the form that `report` writes."""
     try:
         _REMEMBERED.check(remembered)
     except ShapeError:

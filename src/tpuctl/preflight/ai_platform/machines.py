@@ -89,7 +89,15 @@ def machines(case: Case) -> Iterator[Found]:
     """
     job = case.job
     if job.is_basic:
-        yield from _beside_basic(case)
+        config = job.text("workerConfig", "acceleratorConfig", "type")
+        beside = [*job.fields_of_custom, *([config] if config else [])]
+        if not beside:
+            yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
+            return
+        keys = listing((f"`{text.key.removeprefix('trainingInput.')}`" for text in beside), last="and")
+        what = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
+        remedy = Remedy(f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2")
+        yield case.found(Level.ERROR, beside[0], what, remedies=[remedy])
         return
     master, worker = job.text("masterType"), job.text("workerType")
     if job.replica == "masterConfig":
@@ -124,18 +132,6 @@ def machines(case: Case) -> Iterator[Found]:
         yield case.found(Level.NOTE, "workerConfig", text)
     else:
         yield case.found(Level.OK, master, f"`{master.value}` fits this TPU; a TPU VM needs no master")
-
-
-def _beside_basic(case: Case) -> Iterator[Found]:
-    config = case.job.text("workerConfig", "acceleratorConfig", "type")
-    beside = [*case.job.fields_of_custom, *([config] if config else [])]
-    if not beside:
-        yield case.found(Level.OK, "scaleTier", f"`{BASIC_TPU}` determines every machine")
-        return
-    keys = listing((f"`{text.key.removeprefix('trainingInput.')}`" for text in beside), last="and")
-    text = f"{keys} with `scaleTier: {BASIC_TPU}`: these belong to the tier `{CUSTOM}`"
-    remedies = [Remedy(f"set `scaleTier: {CUSTOM}` if you mean them; the job is read as 8 cores of TPU v2")]
-    yield case.found(Level.ERROR, beside[0], text, remedies=remedies)
 
 
 @rule("TPU805", "One TPU worker")

@@ -59,7 +59,26 @@ def may_write(facts: Facts) -> Iterator[Found]:
 
 def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
     judged = [entry for entry in judge(facts) if entry.rule == rule_id]
-    yield from (_granted(entry) for entry in judged if entry.level is Level.OK)
+    for entry in judged:
+        if entry.level is not Level.OK:
+            continue
+        granted = {name: access for name, access in entry.access.items() if isinstance(access, Granted)}
+        roles: dict[str, None] = {}
+        for access in granted.values():
+            is_own = access.member.partition(":")[2].lower() == entry.account.lower()
+            roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
+        yield Found(
+            level=Level.OK,
+            subject=entry.url,
+            text=f"`{entry.account}` may {_and(entry.verbs)} it, by {_and(roles)}",
+            facts={
+                "account": entry.account,
+                "grantedBy": [
+                    {"permission": name, "role": access.role, "member": access.member}
+                    for name, access in granted.items()
+                ],
+            },
+        )
     yield from (_refused(entry) for entry in judged if entry.lacking)
     unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
     shared: dict[tuple[Doubt, ...], list[Judged]] = {}
@@ -70,25 +89,6 @@ def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
             yield _undecided(entry.url, [entry])
     for doubts, entries in shared.items():
         yield _undecided(f"project {doubts[0].project}", entries)
-
-
-def _granted(judged: Judged) -> Found:
-    granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
-    roles: dict[str, None] = {}
-    for access in granted.values():
-        is_own = access.member.partition(":")[2].lower() == judged.account.lower()
-        roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
-    return Found(
-        level=Level.OK,
-        subject=judged.url,
-        text=f"`{judged.account}` may {_and(judged.verbs)} it, by {_and(roles)}",
-        facts={
-            "account": judged.account,
-            "grantedBy": [
-                {"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()
-            ],
-        },
-    )
 
 
 def _refused(judged: Judged) -> Found:

@@ -102,7 +102,17 @@ def _asked(facts: Facts) -> Iterator[_Asked]:
 
 def _placed(asked: _Asked, wanted: Wanted) -> Found:
     if asked.region:
-        return _regional(asked, wanted)
+        is_near = asked.region == wanted.region
+        other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", commands.list_disks(asked.project))
+        return Found(
+            level=Level.NOTE if is_near else Level.ERROR,
+            subject=asked.subject,
+            text=f"disk `{asked.name}` is a regional disk of {asked.region}"
+            + ("; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"),
+            why=f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}",
+            remedies=() if is_near else (other,),
+            facts={"sourceDisk": asked.disk.source, "region": asked.region},
+        )
     if asked.zone not in {None, wanted.zone}:
         return _misplaced(asked, wanted, str(asked.zone))
     about = {"sourceDisk": asked.disk.source, "zone": wanted.zone}
@@ -134,20 +144,6 @@ def _placed(asked: _Asked, wanted: Wanted) -> Found:
         case Known():
             text = f"disk `{asked.name}` is in {wanted.zone}"
             return Found(level=Level.OK, subject=asked.subject, text=text, facts=about)
-
-
-def _regional(asked: _Asked, wanted: Wanted) -> Found:
-    is_near = asked.region == wanted.region
-    other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", commands.list_disks(asked.project))
-    return Found(
-        level=Level.NOTE if is_near else Level.ERROR,
-        subject=asked.subject,
-        text=f"disk `{asked.name}` is a regional disk of {asked.region}"
-        + ("; the zones of its replicas are not read" if is_near else f", the node is in {wanted.region}"),
-        why=f"it can be attached only in the two zones of its replicas, and the node is in {wanted.zone}",
-        remedies=() if is_near else (other,),
-        facts={"sourceDisk": asked.disk.source, "region": asked.region},
-    )
 
 
 def _misplaced(asked: _Asked, wanted: Wanted, zone: str) -> Found:

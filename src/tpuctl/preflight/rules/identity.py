@@ -71,7 +71,14 @@ def has_scopes(facts: Facts) -> Iterator[Found]:
     ]
     about = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
     if lacks:
-        remedies = [_widened(wanted)]
+        if wanted.node is None or wanted.name is None:
+            advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide"
+        else:
+            advice = (
+                f"recreate it, which deletes its disk: `tpuctl up {wanted.name.node_id} --replace` with all of its options "
+                f"and `--scopes {ALL_APIS}`; then only roles decide"
+            )
+        remedies = [Remedy(advice)]
         uses = dict.fromkeys(bucket.use for bucket in facts.buckets)
         if "read" not in lacks and all(use.reads for use in uses):
             flags = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
@@ -132,17 +139,6 @@ def is_of_another_project(facts: Facts) -> bool:
     # A number cannot be compared with an id.
     is_comparable = project is not None or (home is not None and home.isdigit() == wanted.project.isdigit())
     return home is not None and home not in own and is_comparable
-
-
-def _widened(wanted: Wanted) -> Remedy:
-    """Return how to get sufficient scopes; an existing node has to be recreated."""
-    if wanted.node is None or wanted.name is None:
-        return Remedy(f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide")
-    name = wanted.name.node_id
-    return Remedy(
-        f"recreate it, which deletes its disk: `tpuctl up {name} --replace` with all of its options and "
-        f"`--scopes {ALL_APIS}`; then only roles decide"
-    )
 
 
 def _subject(wanted: Wanted) -> str:

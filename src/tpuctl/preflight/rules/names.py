@@ -13,7 +13,7 @@ from tpuctl.preflight.unread import unread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.model import Node, QueuedResource
+    from tpuctl.model import Node
     from tpuctl.names import NodeName
     from tpuctl.preflight.facts import Facts, Held
     from tpuctl.preflight.wanted import Wanted
@@ -91,7 +91,20 @@ def _namesakes(wanted: Wanted, name: NodeName, held: Held) -> Iterator[Found]:
         # An existing node is reported instead of its request.
         is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
         if request.owns(name.node_id) and not is_there and request.name not in owners:
-            yield _of_request(wanted, name, request)
+            zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
+            request_id = short(request.name)
+            will = "requested" if is_dead else "will create"
+            command = own_commands.take_down(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
+            yield Found(
+                level=Level.NOTE if is_dead else Level.WARNING,
+                subject=node_id,
+                text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
+                why="it has ended, and its record holds name and quota"
+                if is_dead
+                else "there may be two nodes with this name, each of them billed",
+                remedies=(Remedy("delete the request if you do not need it", command),),
+                facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
+            )
 
 
 def _of_node(wanted: Wanted, node: Node) -> Found:
@@ -112,21 +125,4 @@ def _of_node(wanted: Wanted, node: Node) -> Found:
         why=why,
         remedies=(Remedy(advice, command),),
         facts={"nodeId": node_id, "zone": zone, "state": str(node.state)},
-    )
-
-
-def _of_request(wanted: Wanted, name: NodeName, request: QueuedResource) -> Found:
-    zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
-    request_id = short(request.name)
-    will = "requested" if is_dead else "will create"
-    command = own_commands.take_down(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
-    return Found(
-        level=Level.NOTE if is_dead else Level.WARNING,
-        subject=node_id,
-        text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
-        why="it has ended, and its record holds name and quota"
-        if is_dead
-        else "there may be two nodes with this name, each of them billed",
-        remedies=(Remedy("delete the request if you do not need it", command),),
-        facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
     )

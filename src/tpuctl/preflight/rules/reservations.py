@@ -42,7 +42,21 @@ def reservation_is_there(facts: Facts) -> Iterator[Found]:
             living = [one for one in here if one.raw.get("state") not in _OVER]
             yield from (_judged(wanted, one) for one in living)
             if not living:
-                yield _none(wanted, here)
+                names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in here)
+                place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
+                listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
+                yield Found(
+                    level=Level.WARNING,
+                    subject=wanted.zone,
+                    text=f"the project has no {'active ' if names else ''}reservation in {wanted.zone}"
+                    + (f"; ended: {names}" if names else ""),
+                    why="reserved capacity needs a reservation; the list may lack one that another project shares",
+                    remedies=(
+                        Remedy("use another tier", own_commands.again(wanted, tier=Tier.ON_DEMAND)),
+                        Remedy("list the reservations of the zone", listing),
+                    ),
+                    facts={"zone": wanted.zone, "over": [one.name for one in here]},
+                )
         case Absent() | Unknown() as fact:
             what = f"the reservations in {wanted.zone}"
             yield unread(fact, wanted.zone, what, permission="tpu.nodes.list", project=wanted.project)
@@ -70,22 +84,4 @@ def _judged(wanted: Wanted, reservation: Reservation) -> Found:
         why="the service answers that there is not enough reserved capacity" if doubts else None,
         remedies=(Remedy("wait until it is active, request less, or use another tier"),) if doubts else (),
         facts={"reservation": reservation.name, "zone": wanted.zone, "state": state, "size": size, "held": used},
-    )
-
-
-def _none(wanted: Wanted, over: list[Reservation]) -> Found:
-    names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in over)
-    place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
-    listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
-    return Found(
-        level=Level.WARNING,
-        subject=wanted.zone,
-        text=f"the project has no {'active ' if names else ''}reservation in {wanted.zone}"
-        + (f"; ended: {names}" if names else ""),
-        why="reserved capacity needs a reservation; the list may lack one that another project shares",
-        remedies=(
-            Remedy("use another tier", own_commands.again(wanted, tier=Tier.ON_DEMAND)),
-            Remedy("list the reservations of the zone", listing),
-        ),
-        facts={"zone": wanted.zone, "over": [one.name for one in over]},
     )

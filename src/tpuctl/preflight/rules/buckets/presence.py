@@ -45,26 +45,21 @@ def readable(facts: Facts) -> Iterator[Found]:
             case Unknown() if about.is_unpaid:
                 pass  # TPU104 reports it
             case Unknown() as fact:
-                yield _unreadable(facts, about, fact)
-
-
-def _unreadable(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
-    name = root(about.use.bucket)
-    role = "roles/storage.legacyBucketReader"
-    found = unread(fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
-    where = "" if about.placement else "its location, "
-    payer = facts.wanted.billing_project
-    # The service also refuses a request with a wrong billing project [API storage v1, userProject].
-    doubt = (
-        f"or the billing project `{payer}` is the cause: it must exist, and you need `serviceusage.services.use` on it; "
-        "otherwise name another with `--billing-project`"
-    )
-    return replace(
-        found,
-        remedies=(*found.remedies, *((Remedy(doubt),) if payer and not fact.is_passing else ())),
-        why=f"not checked: {where}its project, billing, storage class, retention and versioning",
-        is_passing=fact.is_passing or (isinstance(about.layout, Unknown) and about.layout.is_passing),
-    )
+                role = "roles/storage.legacyBucketReader"
+                found = unread(fact, name, f"`{name}`", permission="storage.buckets.get", role=role)
+                where = "" if about.placement else "its location, "
+                project = facts.wanted.billing_project
+                # The service also refuses a request with a wrong billing project [API storage v1, userProject].
+                doubt = (
+                    f"or the billing project `{project}` is the cause: it must exist, and you need "
+                    "`serviceusage.services.use` on it; otherwise name another with `--billing-project`"
+                )
+                yield replace(
+                    found,
+                    remedies=(*found.remedies, *((Remedy(doubt),) if project and not fact.is_passing else ())),
+                    why=f"not checked: {where}its project, billing, storage class, retention and versioning",
+                    is_passing=fact.is_passing or (isinstance(about.layout, Unknown) and about.layout.is_passing),
+                )
 
 
 @rule("TPU108", "there is data to read")
