@@ -76,20 +76,20 @@ _LEVELS = {
 
 
 @pytest.mark.parametrize(("given", "expected"), _LEVELS.values(), ids=_LEVELS)
-def test_who_may_read_and_write(given: BucketFacts, expected: str) -> None:
+def test_account_access_is_judged_per_bucket(given: BucketFacts, expected: str) -> None:
     assert levels(facts(given)) == expected
 
 
-def test_who_serves_does_not_write() -> None:
+def test_serving_node_needs_no_write_access() -> None:
     assert levels(facts(bucket("b", policy({VIEWER: [MEMBER]})), purpose=Purpose.SERVE)) == "TPU201 ok gs://b"
 
 
 @pytest.mark.parametrize("project", [Unknown("no", "resourcemanager.projects.get"), Absent()])
-def test_an_unknown_account_is_for_the_project_to_say(project: Fact[Project]) -> None:
+def test_access_unknown_account_is_left_to_project_rule(project: Fact[Project]) -> None:
     assert levels(facts(bucket("b", policy({})), project=project)) == ""
 
 
-def test_a_named_account_is_known_without_the_project() -> None:
+def test_access_named_account_needs_no_project() -> None:
     given = facts(
         bucket("b", policy({USER: [f"serviceAccount:{NAMED}"]})), project=Unknown("no"), spec={"service_account": NAMED}
     )
@@ -97,7 +97,7 @@ def test_a_named_account_is_known_without_the_project() -> None:
     assert levels(given) == "TPU201 ok gs://b; TPU202 ok gs://b"
 
 
-def test_what_is_missing_is_named_and_granted_at_once() -> None:
+def test_missing_permissions_are_named_with_grant() -> None:
     given = facts(
         bucket("b", policy({VIEWER: [f"deleted:{MEMBER}?uid=7"]}), requester_pays=True), billing_project="payer"
     )
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named_and_granted_at_once() -> None:
     )
 
 
-def test_who_only_reads_is_granted_no_more() -> None:
+def test_read_only_use_gets_viewer_grant() -> None:
     given = facts(
         bucket("b", policy({}), use=BucketUse("b", writes=False)),
         spec={"service_account": NAMED},
@@ -140,7 +140,7 @@ def test_who_only_reads_is_granted_no_more() -> None:
     )
 
 
-def test_what_is_granted_says_by_which_role_and_member() -> None:
+def test_granted_access_names_role_and_member() -> None:
     given = facts(bucket("b", policy(EDITORS)), project_policy=policy({"roles/editor": [MEMBER]}))
 
     reads, writes = said(given).values()
@@ -179,7 +179,7 @@ def test_what_is_granted_says_by_which_role_and_member() -> None:
         (None, "", None),
     ],
 )
-def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_so(
+def test_unread_policy_is_unknown_and_shows_caller(
     caller: Fact[frozenset[str]] | None, words: str, permissions: list[str] | None
 ) -> None:
     grant = GrantBucketRole("b", USER, MEMBER)
@@ -217,13 +217,13 @@ def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_s
         ),
     ],
 )
-def test_what_may_be_answered_later_says_so(reason: Unknown, advice: str) -> None:
+def test_passing_gap_is_marked(reason: Unknown, advice: str) -> None:
     found = said(facts(bucket("b", reason)))["TPU201"]
 
     assert (found.remedies[0].text, found.is_passing) == (advice, reason.is_passing)
 
 
-def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
+def test_unread_project_policy_is_reported_once() -> None:
     given = facts(
         bucket("a", policy(EDITORS)),
         bucket("b", policy(EDITORS)),
@@ -245,7 +245,7 @@ def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
     ]
 
 
-def test_a_bucket_is_judged_once_whatever_its_prefixes() -> None:
+def test_bucket_with_several_prefixes_is_judged_once() -> None:
     given = facts(
         bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "data", writes=False)),
         bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "checkpoints", reads=False)),
@@ -254,7 +254,7 @@ def test_a_bucket_is_judged_once_whatever_its_prefixes() -> None:
     assert levels(given) == "TPU202 error gs://b; TPU201 ok gs://b"
 
 
-def test_many_reasons_are_not_all_told() -> None:
+def test_many_reasons_are_shortened() -> None:
     groups = [f"group:g{number}@example.com" for number in range(7)]
 
     assert said(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
@@ -279,5 +279,5 @@ _ROLES: dict[str, tuple[Facts, set[str]]] = {
 
 
 @pytest.mark.parametrize(("given", "expected"), _ROLES.values(), ids=_ROLES)
-def test_only_roles_that_decide_are_asked_for(given: Facts, expected: set[str]) -> None:
+def test_roles_to_read_only_deciding_roles(given: Facts, expected: set[str]) -> None:
     assert roles_to_read(given) == expected

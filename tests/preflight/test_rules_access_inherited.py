@@ -43,7 +43,7 @@ BELOW = Known(Project.from_api({"name": "projects/1", "projectId": "p", "state":
         ({}, Unknown("no"), NAMED, "TPU201 warning gs://b"),
     ],
 )
-def test_what_a_folder_or_an_organisation_may_grant_is_no_error(
+def test_missing_role_below_folder_is_warning(
     found: dict[str, list[str]], project: Fact[Project], named: str | None, expected: str
 ) -> None:
     # A bucket of the project that the request names by its number.
@@ -53,7 +53,7 @@ def test_what_a_folder_or_an_organisation_may_grant_is_no_error(
     assert levels(by_number) == expected
 
 
-def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
+def test_possibly_inherited_role_names_its_parent() -> None:
     (finding,) = findings(facts(bucket("b", policy({})), project=BELOW))
     found = finding.found
 
@@ -77,9 +77,7 @@ def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
         (BucketUse("b", "x", reads=False), {}, []),
     ],
 )
-def test_a_bucket_that_may_be_read_may_have_been_meant_for_reading(
-    use: BucketUse, found: dict[str, list[str]], expected: list[str]
-) -> None:
+def test_readable_bucket_suggests_data_bucket(use: BucketUse, found: dict[str, list[str]], expected: list[str]) -> None:
     given = facts(bucket("b", policy(found), use=use))
 
     (refused,) = (one.found for one in findings(given) if one.level is Level.ERROR)

@@ -62,7 +62,7 @@ WITH_ADDRESS: dict[str, Any] = {
         ),
     ],
 )
-def test_whether_there_are_addresses(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_address_quota_is_compared_with_workers(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(addresses_are_enough, about) == expected
 
 
@@ -79,11 +79,11 @@ def test_whether_there_are_addresses(about: Facts, expected: list[tuple[str, str
         ),
     ],
 )
-def test_a_big_slice_is_better_made_without_addresses(about: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_many_addresses_are_a_note(about: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(many_addresses, facts(about)) == expected
 
 
-def test_the_remedy_is_the_same_command_with_internal_addresses() -> None:
+def test_address_remedy_adds_internal_ips() -> None:
     (found,) = found_by(many_addresses, facts(wanted(spec("v4-64", topology="2x4x4", tier=Tier.SPOT))))
 
     command = f"tpuctl up trainer --project=p --zone={ZONE} --type=v4 --topology=2x4x4 --spot --internal-ips"

@@ -39,13 +39,13 @@ _RUNNING, _PAUSED = AnywhereCache("us-central1-a", "RUNNING"), AnywhereCache("us
         (WRITE, Known((_RUNNING,)), ["warning"]),
     ],
 )
-def test_a_running_cache_in_the_zone_serves_reads(use: BucketUse, caches: Any, levels: list[str]) -> None:
+def test_running_cache_in_zone_makes_note(use: BucketUse, caches: Any, levels: list[str]) -> None:
     facts = facts_of(a_bucket("US", "multi-region"), use, zone="us-central1-a", caches=caches)
 
     assert [level for level, _ in said_by("TPU101", facts)] == levels
 
 
-def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
+def test_unread_caches_are_reported_once() -> None:
     denied = Unknown("the caller may not", permission="storage.anywhereCaches.list")
 
     _, found = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), caches=denied))
@@ -82,7 +82,7 @@ def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
         (WRITE, 1500 * 10**9, None, None),
     ],
 )
-def test_an_epoch_has_a_price_where_the_size_is_known(
+def test_epoch_price_needs_known_size(
     use: BucketUse, dataset_size: int | None, contents: Any, size: int | None
 ) -> None:
     facts = facts_of(a_bucket("US-CENTRAL1"), use, wanted={"dataset_size": dataset_size}, contents=contents)
@@ -98,7 +98,7 @@ def test_an_epoch_has_a_price_where_the_size_is_known(
     assert ("one epoch, reading all" in (found.why or "")) == (size is not None)
 
 
-def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
+def test_written_bucket_names_price_of_reading_back() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), WRITE))
 
     assert found.why == (
@@ -111,7 +111,7 @@ def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
     ]
 
 
-def test_a_price_of_nothing_is_the_users_own() -> None:
+def test_zero_price_comes_from_settings() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), wanted={"egress_prices": {"us-us": "0"}}))
 
     assert (
@@ -120,7 +120,7 @@ def test_a_price_of_nothing_is_the_users_own() -> None:
     )
 
 
-def test_an_epoch_is_told_in_words() -> None:
+def test_epoch_price_is_shown_as_text() -> None:
     facts = facts_of(a_bucket("US-CENTRAL1"), wanted={"dataset_size": 1500 * 10**9, "egress_prices": {"us-us": "0.01"}})
 
     (found,) = findings_of("TPU101", facts)
@@ -132,7 +132,7 @@ def test_an_epoch_is_told_in_words() -> None:
     assert found.facts["priceDate"] is None
 
 
-def test_what_only_the_layout_says_of_a_place_will_do() -> None:
+def test_placement_from_layout_is_enough() -> None:
     facts = facts_of(DENIED, layout=Known(Placement("EUROPE-WEST4", "region")))
 
     assert [level for level, _ in said_by("TPU101", facts)] == ["error"]

@@ -46,20 +46,20 @@ SERVES = {"purpose": Purpose.SERVE}
         ("GLACIAL", USE, "unknown", None),
     ],
 )
-def test_what_the_storage_class_costs(class_: str, use: BucketUse, level: str, why: str | None) -> None:
+def test_storage_class_levels(class_: str, use: BucketUse, level: str, why: str | None) -> None:
     (found,) = findings_of("TPU105", facts_of(a_bucket(storageClass=class_), use))
 
     assert (str(found.level), found.why) == (level, why)
 
 
-def test_autoclass_charges_no_reads_and_an_unnamed_class_says_nothing() -> None:
+def test_storage_class_autoclass_is_note() -> None:
     autoclass = facts_of(a_bucket(storageClass="ARCHIVE", autoclass={"enabled": True}))
 
     assert said_by("TPU105", autoclass) == [("note", "Autoclass chooses the storage class of each object in `gs://b`")]
     assert said_by("TPU105", facts_of(a_bucket(storageClass=""))) == []
 
 
-def test_a_storage_class_can_be_changed() -> None:
+def test_storage_class_remedies_change_it() -> None:
     assert commands_of("TPU105", facts_of(a_bucket(storageClass="ARCHIVE"), BucketUse("b", "data"))) == [
         "gcloud storage buckets update gs://b --default-storage-class=STANDARD",
         "gcloud storage objects update 'gs://b/data/**' --storage-class=STANDARD",
@@ -116,7 +116,7 @@ _UPDATE = "gcloud storage buckets update gs://b"
         ),
     ],
 )
-def test_checkpoints_that_cannot_be_deleted(
+def test_retention_or_hold_is_error(
     fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     assert said_by("TPU106", facts_of(a_bucket(**fields))) == said
@@ -126,7 +126,7 @@ def test_checkpoints_that_cannot_be_deleted(
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_a_bucket_that_keeps_all_may_have_been_meant_for_reading(*, is_locked: bool) -> None:
+def test_retention_suggests_data_bucket(*, is_locked: bool) -> None:
     kept = a_bucket(retentionPolicy={"retentionPeriod": "86400", "isLocked": is_locked})
     advised = [found.remedies[-1].text for use in (USE, WRITE) for found in findings_of("TPU106", facts_of(kept, use))]
 
@@ -185,7 +185,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
         ),
     ],
 )
-def test_checkpoints_that_are_billed_after_they_are_gone(
+def test_versioning_and_soft_delete_levels(
     fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     assert said_by("TPU107", facts_of(a_bucket(**fields))) == said

@@ -81,11 +81,11 @@ from tpuctl.preflight.wanted import BucketUse
         ),
     ],
 )
-def test_a_bucket_is_judged_by_how_near_it_is(location: str, kind: str, zone: str, level: str, text: str) -> None:
+def test_bucket_level_depends_on_distance(location: str, kind: str, zone: str, level: str, text: str) -> None:
     assert said_by("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == [(level, f"`gs://b` is in {text}")]
 
 
-def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out() -> None:
+def test_bucket_on_other_continent_has_price_and_remedies() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4")))
 
     assert found == Found(
@@ -194,14 +194,14 @@ _EUROPE = {"europe-west4-a": ("v6e-4", "v6e-8", "v3-8"), "europe-west4-b": ("v5p
         ),
     ],
 )
-def test_what_tpus_there_are_where_the_data_is(type_: str, offers: Any, text: str, where: str | None) -> None:
+def test_remedy_lists_tpus_near_the_data(type_: str, offers: Any, text: str, where: str | None) -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4"), type_=type_, offers=offers))
 
     command = f"tpuctl check --project=p {where} --bucket=gs://b" if where else None
     assert (found.remedies[0].text, found.remedies[0].command) == (text, command)
 
 
-def test_a_shape_of_ones_own_is_offered_where_its_generation_is() -> None:
+def test_custom_shape_is_offered_with_its_generation() -> None:
     facts = facts_of(a_bucket("EUROPE-WEST4"), zone="us-east5-a", offers=Known(_EUROPE))
     spec = NodeSpec(accelerator_type="v5p-64", runtime_version="v", topology="2x4x4", named=facts.wanted.spec.named)
 
@@ -213,7 +213,7 @@ def test_a_shape_of_ones_own_is_offered_where_its_generation_is() -> None:
     )
 
 
-def test_a_multi_region_elsewhere_is_no_place_to_read_for_free() -> None:
+def test_multi_region_elsewhere_is_error() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EU", "multi-region"), type_="v6e-8", offers=Known(_EUROPE)))
 
     assert found.remedies[0].text == (
@@ -221,7 +221,7 @@ def test_a_multi_region_elsewhere_is_no_place_to_read_for_free() -> None:
     )
 
 
-def test_a_multi_region_of_the_continent_can_have_a_cache() -> None:
+def test_multi_region_of_continent_suggests_cache() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), zone="us-central1-a"))
 
     assert found.why == (
@@ -236,7 +236,7 @@ def test_a_multi_region_of_the_continent_can_have_a_cache() -> None:
     assert found.facts["coLocated"] == ["US-CENTRAL1", "NAM4"]
 
 
-def test_several_prefixes_of_a_bucket_are_one_bucket() -> None:
+def test_prefixes_of_one_bucket_are_merged() -> None:
     data = BucketFacts(use=BucketUse("b", "data", writes=False), bucket=Known(a_bucket("EUROPE-WEST4")))
     checkpoints = replace(data, use=BucketUse("b", "ckpt", reads=False))
     facts = replace(facts_of(a_bucket()), buckets=(data, checkpoints))
@@ -260,16 +260,14 @@ def test_several_prefixes_of_a_bucket_are_one_bucket() -> None:
         ("d" * 63, "EU", "multi-region", "d" * 51 + "-us-central2"),
     ],
 )
-def test_the_bucket_that_is_proposed_has_a_name_that_says_where_it_is(
-    name: str, location: str, kind: str, expected: str
-) -> None:
+def test_suggested_bucket_name_ends_with_region(name: str, location: str, kind: str, expected: str) -> None:
     facts = facts_of(a_bucket(location, kind), BucketUse(name, "x/y", writes=False))
 
     command = f"gcloud storage rsync --recursive gs://{name}/x/y gs://{expected}/x/y"
     assert command in commands_of("TPU101", facts)
 
 
-def test_who_pays_is_named_in_the_commands_that_need_it() -> None:
+def test_commands_name_billing_project_if_needed() -> None:
     bucket = a_bucket("US", "multi-region", billing={"requesterPays": True})
     facts = facts_of(bucket, READ, zone="us-central1-a", wanted={"billing_project": "payer"})
 

@@ -26,13 +26,13 @@ from tpuctl.preflight.rules import buckets
 from tpuctl.preflight.wanted import BucketUse, Purpose
 
 
-def test_the_rules_are_in_the_order_of_their_ids_and_all_are_explained() -> None:
+def test_rules_are_sorted_and_explained() -> None:
     assert list(RULES) == [f"TPU{number}" for number in range(101, 109)]
     assert all(len(rule.text) > 100 for rule in RULES.values())
 
 
 @pytest.mark.parametrize("bucket", [DENIED, LATE, Absent()])
-def test_of_a_bucket_that_could_not_be_read_one_rule_speaks(bucket: Fact[Bucket]) -> None:
+def test_unread_bucket_is_reported_by_one_rule(bucket: Fact[Bucket]) -> None:
     facts = facts_of(bucket, layout=LATE)
 
     assert [rule.id for rule in buckets.RULES if list(rule.judge(facts))] == ["TPU102"]
@@ -92,7 +92,7 @@ _OPEN = "its project, billing, storage class, retention and versioning"
         ),
     ],
 )
-def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
+def test_unreadable_bucket_is_unknown(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
     (found,) = findings_of("TPU102", facts_of(bucket, layout=layout))
 
     remedy = found.remedies[0].text if found.remedies else None
@@ -113,7 +113,7 @@ def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, sa
         ("7", Absent(), []),
     ],
 )
-def test_whose_a_bucket_is(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
+def test_bucket_project_is_compared(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
     assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
 
 
@@ -132,7 +132,7 @@ _UNPAID = ("error", "`gs://b` is requester-pays, and no billing project is named
         (Absent(), None, [], []),
     ],
 )
-def test_somebody_pays_for_requests(
+def test_requester_pays_needs_billing_project(
     bucket: Any, payer: str | None, said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     facts = facts_of(bucket, wanted={"billing_project": payer})
@@ -168,18 +168,18 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
         (USE, LATE, [("unknown", "the list of objects in `gs://b` could not be read: no answer within 15s")]),
     ],
 )
-def test_there_is_something_to_read(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
+def test_prefix_without_objects_is_warning(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
     assert said_by("TPU108", facts_of(a_bucket(), use, contents=contents)) == said
 
 
-def test_who_serves_from_an_empty_bucket_has_nothing_to_serve() -> None:
+def test_empty_bucket_of_serving_node_is_warning() -> None:
     empty = facts_of(a_bucket(), contents=Known(Contents(0, 0, is_complete=True)), wanted={"purpose": Purpose.SERVE})
 
     (found,) = findings_of("TPU108", empty)
     assert (found.level, found.why) == (Level.WARNING, "a program that reads it finds no data")
 
 
-def test_a_listing_that_was_refused_names_the_permission() -> None:
+def test_refused_listing_names_permission() -> None:
     (refused,) = findings_of("TPU108", facts_of(a_bucket(), contents=_LISTING))
     (late,) = findings_of("TPU108", facts_of(a_bucket(), contents=LATE))
 
@@ -200,7 +200,7 @@ def test_a_listing_that_was_refused_names_the_permission() -> None:
 
 
 @pytest.mark.parametrize("id_", ["TPU102", "TPU108"])
-def test_of_a_bucket_that_nobody_pays_for_only_that_is_said(id_: str) -> None:
+def test_unpaid_bucket_is_reported_once(id_: str) -> None:
     unpaid = Unknown("it pays", permission="storage.objects.list", error_id="storage-requester-pays")
 
     assert findings_of(id_, facts_of(unpaid, contents=unpaid)) == []

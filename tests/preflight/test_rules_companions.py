@@ -54,7 +54,7 @@ def vm(zone: str = ZONE, status: str = "RUNNING", *scopes: str, account: str | N
         (REFUSED, ["unknown vm vm: virtual machine `vm` could not be read: permission denied"]),
     ],
 )
-def test_where_the_machine_is(fact: Any, lines: list[str]) -> None:
+def test_machine_location_is_compared(fact: Any, lines: list[str]) -> None:
     assert said(companions.machine_place, facts(want={"machine": "vm"}, machine=fact)) == lines
 
 
@@ -79,13 +79,13 @@ BOTH = BucketUse("both")
         ([], [WRITES], [Level.WARNING]),
     ],
 )
-def test_the_machines_scopes(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
+def test_machine_scopes_are_compared(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
     these = facts(want={"machine": "vm", "buckets": tuple(uses)}, machine=vm(ZONE, "RUNNING", *scopes))
 
     assert levels(companions.machine_scopes, these) == level
 
 
-def test_beside_a_node_that_serves_a_machine_writes_nothing() -> None:
+def test_machine_of_serving_node_needs_no_write_scope() -> None:
     want = {"machine": "vm", "buckets": (BOTH,), "purpose": Purpose.SERVE}
 
     assert levels(companions.machine_scopes, facts(want=want, machine=vm(ZONE, "RUNNING", "devstorage.read_only"))) == [
@@ -94,7 +94,7 @@ def test_beside_a_node_that_serves_a_machine_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fact", [None, Absent(), REFUSED, LATE])
-def test_the_scopes_of_a_machine_that_is_not_known_are_not_judged(fact: Any) -> None:
+def test_machine_scopes_unknown_machine_is_silent(fact: Any) -> None:
     assert said(companions.machine_scopes, facts(want={"machine": "vm", "buckets": (BOTH,)}, machine=fact)) == []
 
 
@@ -139,7 +139,7 @@ CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
         ("vm", vm(account=None), REFUSED, "virtual machine `vm` has no service account", []),
     ],
 )
-def test_how_the_machine_gets_scopes(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
+def test_machine_scopes_remedies_change_them(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
     given = {"project": project} if project else {}
     these = facts(want={"machine": name, "buckets": (BOTH,)}, machine=fact, **given)
 
@@ -207,7 +207,7 @@ def with_disk(fact: Any, source: str = PATH, mode: str = "READ_WRITE", *, kind: 
         ),
     ],
 )
-def test_where_disks_are(source: str, fact: Any, lines: list[str]) -> None:
+def test_disk_location_is_compared(source: str, fact: Any, lines: list[str]) -> None:
     assert said(disks.disk_place, with_disk(fact, source)) == lines
 
 
@@ -292,5 +292,5 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (with_disk(disk(kind="pd-ssd"), kind="v9-8"), ["ok disk data: disk `data` can be attached READ_WRITE"]),
     ],
 )
-def test_whether_disks_can_be_attached(these: Any, lines: list[str]) -> None:
+def test_disk_attachability(these: Any, lines: list[str]) -> None:
     assert said(disks.attachable, these) == lines

@@ -19,7 +19,7 @@ from tpuctl.preflight.rules.money import grant_covers
         (spec("v99-8"), "zone=us-central2-b,type=v99-8,tier=on-demand,count=COUNT,until=DATE"),
     ],
 )
-def test_without_any_grant_the_remedy_says_in_words_how_to_write_one(made: NodeSpec, written: str) -> None:
+def test_no_grants_remedy_explains_setting(made: NodeSpec, written: str) -> None:
     (found,) = found_by(grant_covers, facts(wanted(made, no_billing_outside_grants=True)))
 
     assert found.remedies == (
@@ -34,7 +34,7 @@ def test_without_any_grant_the_remedy_says_in_words_how_to_write_one(made: NodeS
     )
 
 
-def test_of_two_nodes_of_which_a_grant_covers_one_the_refused_command_is_not_advised_again() -> None:
+def test_grant_for_one_of_two_nodes_suggests_fewer() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 4, None)
 
     (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), held=held()))
@@ -44,7 +44,7 @@ def test_of_two_nodes_of_which_a_grant_covers_one_the_refused_command_is_not_adv
     )
 
 
-def test_another_tier_is_named_with_its_article() -> None:
+def test_grant_remedy_tier_has_article() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
 
     (found,) = found_by(grant_covers, facts(wanted(spec("v4-8", Tier.SPOT), grants=(grant,)), held=held()))

@@ -59,7 +59,7 @@ _SCOPES = [
 
 
 @pytest.mark.parametrize(("scopes", "use", "expected"), _SCOPES)
-def test_scopes(scopes: tuple[str, ...], use: str, expected: str) -> None:
+def test_node_scopes_are_judged(scopes: tuple[str, ...], use: str, expected: str) -> None:
     given = facts(*_BUCKETS[use], spec={"scopes": tuple(FULL + scope for scope in scopes)})
 
     (found,) = SCOPES.judge(given)
@@ -78,7 +78,7 @@ _SHORT = [
 
 
 @pytest.mark.parametrize(("scope", "use", "full", "level"), _SHORT)
-def test_short_names_of_scopes_are_not_sent_silently(scope: str, use: str, full: str, level: str) -> None:
+def test_short_scope_names_are_warned_about(scope: str, use: str, full: str, level: str) -> None:
     given = facts(*_BUCKETS[use], spec={"scopes": (scope,)})
 
     warning, verdict = SCOPES.judge(given)
@@ -92,7 +92,7 @@ def test_short_names_of_scopes_are_not_sent_silently(scope: str, use: str, full:
     assert [found.level for found in SCOPES.judge(there)] == [level]
 
 
-def test_scopes_of_a_node_that_is_there_take_a_new_one() -> None:
+def test_existing_node_scopes_need_recreation() -> None:
     spec = {"scopes": (f"{FULL}devstorage.read_only",)}
     only_read = Remedy("or declare what is read-only: `--data-bucket=gs://b` instead of `--bucket`")
     node = Node(NodeName("p", "us-central2-b", "trainer"), {})
@@ -121,7 +121,7 @@ def test_scopes_of_a_node_that_is_there_take_a_new_one() -> None:
     ("scope", "use"),
     [("logging.write", BucketUse("b")), ("devstorage.read_only", BucketUse("b", reads=False))],
 )
-def test_what_is_written_or_not_even_read_is_not_called_only_read(scope: str, use: BucketUse) -> None:
+def test_scopes_read_only_remedy_only_if_possible(scope: str, use: BucketUse) -> None:
     (found,) = SCOPES.judge(facts(bucket("b", None, use=use), spec={"scopes": (FULL + scope,)}))
 
     assert (found.level, len(found.remedies)) == (Level.ERROR, 1)
@@ -154,13 +154,13 @@ _ACCOUNTS = [
 
 
 @pytest.mark.parametrize(("account", "creates", "expected"), _ACCOUNTS)
-def test_as_whom_the_node_runs(account: str | None, creates: bool, expected: str) -> None:
+def test_node_account_is_reported(account: str | None, creates: bool, expected: str) -> None:
     (found,) = RUNS_AS.judge(facts(spec={"service_account": account}, creates=creates))
 
     assert f"{found.level} {found.text}" == expected
 
 
-def test_an_account_of_another_project_needs_two_things() -> None:
+def test_foreign_account_has_two_remedies() -> None:
     (found,) = RUNS_AS.judge(facts(spec={"service_account": _OTHER}))
 
     assert (found.why, found.remedies, found.facts) == (
@@ -182,7 +182,7 @@ def test_an_account_of_another_project_needs_two_things() -> None:
 @pytest.mark.parametrize(
     ("account", "level"), [("2-compute@developer.gserviceaccount.com", Level.OK), (_OTHER, Level.WARNING)]
 )
-def test_a_number_is_no_other_project_where_the_own_is_not_known(account: str, level: Level) -> None:
+def test_project_number_is_not_compared_with_id(account: str, level: Level) -> None:
     (found,) = RUNS_AS.judge(facts(spec={"service_account": account}, project=Unknown("no")))
 
     assert found.level is level

@@ -29,7 +29,7 @@ def granted(*grants: Grant, strict: bool = False, made: Any = None, zone: str = 
     return wanted(made, zone=zone, grants=grants, no_billing_outside_grants=strict, **more)
 
 
-def test_the_rules_are_in_the_order_of_their_ids() -> None:
+def test_rules_are_sorted_by_id() -> None:
     assert [rule.id for rule in RULES] == ["TPU405", "TPU406", "TPU407"]
 
 
@@ -136,11 +136,11 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         ),
     ],
 )
-def test_whether_a_grant_covers_it(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_grant_coverage_levels(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(grant_covers, about) == expected
 
 
-def test_what_is_not_covered_says_what_would_be() -> None:
+def test_uncovered_node_names_covered_alternative() -> None:
     grants = (Grant("us-central1-f", "v2-8", "on-demand", 5, None), Grant(ZONE, "v4", "spot", 32, None))
     about = facts(granted(*grants, made=spec("v4-8", Tier.ON_DEMAND), zone="europe-west4-b"), held=NOTHING)
 
@@ -196,7 +196,7 @@ UP = "tpuctl up trainer --project=p"
         (Grant(ZONE, "v4", "spot", 8, date(2026, 5, 31)), spec("v4-8"), NOTHING, None),
     ],
 )
-def test_the_command_that_would_be_free(grant: Grant, made: Any, records: Any, command: str | None) -> None:
+def test_grant_remedy_command_is_covered(grant: Grant, made: Any, records: Any, command: str | None) -> None:
     (found,) = found_by(grant_covers, facts(granted(grant, made=made), held=records))
 
     assert [remedy.command for remedy in found.remedies] == ([command] if command else [])
@@ -231,7 +231,7 @@ def until(day: int, month: int = 6) -> Grant:
         (facts(wanted(spec("v2-8"), zone="us-central1-f", creates=False)), []),
     ],
 )
-def test_how_long_a_grant_lasts(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_grant_end_is_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(grant_lasts, about) == expected
 
 
@@ -289,5 +289,5 @@ RESERVED = spec("v4-16", Tier.RESERVED)
         ),
     ],
 )
-def test_reserved_capacity_needs_a_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_reserved_tier_needs_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(reservation_is_there, facts(wanted(made), reservations=found)) == expected

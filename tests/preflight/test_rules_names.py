@@ -75,11 +75,11 @@ ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
         (facts(wanted(name=None), held=Absent("no project `p`")), [("unknown", "p", f"{UNREAD}: no project `p`")]),
     ],
 )
-def test_whether_the_name_is_free(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_name_conflicts_are_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(name_is_free, about) == expected
 
 
-def test_what_has_the_name_can_be_taken_down_with_the_command_that_is_shown() -> None:
+def test_name_conflict_command_deletes_it() -> None:
     several = {"node": {"acceleratorType": "v4-8"}, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "trainer"}}
     about = facts(
         wanted(name="trainer-1"),

@@ -21,7 +21,7 @@ SLOW = Unknown("no answer within 15s", is_passing=True)
 WEST = ("v2-8", "v2-32", "v3-8", "v6e-8")
 
 
-def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> None:
+def test_rules_are_sorted_and_documented() -> None:
     assert [rule.id for rule in RULES] == ["TPU301", "TPU302", "TPU303", "TPU304", "TPU305", "TPU306"]
     assert all(len(rule.text) > 80 for rule in RULES)
 
@@ -72,11 +72,11 @@ def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> No
         ),
     ],
 )
-def test_whether_the_zone_offers_the_type(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_type_is_in_zone_list(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(type_is_offered, about) == expected
 
 
-def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_first() -> None:
+def test_offering_zones_are_sorted_by_distance() -> None:
     offers = {"asia-east1-c": ("v6e-8",), "europe-west4-b": ("v6e-8",), "europe-west1-b": ("v6e-8",), "us-east1-d": ()}
     about = facts(
         wanted(spec("v6e-8", runtime_version="v2-alpha-tpuv6e"), zone="europe-west4-a"),
@@ -132,7 +132,7 @@ def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_f
         ),
     ],
 )
-def test_without_the_lists_the_documentation_is_named_as_the_source(offers: Any, made: Any, expected: Remedy) -> None:
+def test_offering_zones_from_documentation_say_so(offers: Any, made: Any, expected: Remedy) -> None:
     about = facts(wanted(made, zone="europe-west4-a", name=None), types=Known(WEST), offers=offers)
 
     assert [found.remedies for found in found_by(type_is_offered, about)] == [(expected,)]
@@ -151,7 +151,7 @@ def test_without_the_lists_the_documentation_is_named_as_the_source(offers: Any,
         ("us-east5-b", Known(()), []),
     ],
 )
-def test_single_tenant_zones(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_single_tenant_zone_is_warning(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(zone_is_open, facts(wanted(spec("v6e-8"), zone=zone), types=types)) == expected
 
 
@@ -168,11 +168,11 @@ def test_single_tenant_zones(zone: str, types: Any, expected: list[tuple[str, st
         ("v4-8", True, []),
     ],
 )
-def test_types_that_this_api_does_not_rent(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
+def test_type_of_other_service_is_error(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
     assert said(type_is_of_this_api, facts(wanted(spec(name), creates=creates))) == expected
 
 
-def test_only_what_may_pass_is_marked_so() -> None:
+def test_passing_flag_only_for_passing_gaps() -> None:
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=SLOW))] == [True]
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=DENIED))] == [False]
     assert [found.is_passing for found in found_by(name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [True]
@@ -206,7 +206,7 @@ def nowhere(zone: str, **more: Any) -> Facts:
         (nowhere("mars-x", offers=Known({})), "", []),
     ],
 )
-def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, zones: list[str]) -> None:
+def test_zone_closed_to_project_is_error(about: Facts, meant: str, zones: list[str]) -> None:
     (found,) = found_by(type_is_offered, about)
     up = "tpuctl up trainer --project=p"
 
@@ -218,7 +218,7 @@ def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, z
 
 
 @pytest.mark.parametrize("rule", [quota_is_enough, addresses_are_enough, version_is_offered])
-def test_of_a_zone_that_is_not_there_nothing_else_is_missed(rule: Rule[Facts]) -> None:
+def test_closed_zone_silences_other_rules(rule: Rule[Facts]) -> None:
     refused = Unknown("no such zone", error_id="iam-location-policy")
     about = nowhere("mars-x", quotas=Known(()), region_quotas=Absent(), versions=refused)
 

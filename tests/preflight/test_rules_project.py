@@ -77,11 +77,11 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
         ),
     ],
 )
-def test_the_apis(changes: dict[str, Any], lines: list[str]) -> None:
+def test_apis_must_be_enabled(changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.services, facts(**changes)) == lines
 
 
-def test_an_api_can_be_enabled_by_the_fix() -> None:
+def test_disabled_api_has_fix() -> None:
     change = EnableService("p", TPU)
 
     assert found(rules.services, facts(services=Known({TPU: False}))) == [
@@ -114,9 +114,7 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
         ),
     ],
 )
-def test_what_could_not_be_read_names_who_may_read_it(
-    fact: Unknown, advice: str, permission: str, is_passing: bool
-) -> None:
+def test_unread_project_facts_name_permission(fact: Unknown, advice: str, permission: str, is_passing: bool) -> None:
     assert found(rules.services, facts(services=fact)) == [
         Found(
             level=Level.UNKNOWN,
@@ -139,7 +137,7 @@ def test_what_could_not_be_read_names_who_may_read_it(
         (Absent("no project"), ["unknown project p: whether it is billed could not be read: no project"]),
     ],
 )
-def test_billing(fact: Any, lines: list[str]) -> None:
+def test_billing_must_be_open(fact: Any, lines: list[str]) -> None:
     assert said(rules.billing, facts(billing=fact)) == lines
 
 
@@ -175,7 +173,7 @@ def test_billing(fact: Any, lines: list[str]) -> None:
         ),
     ],
 )
-def test_the_project_itself(fact: Any, lines: list[str], advised: list[str]) -> None:
+def test_project_state_levels(fact: Any, lines: list[str], advised: list[str]) -> None:
     assert said(rules.project, facts(project=fact)) == lines
     assert commands(rules.project, facts(project=fact)) == advised
 
@@ -201,7 +199,7 @@ EXISTS = {"creates": False}
         (REFUSED, INTERNAL, [Level.UNKNOWN]),
     ],
 )
-def test_external_addresses(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+def test_external_address_policy_levels(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
     assert levels(rules.external_addresses, facts(want=want, org_policies={EXTERNAL_IPS: policy})) == level
 
 
@@ -215,7 +213,7 @@ def test_external_addresses(policy: Any, want: dict[str, Any], level: list[Level
         (REFUSED, []),  # TPU503 says so
     ],
 )
-def test_os_login(policy: Any, level: list[Level]) -> None:
+def test_os_login_policy_is_note(policy: Any, level: list[Level]) -> None:
     assert levels(rules.os_login, facts(org_policies={OS_LOGIN: policy})) == level
 
 
@@ -235,11 +233,11 @@ SECURE = {"spec": {"shielded_secure_boot": True}}
         (REFUSED, {}, []),
     ],
 )
-def test_secure_boot(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+def test_secure_boot_policy_levels(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
     assert levels(rules.secure_boot, facts(want=want, org_policies={SHIELDED_VM: policy})) == level
 
 
-def test_all_policies_that_could_not_be_read_are_one_finding() -> None:
+def test_unread_policies_are_one_finding() -> None:
     policies = {EXTERNAL_IPS: REFUSED, OS_LOGIN: LATE, SHIELDED_VM: REFUSED}
 
     assert found(rules.external_addresses, facts(org_policies=policies)) == [

@@ -29,7 +29,7 @@ def short(need: int, place: str, left: int, name: str, *, of: int, more: str = "
     return ("error", place, text)
 
 
-def test_the_rules_are_in_the_order_of_their_ids() -> None:
+def test_rules_are_sorted_by_id() -> None:
     assert [rule.id for rule in RULES] == ["TPU401", "TPU402", "TPU403", "TPU404"]
 
 
@@ -49,16 +49,14 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         ("v6e-8", Tier.PREEMPTIBLE, ("TPUV6EPreemptiblePerProject", "tpu.googleapis.com/tpu-v6e-preemptible")),
     ],
 )
-def test_limits_are_known_by_the_words_of_their_names(
-    accelerator_type: str, tier: Tier | None, names: tuple[str, ...]
-) -> None:
+def test_limit_names_are_matched_by_words(accelerator_type: str, tier: Tier | None, names: tuple[str, ...]) -> None:
     pool = Pool.of(parse(accelerator_type), tier)
 
     assert {name: Pool.named(name) for name in names} == dict.fromkeys(names, pool)
 
 
 @pytest.mark.parametrize("name", ["tpu.googleapis.com/qps/create", "TPUV9XPerProject", "TPUV5PerProject", ""])
-def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> None:
+def test_limit_name_without_generation_is_ignored(name: str) -> None:
     assert Pool.named(name) is None
 
 
@@ -174,11 +172,11 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
         ),
     ],
 )
-def test_whether_the_quota_is_enough(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_quota_levels(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(quota_is_enough, about) == expected
 
 
-def test_a_shortage_names_the_metric_the_holders_and_what_frees_it() -> None:
+def test_quota_shortage_names_holders_and_remedies() -> None:
     owned = request(f"{ZONE}/q", [{"node": {"acceleratorType": "v4-16"}, "nodeId": "n"}], state="SUSPENDED")
     about = facts(quotas=limits(quota(REGION, 24)), held=held(node(f"{ZONE}/a"), owned))
 
@@ -230,5 +228,5 @@ HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` 
         (facts(held=None), []),
     ],
 )
-def test_what_the_dead_hold(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_dead_records_are_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(dead_hold_quota, about) == expected

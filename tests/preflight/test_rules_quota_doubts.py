@@ -31,7 +31,7 @@ def short(holder: str, state: str) -> str:
         *(("error", state) for state in ("CREATING", "READY", "REPAIRING", "TERMINATED", "NEW_STATE")),
     ],
 )
-def test_a_node_that_may_not_count_makes_no_error(level: str, state: str) -> None:
+def test_uncounted_node_makes_no_error(level: str, state: str) -> None:
     about = facts(quotas=Known((quota(REGION, 15),)), held=held(node(f"{ZONE}/a", state=state)))
 
     assert said(quota_is_enough, about) == [(level, "us-central2", short(f"`{ZONE}/a`", state))]
@@ -45,7 +45,7 @@ def test_a_node_that_may_not_count_makes_no_error(level: str, state: str) -> Non
         *(("error", state) for state in ("PROVISIONING", "ACTIVE", "FAILED", "SUSPENDED")),
     ],
 )
-def test_a_request_that_may_not_count_makes_no_error(level: str, state: str) -> None:
+def test_uncounted_request_makes_no_error(level: str, state: str) -> None:
     about = facts(quotas=Known((quota(REGION, 15),)), held=held(request(f"{ZONE}/q", ONE_V4, state=state)))
 
     assert said(quota_is_enough, about) == [(level, "us-central2", short(f"queued resource `{ZONE}/q`", state))]
@@ -71,7 +71,7 @@ def test_a_request_that_may_not_count_makes_no_error(level: str, state: str) -> 
         ("x/tpu-v4s-serving", "TPU v4 pod cores", "v4-8", NOTHING_SHOWN),
     ],
 )
-def test_what_a_limit_counts_is_said_by_both_of_its_names(
+def test_limit_pool_comes_from_both_names(
     metric: str, name: str, accelerator_type: str, expected: tuple[str, str, str]
 ) -> None:
     limit = QuotaLimit(metric, name, "1/{project}", 0)

@@ -79,13 +79,13 @@ NONE_INSIDE = "warning network default: no firewall rule of network `default` al
         (INTERNAL, [OWN, deny("shut")], [f"{NONE_INSIDE}; `shut` denies it"]),
     ],
 )
-def test_ssh_from_outside_and_from_inside(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
+def test_ssh_firewall_levels(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
     fact = Known(tuple(firewalls)) if isinstance(firewalls, list) else firewalls
 
     assert said(ssh.ssh_in, facts(want=want, firewalls=fact)) == lines
 
 
-def test_where_it_hangs_on_an_account_that_is_not_known_nothing_is_claimed() -> None:
+def test_ssh_unknown_account_is_silent() -> None:
     rules = (allow("open", target_accounts=("robot@p.iam.gserviceaccount.com",)),)
 
     assert said(ssh.ssh_in, facts(project=REFUSED, firewalls=Known(rules))) == []
@@ -95,13 +95,13 @@ def test_where_it_hangs_on_an_account_that_is_not_known_nothing_is_claimed() -> 
     ]
 
 
-def test_a_network_that_is_not_there_has_no_missing_rules() -> None:
+def test_ssh_missing_network_is_silent() -> None:
     these = facts(network=Absent(), firewalls=Known(()), want={"iap": True})
 
     assert said(ssh.ssh_in, these) + said(ssh.iap_in, these) == []
 
 
-def test_the_ways_in_from_outside_never_open_it_to_the_world_and_are_no_change() -> None:
+def test_ssh_remedies_never_open_to_the_world() -> None:
     (one,) = found(ssh.ssh_in, facts(firewalls=Known(())))
 
     assert one.remedies == (
@@ -143,7 +143,7 @@ NO_TUNNELS = "no firewall rule of network `default` allows tunnels of Identity-A
         ),
     ],
 )
-def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
+def test_iap_firewall_levels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
     assert said(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules)))) == lines
 
 
@@ -183,13 +183,13 @@ def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> No
         ),
     ],
 )
-def test_how_tunnels_are_let_in(network: str, rules: list[Any], remedy: Remedy) -> None:
+def test_iap_remedy_creates_rule(network: str, rules: list[Any], remedy: Remedy) -> None:
     want = {"spec": {"network": network}, "iap": True}
 
     assert [one.remedies for one in found(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules))))] == [(remedy,)]
 
 
-def test_the_rules_of_a_network_that_only_its_subnetwork_names_are_looked_at() -> None:
+def test_ssh_network_comes_from_subnetwork() -> None:
     these = facts(
         want={"spec": {"subnetwork": HOST_SUBNET}},
         subnetwork=Known(Subnetwork("tpus", REGION, "shared", private_google_access=True)),

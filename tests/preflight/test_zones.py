@@ -103,7 +103,7 @@ def unread(name: str = "b") -> BucketFacts:
         ([at("MARS1", "planet"), at("US-EAST1")], [EAST, CENTRAL, EUROPE, TOKYO]),
     ],
 )
-def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[str]) -> None:
+def test_ranking_nearest_zones_first(placements: list[Placement], zones: list[str]) -> None:
     found = ranked(V6E, buckets=[bucket(each) for each in placements])
 
     assert [zone.zone for zone in found.zones] == zones
@@ -144,7 +144,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
         ),
     ],
 )
-def test_the_zones_are_those_of_the_api_else_of_the_documentation(
+def test_ranking_zones_from_api_else_documentation(
     spec: NodeSpec, offers: Fact[dict[str, tuple[str, ...]]] | None, zones: list[str], offline: str | None
 ) -> None:
     found = ranked(spec, offers=offers)
@@ -172,7 +172,7 @@ def grant(zone: str = EAST, kind: str = "v6e", tier: str = "on-demand", count: i
         (grant(CENTRAL), None, False),
     ],
 )
-def test_a_grant_wins_among_zones_that_are_as_near(granted: Grant, tier: Tier | None, covered: bool) -> None:
+def test_ranking_prefers_granted_zones(granted: Grant, tier: Tier | None, covered: bool) -> None:
     spec = NodeSpec(accelerator_type="v6e-8", runtime_version="", tier=tier)
     us = [bucket(at("NAM4", "dual-region"))]
 
@@ -226,7 +226,7 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
         ([limit(16)], None, Quota(16, None, 8, "chips"), True),
     ],
 )
-def test_among_zones_as_near_quota_that_suffices_comes_first(
+def test_ranking_prefers_sufficient_quota(
     quotas: list[QuotaLimit], held: Held | None, quota: Quota | None, is_first: bool
 ) -> None:
     offers = Known({EAST: ("v6e-8",), "us-west9-z": ("v6e-8",)})
@@ -251,7 +251,7 @@ def test_among_zones_as_near_quota_that_suffices_comes_first(
         (None, False),
     ],
 )
-def test_a_grant_counts_as_far_as_it_is_known_to_be_left(held: Fact[Held] | None, is_covered: bool) -> None:
+def test_ranking_counts_known_remaining_grant(held: Fact[Held] | None, is_covered: bool) -> None:
     given = grant(count=16)
 
     found = ranked(V6E, grants=(given,), held=held)
@@ -259,7 +259,7 @@ def test_a_grant_counts_as_far_as_it_is_known_to_be_left(held: Fact[Held] | None
     assert next(zone for zone in found.zones if zone.zone == EAST).grants == ((given,) if is_covered else ())
 
 
-def test_a_zone_without_any_quota_is_last_of_its_kind_whatever_else_speaks_for_it() -> None:
+def test_ranking_zero_quota_is_last() -> None:
     near, none = [bucket(at("NAM4", "dual-region"))], Known((limit(64), limit(0, region="us-central1")))
 
     found = ranked(V6E, grants=(grant(CENTRAL),), buckets=near, quotas=none)
@@ -267,13 +267,13 @@ def test_a_zone_without_any_quota_is_last_of_its_kind_whatever_else_speaks_for_i
     assert [zone.zone for zone in found.zones] == [EAST, CENTRAL, EUROPE, TOKYO]
 
 
-def test_only_the_zones_that_were_named_are_ranked() -> None:
+def test_ranking_limited_to_named_zones() -> None:
     found = ranked(V6E, zones=[EAST, TOKYO, "us-central2-b"])
 
     assert [zone.zone for zone in found.zones] == [TOKYO, EAST]
 
 
-def test_a_zone_tells_all_that_is_known_of_it() -> None:
+def test_zone_rank_has_all_facts() -> None:
     us, dual, hidden = (
         bucket(at("US", "multi-region"), "us"),
         bucket(at("EUR4", "dual-region"), "eur"),
@@ -304,7 +304,7 @@ def test_a_zone_tells_all_that_is_known_of_it() -> None:
     assert found.zones[0].is_apart
 
 
-def test_a_bucket_is_placed_by_its_layout_where_it_may_not_be_read_itself() -> None:
+def test_ranking_uses_layout_of_unreadable_bucket() -> None:
     seen = BucketFacts(use=BucketUse("b"), bucket=Unknown("not allowed", "p"), layout=Known(at("US-EAST1")))
 
     found = ranked(V6E, buckets=[seen])
@@ -312,7 +312,7 @@ def test_a_bucket_is_placed_by_its_layout_where_it_may_not_be_read_itself() -> N
     assert (found.zones[0].zone, found.zones[0].worst, found.unplaced) == (EAST, Relation.SAME_REGION, ())
 
 
-def test_own_prices_count_and_wrong_ones_are_refused() -> None:
+def test_ranking_own_prices_apply() -> None:
     far = [bucket(at("US-EAST1"))]
     own = ranked(
         V6E,
@@ -335,7 +335,7 @@ def written(
     return out.getvalue(), err.getvalue()
 
 
-def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
+def test_ranking_on_terminal_is_table_with_notes() -> None:
     offers = Known({CENTRAL: ("v6e-8",), "us-east4-a": ("v6e-8",), EUROPE: ("v6e-8",)})
     found = ranked(
         V6E,
@@ -360,7 +360,7 @@ def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
     )
 
 
-def test_where_columns_do_not_fit_no_word_is_broken() -> None:
+def test_ranking_narrow_terminal_breaks_no_word() -> None:
     """Notes go below their row; where that does not fit either each zone has lines of its own."""
     found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
 
@@ -397,7 +397,7 @@ def test_where_columns_do_not_fit_no_word_is_broken() -> None:
         ),
     ],
 )
-def test_many_buckets_are_counted_for_a_person(uses: tuple[str, ...], person: str, pipe: str) -> None:
+def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pipe: str) -> None:
     """Places in one bucket count once."""
     seen = [
         BucketFacts(
@@ -412,7 +412,7 @@ def test_many_buckets_are_counted_for_a_person(uses: tuple[str, ...], person: st
     assert written(found)[0].split("\t")[1] == pipe
 
 
-def test_a_pipe_gets_tabs_and_what_could_not_be_read_is_said() -> None:
+def test_ranking_in_pipe_uses_tabs() -> None:
     far, own = at("US-EAST1"), {"us-europe": "0.01"}
     offers = Known({EUROPE: ("v6e-8",)})
     found = ranked(V6E, egress_prices=own, offers=offers, buckets=[bucket(far), unread("c")])
@@ -462,11 +462,11 @@ def with_quota(quota: Quota) -> Ranking:
         (with_quota(Quota(None, None, 8, "cores")), "z-a\t\t\t\n", ""),
     ],
 )
-def test_what_is_missing_is_said_in_words(ranking: Ranking, out: str, err: str) -> None:
+def test_ranking_missing_values_are_text(ranking: Ranking, out: str, err: str) -> None:
     assert written(ranking) == (out, err)
 
 
-def test_json_holds_everything() -> None:
+def test_ranking_json_has_everything() -> None:
     found = ranked(
         V6E,
         offers=Known({EUROPE: ("v6e-8",)}),
