@@ -35,7 +35,7 @@ def test_error_fails_the_check(tpuctl: Console) -> None:
     assert stderr.endswith("warning: no tpuctl.yaml was written, because of the errors\n")
 
 
-def test_written_file_is_not_overwritten_unasked(tpuctl: Console) -> None:
+def test_existing_file_is_not_overwritten_without_confirmation(tpuctl: Console) -> None:
     """What is there and says the same is no reason to ask."""
     (tpuctl.folder / "config.yaml").write_text(MNIST)
     there = tpuctl.folder / "new.yaml"

@@ -83,7 +83,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ("#" * (1 << 20) + "\n", "c.yaml is too large for a job's configuration", "name the file of one job"),
     ],
 )
-def test_what_is_no_job_with_a_tpu_is_refused(text: str, message: str, hint: str | None) -> None:
+def test_job_without_tpu_is_refused(text: str, message: str, hint: str | None) -> None:
     with pytest.raises(InvalidInputError) as caught:
         from_ai_platform(text, "c.yaml")
 
@@ -107,7 +107,7 @@ _KEYS = (
     ),
     source=st.text(max_size=8),
 )
-def test_whatever_a_job_holds_the_file_can_be_read(
+def test_any_job_gives_a_readable_file(
     labels: dict[str, str], fields: dict[str, Any], source: str, tmp_path: Path
 ) -> None:
     """Values of every kind keep their text, and nothing in them gets out of its line."""

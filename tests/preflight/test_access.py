@@ -144,7 +144,7 @@ _SURE = {
         ),
     ),
     "no basic role, as where an organisation grants none": (policy(DEFAULT), policy({}), ""),
-    "a bucket that nobody may read, a role on its project": (
+    "a bucket without readers, a role on its project": (
         Unknown("you may not", "storage.buckets.getIamPolicy"),
         policy({USER: [MEMBER]}),
         f"create,delete,get,list {USER} serviceAccount:A its project",
@@ -225,7 +225,7 @@ _IN_DOUBT = {
         DENIED,
         "create,delete,get,list perhaps: the IAM policy of project `p` could not be read: you may not",
     ),
-    "no policy of the project, a bucket that names nobody": (
+    "no policy of the project, a bucket without members": (
         policy({}),
         DENIED,
         "create,delete,get,list perhaps: the IAM policy of project `1` could not be read: you may not",

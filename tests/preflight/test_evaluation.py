@@ -50,7 +50,7 @@ def test_report_fails_on_errors_and_strictly_on_warnings(
         ((finding(OK), finding(ERROR)), False),
         ((finding(UNKNOWN, is_passing=True), finding(OK)), False),
         ((finding(WARNING, is_passing=True),), False),
-        # Accepted, it is a warning for this once; the next time nobody may have accepted it.
+        # Accepted, it is a warning for this once; the next run may not accept it.
         ((finding(ERROR, accepted=True),), False),
         ((finding(WARNING, accepted=True),), True),
     ],

@@ -1,4 +1,4 @@
-"""What mends that no grant covers a node: in words where only its holder knows, and never the command that was refused."""
+"""Remedies for a node without grant: text if only the holder knows the values, never the refused command."""
 
 from __future__ import annotations
 

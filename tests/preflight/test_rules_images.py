@@ -136,7 +136,7 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             True,
             [("error", f"{ZONE} has no runtime version `zzz`; the nearest is `tpu-ubuntu2204-base`")],
         ),
-        # The documentation names it for v4; of an empty list nothing can be told.
+        # The documentation names it for v4; an empty list says nothing.
         (
             "tpu-ubuntu2204-base",
             Known(("v2-alpha-tpuv6e",)),

@@ -1,4 +1,4 @@
-"""What several rules know of one cause is told at length once, and what may be a mistyped name is not mended unasked."""
+"""One cause of several findings is explained once; a possibly mistyped name is not fixed."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_hidden_bucket_reason_is_shown_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "contents"), [(LATE, NO_LIST), (HIDDEN, LATE), (Known(a_bucket()), NO_LIST), (Unknown("no"), NO_LIST)]
+    ("bucket", "contents"), [(LATE, NO_LIST), (HIDDEN, LATE), (Known(a_bucket()), NO_LIST), (Unknown("no"), NO_LIST)]
 )
-def test_other_cause_is_shown_in_full(told: Any, contents: Unknown) -> None:
-    (found,) = findings_of("TPU108", facts_of(told, READ, contents=contents))
+def test_other_cause_is_shown_in_full(bucket: Any, contents: Unknown) -> None:
+    (found,) = findings_of("TPU108", facts_of(bucket, READ, contents=contents))
 
     assert found.text == f"the list of objects in `gs://b` could not be read: {contents.reason}"
 
@@ -76,7 +76,7 @@ def test_refused_bucket_mentions_billing_project(refusal: Unknown, payer: str | 
         (None, True),
         ("typo@sandbx.iam.gserviceaccount.com", False),
         ("7-compute@developer.gserviceaccount.com", False),
-        ("somebody@example.com", True),
+        ("user@example.com", True),
     ],
 )
 def test_foreign_account_is_not_fixed(account: str | None, is_mended: bool) -> None:

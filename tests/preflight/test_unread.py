@@ -111,8 +111,8 @@ def test_unread_bucket_fact_is_reported_by_one_rule(name: str, id_: str, fact: U
     facts = replace(with_fact(name, fact), project=Known(Project("p", "42", "ACTIVE")))
     unknown = evaluate(facts, RULES).of(Level.UNKNOWN)
 
-    told = [(one.id, one.found.is_passing) for one in unknown if fact.reason in one.found.text]
-    assert told == [(id_, fact.is_passing)]
+    found = [(one.id, one.found.is_passing) for one in unknown if fact.reason in one.found.text]
+    assert found == [(id_, fact.is_passing)]
     assert all(one.found.remedies for one in unknown)
 
 

@@ -214,7 +214,7 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
         ([limit(16)], Held((node(), node("us-east1-b"))), Quota(16, 0, 8, "chips"), False),
         ([limit(16)], Held((node(), node(CENTRAL), node(CENTRAL))), Quota(16, 8, 8, "chips"), True),
         ([limit(16)], Held((node(kind="v4-8"), DEAD_SPOT)), Quota(16, 16, 8, "chips"), True),
-        # Limits of the zone and of its region both count: the one that leaves less is told.
+        # Limits of the zone and of its region both count: the tighter one is reported.
         ([limit(64, region="us-east1"), limit(8, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
         ([limit(8, region="us-east1"), limit(64, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
         ([limit(64), limit(4, region="us-east1")], Held(), Quota(4, 4, 8, "chips"), False),
