@@ -14,7 +14,7 @@ from tests.lifecycle import ZONE, one_face, put
 from tpuctl.sandbox import provision, request_log
 
 
-def test_a_bucket_on_another_continent_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -> None:
     """It names both places, the price per TB, what that region offers instead, and where a bucket would be beside."""
     provision.add_bucket(sandbox.world, "data", location="EUROPE-WEST4")
 
@@ -42,7 +42,7 @@ def test_a_bucket_on_another_continent_is_an_error(tpuctl: Console, sandbox: San
     ],
 )
 @one_face
-def test_the_place_of_a_bucket_decides(  # noqa: PLR0917  # fixtures, and what a row says
+def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a row says
     tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str, code: int
 ) -> None:
     provision.add_bucket(sandbox.world, "data", location=location)
@@ -52,19 +52,19 @@ def test_the_place_of_a_bucket_decides(  # noqa: PLR0917  # fixtures, and what a
     assert (findings(out)["TPU101", "gs://data"]["level"], ended) == (level, code)
 
 
-def test_an_ordinary_project_is_fine(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
     provision.add_object(sandbox.world, "data", "train/0", b"x")
 
     out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict")
 
-    # The sandbox limits nothing unless it is told to.
+    # The sandbox has no limits by default.
     assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["note", "TPU401"]], 0)
     assert err.splitlines()[-1].endswith(" ok in 0.0 s")
 
 
 @one_face
-def test_strict_fails_by_a_warning(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="US")
     command = ("check", "v5litepod-8", "--zone", "us-central1-a", "--bucket", "gs://data")
 
@@ -76,8 +76,8 @@ def test_strict_fails_by_a_warning(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sandbox) -> None:
-    """One that does not exist, one of somebody else, one that may not be looked at: three different findings."""
+def test_missing_foreign_and_unreadable_buckets_differ(tpuctl: Console, sandbox: Sandbox) -> None:
+    """A missing bucket, one of another project and an unreadable one give three different findings."""
     provision.add_project(sandbox.world, "sandbox")
     provision.add_project(sandbox.world, "other-project")
     provision.add_bucket(sandbox.world, "theirs", location="US-CENTRAL2", project="other-project")
@@ -102,14 +102,14 @@ def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sand
         ("gs://data//", "several slashes"),
         ("s3://data", "not in Cloud Storage"),
         ("https://example.com/x", "not in Cloud Storage"),
-        ("./data", "path of this machine"),
-        ("/data/train", "path of this machine"),
+        ("./data", "path on this machine"),
+        ("/data/train", "path on this machine"),
         ("data", "did you mean `gs://data`"),
         ("", "is empty"),
     ],
 )
 @one_face
-def test_what_is_no_bucket_is_refused(tpuctl: Console, value: str, words: str) -> None:
+def test_invalid_bucket_is_refused(tpuctl: Console, value: str, words: str) -> None:
     out, err, code = tpuctl(*V4, "--bucket", value)
 
     assert (out, code) == ("", 2)
@@ -118,21 +118,21 @@ def test_what_is_no_bucket_is_refused(tpuctl: Console, value: str, words: str) -
 
 
 @one_face
-def test_of_a_zone_that_does_not_exist_only_that_is_said(tpuctl: Console) -> None:
+def test_missing_zone_is_the_only_finding(tpuctl: Console) -> None:
     out, _, code = tpuctl("check", "v4-8", "--zone", "us-centrl2-b", "-o", "json")
 
     assert (code, levels(out)) == (9, {"error": {"TPU301"}})
 
 
 @one_face
-def test_an_unknown_id_of_a_check_is_refused(tpuctl: Console) -> None:
+def test_unknown_check_id_is_refused(tpuctl: Console) -> None:
     _, err, code = tpuctl(*V4, "--skip-check", "TPU110")
 
     assert code == 2
     assert err.startswith("error: `--skip-check TPU110`: there is no such check\n  hint: did you mean `TPU10")
 
 
-def test_nothing_is_asked_twice(tpuctl: Console, sandbox: Sandbox, face: Mapping[str, str]) -> None:
+def test_check_sends_no_request_twice(tpuctl: Console, sandbox: Sandbox, face: Mapping[str, str]) -> None:
     del face
     for name in ("one", "two"):
         provision.add_bucket(sandbox.world, name, location="EU")
@@ -144,7 +144,7 @@ def test_nothing_is_asked_twice(tpuctl: Console, sandbox: Sandbox, face: Mapping
 
 
 @one_face
-def test_a_node_that_is_there_is_not_judged_by_what_it_would_take_to_make_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_existing_node_skips_creation_rules(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
     admin_quota(sandbox, limit=8)
 
@@ -153,7 +153,7 @@ def test_a_node_that_is_there_is_not_judged_by_what_it_would_take_to_make_it(tpu
 
 
 @one_face
-def test_a_dead_node_is_checked_as_it_would_be_made_anew(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_dead_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
     """The quota that its record holds is its own."""
     put(sandbox, "demo", state="PREEMPTED")
     admin_quota(sandbox, limit=8)
@@ -163,7 +163,7 @@ def test_a_dead_node_is_checked_as_it_would_be_made_anew(tpuctl: Console, sandbo
     assert (code, findings(out)["TPU401", ZONE]["level"]) == (0, "ok")
 
 
-def test_a_file_says_what_is_checked(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_settings_file_as_target(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="EU")
     (tpuctl.folder / "train.yaml").write_text(f"type: v4-8\nzone: {ZONE}\nbuckets: [gs://data]\n")
 
@@ -173,7 +173,7 @@ def test_a_file_says_what_is_checked(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("check", "nothing.yaml")[2] == 2
 
 
-def test_without_a_zone_the_zones_are_ranked(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_check_without_zone_ranks_zones(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="EUR4")
 
     out, _, code = tpuctl("check", "v6e-8", "--bucket", "gs://data", "-o", "name")
@@ -184,25 +184,25 @@ def test_without_a_zone_the_zones_are_ranked(tpuctl: Console, sandbox: Sandbox) 
 
 
 @one_face
-def test_a_type_that_is_misspelt_is_no_node(tpuctl: Console) -> None:
+def test_misspelt_type_is_suggested(tpuctl: Console) -> None:
     assert "did you mean `v4-8`?" in tpuctl("check", "v4-7", "--zone", ZONE)[1]
 
 
 @one_face
-def test_a_file_about_new_nodes_does_not_change_what_is_there(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_settings_file_does_not_change_existing_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
     (tpuctl.folder / "tpuctl.yaml").write_text("type: v6e-8\n")
 
-    there, anew = (
+    there, new = (
         json.loads(tpuctl("check", "demo", *flags, "-o", "json")[0])["target"] for flags in ((), ("--type", "v4-16"))
     )
 
     assert (there["acceleratorType"], there["creates"]) == ("v4-8", False)
-    assert (anew["acceleratorType"], anew["creates"]) == ("v4-16", True)
+    assert (new["acceleratorType"], new["creates"]) == ("v4-16", True)
 
 
 @one_face
-def test_what_another_service_rents_is_named(tpuctl: Console) -> None:
+def test_type_of_other_service_is_named(tpuctl: Console) -> None:
     out, _, code = tpuctl("check", "tpu7x-8", "--zone", "us-central1-a", "-o", "json")
 
     found = [entry for entry in json.loads(out)["findings"] if entry["level"] in {"error", "warning"}]
@@ -211,20 +211,20 @@ def test_what_another_service_rents_is_named(tpuctl: Console) -> None:
 
 
 @one_face
-def test_nothing_to_check_says_what_to_name(tpuctl: Console) -> None:
+def test_check_without_target_is_refused(tpuctl: Console) -> None:
     _, err, code = tpuctl("check")
 
-    assert (code, err.splitlines()[0]) == (2, "error: what is to be checked?")
-    assert tpuctl("check", "nobody", "--zone", ZONE)[2] == 3
-    assert tpuctl("check", "nobody")[1:] == (
-        "error: no node `nobody` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+    assert (code, err.splitlines()[0]) == (2, "error: no node or type to check")
+    assert tpuctl("check", "missing", "--zone", ZONE)[2] == 3
+    assert tpuctl("check", "missing")[1:] == (
+        "error: no node `missing` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
         3,
     )
     assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]
 
 
 @one_face
-def test_fix_shows_what_it_would_do_asks_and_looks_again(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_fix_shows_asks_and_checks_again(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.set_services(sandbox.world, {"storage.googleapis.com": "DISABLED"})
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
     provision.set_iam_policy(
@@ -232,7 +232,7 @@ def test_fix_shows_what_it_would_do_asks_and_looks_again(tpuctl: Console, sandbo
     )
     command = (*V4, "--bucket", "gs://data", "--fix")
 
-    assert tpuctl(*command)[2] == 2  # nobody can be asked
+    assert tpuctl(*command)[2] == 2  # no terminal for a confirmation
     _, err, code = tpuctl(*command, stdin="n\n", terminal=True)
     assert (code, sandbox.changes()) == (9, [])
     assert "  gcloud services enable storage.googleapis.com --project=sandbox" in err

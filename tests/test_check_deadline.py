@@ -42,7 +42,7 @@ def gather(world: World, *, unanswered: str) -> Facts:
     return Gathering(sources, clock, _DEADLINE).facts(wanted, clock.now())
 
 
-def test_a_policy_that_does_not_come_leaves_time_for_what_follows_from_the_bucket(tmp_path: Path) -> None:
+def test_late_policy_leaves_time_for_bucket_queries(tmp_path: Path) -> None:
     """A bucket elsewhere: which caches it has, and what other zones offer."""
     with World.open(tmp_path / "world.sqlite3", speed=1) as world:
         provision.add_bucket(world, "data", location="EUROPE-WEST4")
@@ -54,7 +54,7 @@ def test_a_policy_that_does_not_come_leaves_time_for_what_follows_from_the_bucke
     assert kinds == [Unknown, Known, Known, Known]
 
 
-def test_quotas_that_do_not_come_leave_time_for_roles(tmp_path: Path) -> None:
+def test_late_quotas_leave_time_for_roles(tmp_path: Path) -> None:
     with World.open(tmp_path / "world.sqlite3", speed=1) as world:
         provision.add_bucket(world, "data", location="US-CENTRAL2")
         provision.add_role(world, "reader", title="Reader", includedPermissions=["storage.objects.get"])

@@ -15,7 +15,7 @@ from tpuctl.sandbox import provision
 from tpuctl.sandbox.server import serve
 
 
-def test_an_api_that_is_down_leaves_its_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_api_down_leaves_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", method="compute.*", status=503, count=0)
 
     out, _, code = tpuctl(*V4, "-o", "json")
@@ -25,7 +25,7 @@ def test_an_api_that_is_down_leaves_its_facts_unknown(tpuctl: Console, sandbox: 
 
 
 @one_face
-def test_a_project_that_does_not_exist_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_missing_project_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_project(sandbox.world, "another")
 
     out, err, code = tpuctl(*V4)
@@ -35,7 +35,7 @@ def test_a_project_that_does_not_exist_ends_it(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_where_nothing_answers_nothing_was_checked(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_no_answer_at_all_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", status=503, count=0)
 
     out, err, code = tpuctl(*V4)
@@ -45,7 +45,7 @@ def test_where_nothing_answers_nothing_was_checked(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_credentials_that_are_refused_end_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_refused_credentials_are_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unauthenticated", count=0)
 
     out, err, code = tpuctl(*V4)
@@ -55,7 +55,7 @@ def test_credentials_that_are_refused_end_it(tpuctl: Console, sandbox: Sandbox) 
 
 
 @one_face
-def test_a_slow_api_is_given_up_at_the_deadline(tpuctl: Console, tmp_path: Path) -> None:
+def test_slow_api_is_given_up_at_deadline(tpuctl: Console, tmp_path: Path) -> None:
     """In real time: what has not come by then is unknown, all else is said."""
     from tpuctl.sandbox.world import World  # noqa: PLC0415  # a world of its own, on the real clock
 
@@ -74,7 +74,7 @@ def test_a_slow_api_is_given_up_at_the_deadline(tpuctl: Console, tmp_path: Path)
 
 @pytest.mark.parametrize("kind", ["http-error", "unreachable"])
 @one_face
-def test_a_node_that_cannot_be_looked_for_is_one_thing_not_known(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
+def test_unlisted_node_is_one_unknown_finding(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
     method = {"method": "*.nodes.*", "status": 503} if kind == "http-error" else {"zone": ZONE}
     sandbox.fault(kind, count=0, **method)
 
@@ -85,7 +85,7 @@ def test_a_node_that_cannot_be_looked_for_is_one_thing_not_known(tpuctl: Console
 
 
 @one_face
-def test_an_api_that_is_off_is_found_for_a_name_too(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_disabled_api_is_found_with_node_name(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
     out, _, code = tpuctl("check", "demo", "--type", *V4[1:], "-o", "json")

@@ -34,7 +34,7 @@ def reads(sandbox: Sandbox) -> int:
 
 @pytest.mark.usefixtures("buckets")
 @pytest.mark.parametrize("verb", ["up", "create"])
-def test_an_error_stops_before_anything_is_created(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+def test_check_error_prevents_creation(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     out, err, code = tpuctl(verb, *UP[1:], *EU)
 
     assert (out, code, sandbox.changes()) == ("", 9, [])
@@ -48,7 +48,7 @@ def test_an_error_stops_before_anything_is_created(tpuctl: Console, sandbox: San
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_the_error_is_one_of_a_check_in_json(tpuctl: Console) -> None:
+def test_check_error_in_json(tpuctl: Console) -> None:
     _, err, code = tpuctl(*UP, *EU, "-o", "json")
 
     error = json.loads(err.splitlines()[-1])["error"]
@@ -58,7 +58,7 @@ def test_the_error_is_one_of_a_check_in_json(tpuctl: Console) -> None:
 @pytest.mark.usefixtures("buckets")
 @pytest.mark.parametrize("skip", [("--skip-check", "TPU101"), ("--skip-check", "all")])
 @one_face
-def test_what_is_skipped_stops_nothing(tpuctl: Console, sandbox: Sandbox, skip: tuple[str, ...]) -> None:
+def test_skipped_check_does_not_stop(tpuctl: Console, sandbox: Sandbox, skip: tuple[str, ...]) -> None:
     _, err, code = tpuctl(*UP, *EU, *skip)
 
     assert (code, sandbox.changes()) == (0, ["create"])
@@ -67,7 +67,7 @@ def test_what_is_skipped_stops_nothing(tpuctl: Console, sandbox: Sandbox, skip: 
 
 
 @pytest.mark.usefixtures("buckets")
-def test_a_warning_is_one_line_and_stops_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_warning_is_one_line_and_does_not_stop(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, code = tpuctl("up", "demo", "--type", "v2-8", "--zone", "us-central1-b", "--data-bucket", "gs://data-us")
 
     lines = [line for line in err.splitlines() if "TPU1" in line]
@@ -80,7 +80,7 @@ def test_a_warning_is_one_line_and_stops_nothing(tpuctl: Console, sandbox: Sandb
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_a_node_that_is_there_is_not_checked(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_existing_node_is_not_checked(tpuctl: Console, sandbox: Sandbox) -> None:
     """Its own share of a quota does not keep it from being brought up."""
     put(sandbox)
     quota(sandbox, 8)
@@ -90,7 +90,7 @@ def test_a_node_that_is_there_is_not_checked(tpuctl: Console, sandbox: Sandbox) 
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_on_a_recreate_it_is_checked_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_recreate_checks_before_delete(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, type="v4-16")
     change = ("up", "demo", "--type", "v4-32", "--zone", ZONE, "--replace", "--yes")
 
@@ -101,14 +101,14 @@ def test_on_a_recreate_it_is_checked_before_the_delete(tpuctl: Console, sandbox:
 
 
 @one_face
-def test_a_dead_record_counts_for_its_own_successor(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_dead_record_frees_quota_for_its_successor(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": False})
     quota(sandbox, 8)
 
     assert (tpuctl(*UP)[2], sandbox.changes()) == (0, ["delete", "create"])
 
 
-def test_nodes_of_one_command_share_the_quota(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_nodes_of_one_command_share_quota(tpuctl: Console, sandbox: Sandbox) -> None:
     quota(sandbox, 16)
 
     _, err, code = tpuctl("up", "a", "b", "c", "--type", "v4-8", "--zone", ZONE)
@@ -119,7 +119,7 @@ def test_nodes_of_one_command_share_the_quota(tpuctl: Console, sandbox: Sandbox)
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_what_was_good_is_not_asked_again_within_ten_minutes(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_passed_check_is_cached_ten_minutes(tpuctl: Console, sandbox: Sandbox) -> None:
     command = ("create", "--type", "v2-8", "--zone", "us-central1-b", "--bucket", "gs://data-us", "--no-wait")
     asked = []
     for name, pause in (("a", 0), ("a", 5), ("a", 11)):
@@ -134,7 +134,7 @@ def test_what_was_good_is_not_asked_again_within_ten_minutes(tpuctl: Console, sa
 
 
 @one_face
-def test_an_error_forgets_what_was_good_before(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_error_clears_cached_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
     assert tpuctl("check", *UP[1:], "--bucket", "gs://data")[2] == 0
     provision.add_bucket(sandbox.world, "data", location="ASIA-NORTHEAST1")
@@ -145,7 +145,7 @@ def test_an_error_forgets_what_was_good_before(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_what_is_created_takes_from_what_others_were_told(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_creation_clears_cached_checks_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
     quota(sandbox, 8)
     assert [tpuctl("check", name, *UP[2:])[2] for name in ("a", "b")] == [0, 0]
 
@@ -155,7 +155,7 @@ def test_what_is_created_takes_from_what_others_were_told(tpuctl: Console, sandb
 
 @pytest.mark.parametrize("skipped", ["all", "TPU405"])
 @one_face
-def test_a_project_file_cannot_let_pass_what_guards_money(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
+def test_project_file_cannot_skip_billing_check(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"skip_checks: [TPU101, {skipped}]\n")
 
     _, err, code = tpuctl(*UP, "--no-billing-outside-grants", TPUCTL_TRUST_PROJECT_FILE="1")
@@ -165,7 +165,7 @@ def test_a_project_file_cannot_let_pass_what_guards_money(tpuctl: Console, sandb
 
 
 @one_face
-def test_what_was_said_of_a_sandbox_ends_with_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_sandbox_cache_ends_with_sandbox(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2")
     assert tpuctl(*UP, "--bucket", "gs://data")[2] == 0
 
@@ -177,7 +177,7 @@ def test_what_was_said_of_a_sandbox_ends_with_it(tpuctl: Console, sandbox: Sandb
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_an_error_is_asked_again_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_error_is_not_cached(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*UP, *EU)[2] == 9
     provision.add_bucket(sandbox.world, "data-eu", location="US-CENTRAL2")
 
@@ -185,7 +185,7 @@ def test_an_error_is_asked_again_at_once(tpuctl: Console, sandbox: Sandbox) -> N
 
 
 @one_face
-def test_other_inputs_are_another_question(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_other_inputs_are_checked_again(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
     provision.add_bucket(sandbox.world, "far", location="EU")
 
@@ -195,7 +195,7 @@ def test_other_inputs_are_another_question(tpuctl: Console, sandbox: Sandbox) ->
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_what_check_found_good_up_does_not_ask_again(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_uses_cached_check(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
     assert tpuctl("check", "demo", *UP[2:], "--bucket", "gs://near")[2] == 0
     before = reads(sandbox)
@@ -204,7 +204,7 @@ def test_what_check_found_good_up_does_not_ask_again(tpuctl: Console, sandbox: S
 
 
 @pytest.mark.usefixtures("buckets")
-def test_buckets_of_a_project_file_count(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_project_file_buckets_are_checked(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"type: v4-8\nzone: {ZONE}\ndata_buckets: [gs://data-eu]\n")
 
     assert (tpuctl("up", "demo")[2], sandbox.changes()) == (9, [])
@@ -212,9 +212,7 @@ def test_buckets_of_a_project_file_count(tpuctl: Console, sandbox: Sandbox) -> N
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_a_job_is_checked_before_its_node_is_made(
-    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
-) -> None:
+def test_run_up_checks_before_creation(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) -> None:
     del fake_ssh
     command = ("run", "demo", "--up", "v4-8", "--zone", ZONE, "--rm", "--no-sync", *EU, "--", "true")
 
@@ -228,19 +226,19 @@ def test_a_job_is_checked_before_its_node_is_made(
 
 
 @one_face
-def test_apis_that_are_down_do_not_stop_a_creation(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_apis_down_do_not_stop_creation(tpuctl: Console, sandbox: Sandbox) -> None:
     for api in ("compute", "serviceusage", "orgpolicy", "cloudbilling", "cloudresourcemanager"):
         sandbox.fault("http-error", method=f"{api}.*", status=503, count=0)
 
     _, err, code = tpuctl(*UP)
 
     assert (code, sandbox.changes()) == (0, ["create"])
-    assert "demo: not checked, since it could not be read: TPU401" in err
+    assert "demo: not checked, because it could not be read: TPU401" in err
 
 
 @pytest.mark.usefixtures("buckets")
 @one_face
-def test_a_dry_run_checks_too(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_dry_run_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*UP, *EU, "--dry-run")
 
     assert (out.splitlines()[0], code, sandbox.changes()) == (
@@ -252,7 +250,7 @@ def test_a_dry_run_checks_too(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_a_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
     """Who keeps a node alive through the night has decided already."""
     put(sandbox, state="PREEMPTED")
     (tpuctl.folder / "tpuctl.yaml").write_text("data_buckets: [gs://nowhere-at-all]\n")
@@ -263,19 +261,19 @@ def test_a_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_the_command_that_mends_it_makes_the_same_node_in_the_same_cloud(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_remedy_command_creates_same_node_in_same_cloud(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "demo", "--type", "v4-8", "--zone", "us-west4-a", "--sandbox", "--no-wait")
     err = tpuctl(*up, "--user", "me")[1]
 
     # The ssh key that tpuctl itself adds to a node is no reason for a mere check.
-    mended = f"tpuctl up demo --project=sandbox --zone={ZONE} --type=v4-8 --sandbox --user me"
-    assert f"`{mended}`" in err
-    assert tpuctl(*mended.split()[1:], "--no-wait")[2] == 0
+    remedy = f"tpuctl up demo --project=sandbox --zone={ZONE} --type=v4-8 --sandbox --user me"
+    assert f"`{remedy}`" in err
+    assert tpuctl(*remedy.split()[1:], "--no-wait")[2] == 0
     assert sandbox.changes() == ["create"]
 
 
 @one_face
-def test_the_command_of_a_finding_goes_to_the_same_cloud(tpuctl: Console) -> None:
+def test_remedy_command_uses_same_cloud(tpuctl: Console) -> None:
     found = json.loads(tpuctl("check", "v4-8", "--zone", "us-west4-a", "--sandbox", "-o", "json")[0])["findings"]
 
     (remedy,) = next(finding for finding in found if finding["id"] == "TPU301")["remedies"]

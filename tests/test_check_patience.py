@@ -12,9 +12,7 @@ from tpuctl.sandbox import request_log
 
 
 @pytest.mark.parametrize("face", ["in-process"], indirect=True)
-def test_each_list_of_a_service_that_is_down_is_asked_for_twice(
-    tpuctl: Console, sandbox: Sandbox, clock: ManualClock
-) -> None:
+def test_lists_of_service_down_are_retried_once(tpuctl: Console, sandbox: Sandbox, clock: ManualClock) -> None:
     sandbox.fault("http-error", method="tpu.projects.locations.nodes.list", status=503, count=0)
     before = clock.now()
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl import accelerators, colocation
-from tpuctl.colocation import Relation, best_locations, own_prices, price, regions_within, relation, retrieval
+from tpuctl import accelerators
+from tpuctl.colocation.places import Relation, area_of, best_locations, is_colocated, regions_within, relation
+from tpuctl.colocation.prices import own_prices, price, retrieval
 from tpuctl.colocation.table import load
 from tpuctl.model.bucket import Placement
 
@@ -112,20 +113,20 @@ def _placement(text: str) -> Placement:
         ("A zone", "us-central1-a", "unknown"),
     ],
 )
-def test_how_near_a_bucket_is(bucket: str, zone: str, expected: str) -> None:
+def test_relation_by_location(bucket: str, zone: str, expected: str) -> None:
     assert relation(_placement(bucket), zone) == expected
 
 
-def test_only_what_is_in_the_region_is_co_located() -> None:
+def test_is_colocated_only_within_region() -> None:
     assert [how for how in Relation if how.is_colocated] == ["same-zone", "same-region", "dual-region"]
     assert [how.rank for how in Relation] == [0, 1, 2, 3, 4, 5, 6]
-    assert colocation.is_colocated(Placement("EUR4", "dual-region"), "europe-west4-a")
-    assert not colocation.is_colocated(Placement("EU", "multi-region"), "europe-west4-a")
-    assert not colocation.is_colocated(Placement("EUR9", "dual-region"), "europe-west4-a")
+    assert is_colocated(Placement("EUR4", "dual-region"), "europe-west4-a")
+    assert not is_colocated(Placement("EU", "multi-region"), "europe-west4-a")
+    assert not is_colocated(Placement("EUR9", "dual-region"), "europe-west4-a")
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.lists(st.text(max_size=20), max_size=3), st.text(max_size=30))
-def test_no_place_is_too_strange(location: str, kind: str, named: list[str], zone: str) -> None:
+def test_relation_never_raises(location: str, kind: str, named: list[str], zone: str) -> None:
     placement = Placement(location, kind, tuple(named))
 
     costs = price(placement, zone)
@@ -144,7 +145,7 @@ def test_no_place_is_too_strange(location: str, kind: str, named: list[str], zon
         ("asia-northeast1", ("ASIA-NORTHEAST1", "ASIA1")),
     ],
 )
-def test_where_a_bucket_would_be_co_located(region: str, expected: tuple[str, ...]) -> None:
+def test_best_locations_by_region(region: str, expected: tuple[str, ...]) -> None:
     assert best_locations(region) == expected
     kinds = ["region", *["dual-region"] * (len(expected) - 1)]
     assert all(
@@ -179,7 +180,7 @@ def test_where_a_bucket_would_be_co_located(region: str, expected: tuple[str, ..
         ("EUR9 dual-region", "europe-west4-a", "None"),
     ],
 )
-def test_what_a_terabyte_costs(bucket: str, zone: str, expected: str) -> None:
+def test_price_per_terabyte(bucket: str, zone: str, expected: str) -> None:
     assert str(price(_placement(bucket), zone)) == expected
 
 
@@ -194,7 +195,7 @@ def test_what_a_terabyte_costs(bucket: str, zone: str, expected: str) -> None:
         (100 * TB, "$1,862.65"),
     ],
 )
-def test_what_so_many_bytes_cost(size: int, expected: str) -> None:
+def test_price_of_bytes(size: int, expected: str) -> None:
     costs = price(Placement("US", "multi-region"), "us-central1-a")
 
     assert costs is not None
@@ -211,7 +212,7 @@ def test_what_so_many_bytes_cost(size: int, expected: str) -> None:
         ({"us-asia": "0.01"}, "$46.57 to $74.51 per TB ($0.05 to $0.08/GiB, list price of 2026-06)"),
     ],
 )
-def test_the_users_own_price_goes_before_the_list(own: dict[str, str], expected: str) -> None:
+def test_own_price_overrides_list(own: dict[str, str], expected: str) -> None:
     assert str(price(Placement("EUROPE-WEST4", "region"), "us-central2-b", own=own)) == expected
 
 
@@ -235,14 +236,14 @@ _AREAS = "us, europe, asia, australia, southamerica, me, africa"
         ({"us-europe": ""}, "`` for `us-europe` is not a price: write dollars per GiB, such as `0.05`"),
     ],
 )
-def test_a_price_of_ones_own_that_is_none_is_named(own: dict[str, str], expected: str) -> None:
+def test_own_price_invalid_value_is_named(own: dict[str, str], expected: str) -> None:
     with pytest.raises(ValueError, match="is not a") as error:
         own_prices(own)
 
     assert str(error.value) == expected
 
 
-def test_the_users_prices_are_kept_in_the_order_of_the_table() -> None:
+def test_own_prices_follow_table_order() -> None:
     assert own_prices({"europe-us": "0.05", "asia-asia": "0.01"}) == {
         ("us", "europe"): Decimal("0.05"),
         ("asia", "asia"): Decimal("0.01"),
@@ -260,21 +261,21 @@ def test_the_users_prices_are_kept_in_the_order_of_the_table() -> None:
         ("GLACIAL", "None"),
     ],
 )
-def test_what_reading_a_storage_class_costs(storage_class: str, expected: str) -> None:
+def test_retrieval_price_by_class(storage_class: str, expected: str) -> None:
     assert str(retrieval(storage_class)) == expected
 
 
-def test_the_table_has_a_price_for_every_pair_of_areas() -> None:
+def test_price_table_is_complete() -> None:
     table = load()
 
     assert set(table.prices) == set(combinations_with_replacement(table.areas, 2))
     assert all(0 < low <= high <= Decimal("0.15") for low, high in table.prices.values())
 
 
-def test_every_zone_with_tpus_is_in_a_known_area() -> None:
+def test_every_tpu_zone_has_an_area() -> None:
     zones = {zone for by_size in accelerators.load().zones.values() for zones in by_size.values() for zone in zones}
 
-    assert {zone for zone in zones if colocation.area_of(zone.rpartition("-")[0]) is None} == set()
+    assert {zone for zone in zones if area_of(zone.rpartition("-")[0]) is None} == set()
 
 
 @pytest.mark.parametrize(
@@ -289,5 +290,5 @@ def test_every_zone_with_tpus_is_in_a_known_area() -> None:
         ("EUROPE-WEST4 planet", ()),
     ],
 )
-def test_the_regions_that_hold_the_data(bucket: str, expected: tuple[str, ...]) -> None:
+def test_regions_within_by_location(bucket: str, expected: tuple[str, ...]) -> None:
     assert regions_within(_placement(bucket)) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpuctl.colocation import price
+from tpuctl.colocation.prices import price
 from tpuctl.model.bucket import Placement
 
 
@@ -34,13 +34,13 @@ from tpuctl.model.bucket import Placement
         ("ASIA-SOUTHEAST2 region", "asia-southeast2-a", "free"),
     ],
 )
-def test_sources_that_disagree_are_both_shown(bucket: str, zone: str, expected: str) -> None:
+def test_disputed_price_shows_both_sources(bucket: str, zone: str, expected: str) -> None:
     location, kind, named = (*bucket.split(), "")[:3]
 
     assert str(price(Placement(location, kind, tuple(named.upper().split(",")) if named else ()), zone)) == expected
 
 
-def test_the_users_own_price_is_not_disputed() -> None:
+def test_own_price_is_not_disputed() -> None:
     costs = price(Placement("NORTHAMERICA-SOUTH1", "region"), "us-central2-b", own={"us-us": "0.03"})
 
     assert str(costs) == "$27.94 per TB ($0.03/GiB, the price in your settings)"

@@ -12,7 +12,7 @@ _CHECKING = Path(__file__).resolve().parents[1] / "src/tpuctl/actions/checking"
 _PERMISSION = re.compile(r'permission="([^"]+)"')
 
 
-def test_every_permission_that_a_question_takes_is_named() -> None:
+def test_every_query_permission_is_documented() -> None:
     asked = {name for path in _CHECKING.glob("*.py") for name in _PERMISSION.findall(path.read_text("utf-8"))}
     named = {name for row in table("check.md", "permissions") for name in words(row[1])}
 
@@ -20,7 +20,7 @@ def test_every_permission_that_a_question_takes_is_named() -> None:
     assert asked - named == set()
 
 
-def test_keys_are_settings_and_stand_beside_their_flags() -> None:
+def test_check_keys_are_settings_with_flags() -> None:
     rows = [words(row[0]) for row in table("check.md", "check-settings")]
 
     assert len(rows) > 5

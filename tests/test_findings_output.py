@@ -84,7 +84,7 @@ def shown(
     return out.getvalue(), err.getvalue()
 
 
-def test_a_person_sees_the_worst_first_with_what_mends_it() -> None:
+def test_terminal_shows_worst_first_with_remedies() -> None:
     out, err = shown(report("TPU501"), person=True, environ={"NO_COLOR": "1"}, can_fix=True)
 
     assert out == (
@@ -116,7 +116,7 @@ def test_a_person_sees_the_worst_first_with_what_mends_it() -> None:
     assert err == "1 error, 2 warnings, 1 unknown, 1 note, 2 ok in 0.6 s\n"
 
 
-def test_what_is_ok_is_shown_one_by_one_where_it_is_asked_for() -> None:
+def test_verbose_shows_each_ok_finding() -> None:
     fine = evaluate(FACTS, [rule("TPU601", FINE), rule("TPU602", FINE)])
 
     assert shown(fine, person=True, environ={"NO_COLOR": "1"}, verbose=True) == (
@@ -130,7 +130,7 @@ def test_what_is_ok_is_shown_one_by_one_where_it_is_asked_for() -> None:
     )
 
 
-def test_findings_of_one_level_stand_together_by_subject() -> None:
+def test_findings_are_grouped_by_subject() -> None:
     far, near = Found(level=Level.NOTE, subject="gs://b", text="x"), Found(level=Level.NOTE, subject="gs://a", text="y")
     what = evaluate(FACTS, [rule("TPU101", far), rule("TPU102", near), rule("TPU103", far)])
 
@@ -144,7 +144,7 @@ def test_findings_of_one_level_stand_together_by_subject() -> None:
     ("level", "code"),
     [(Level.ERROR, 31), (Level.WARNING, 33), (Level.UNKNOWN, 35), (Level.NOTE, 2), (Level.OK, 32)],
 )
-def test_each_level_has_its_colour(level: Level, code: int) -> None:
+def test_levels_have_colours(level: Level, code: int) -> None:
     finding = Finding("TPU101", "", Found(level=level, subject="b", text="t", remedies=(Remedy("do", "it"),)))
 
     assert list(block(finding, width=80, colored=True)) == [
@@ -155,7 +155,7 @@ def test_each_level_has_its_colour(level: Level, code: int) -> None:
     ]
 
 
-def test_a_pipe_gets_a_line_for_each_that_is_not_ok() -> None:
+def test_pipe_gets_one_line_per_finding() -> None:
     out, err = shown(report("all"))
 
     assert out == (
@@ -170,14 +170,14 @@ def test_a_pipe_gets_a_line_for_each_that_is_not_ok() -> None:
     assert err == "2 warnings, 1 unknown, 2 notes, 2 ok in 0.6 s\n"
 
 
-def test_names_are_the_ids_of_what_is_not_ok_each_once() -> None:
+def test_name_format_lists_ids_once() -> None:
     twice = evaluate(FACTS, [rule("TPU105", DEAR, SOFT), rule("TPU101", FAR), rule("TPU601", FINE)])
 
     assert shown(twice, Format.NAME) == ("TPU101\nTPU105\n", "")
 
 
 @pytest.mark.parametrize(("form", "read"), [(Format.JSON, json.loads), (Format.YAML, yaml.safe_load)])
-def test_json_and_yaml_hold_everything(form: Format, read: Any) -> None:
+def test_json_and_yaml_have_everything(form: Format, read: Any) -> None:
     what = evaluate(FACTS, [rule("TPU101", FAR), rule("TPU601", FINE)], accepted=["TPU101"])
     out, err = shown(what, form, sandbox=True)
 
@@ -251,7 +251,7 @@ def test_json_and_yaml_hold_everything(form: Format, read: Any) -> None:
         ),
     ],
 )
-def test_a_warning_is_one_line(finding: Finding, line: str) -> None:
+def test_warning_line_is_one_line(finding: Finding, line: str) -> None:
     assert warning_line(finding) == line
 
 
@@ -264,13 +264,13 @@ def test_a_warning_is_one_line(finding: Finding, line: str) -> None:
         ([Level.WARNING, Level.ERROR, Level.ERROR], timedelta(), "2 errors, 1 warning in 0.0 s"),
     ],
 )
-def test_the_summary_counts_each_level(levels: list[Level], elapsed: timedelta | None, text: str) -> None:
+def test_summary_counts_levels(levels: list[Level], elapsed: timedelta | None, text: str) -> None:
     found = [Finding("TPU101", "", Found(level=level, subject="b", text="t")) for level in levels]
 
     assert summary(Report(tuple(found)), elapsed) == text
 
 
-def test_what_the_cloud_says_cannot_steer_the_terminal() -> None:
+def test_control_characters_are_escaped() -> None:
     evil = Found(
         level=Level.ERROR, subject="a\x1b[2J", text="b\x1b]0;\x07\nc", why="\x9bd", remedies=(Remedy("\re", "f\x00g"),)
     )
@@ -285,14 +285,14 @@ def test_what_the_cloud_says_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 200])
-def test_lines_fit_the_terminal_and_commands_stay_whole(width: int) -> None:
+def test_lines_wrap_and_commands_stay_whole(width: int) -> None:
     lines = list(block(Finding("TPU101", "", FAR), width=width, colored=False))
 
     assert f"      {MAKE}" in lines
     assert max(len(line) for line in lines if MAKE not in line) <= min(max(width, 40), 100)
 
 
-def test_a_command_among_words_stays_on_one_line() -> None:
+def test_inline_command_is_not_wrapped() -> None:
     said = Found(level=Level.NOTE, subject="n", text=f"let it in (`{MAKE}`), or not; an odd ` is just ` a character `")
 
     assert list(block(Finding("TPU604", "", said), width=60, colored=False)) == [
@@ -326,7 +326,7 @@ def soft(*names: str, level: Level = Level.NOTE, command: str | None = None) -> 
         ("abcdef", Level.WARNING, "do it", 6),
     ],
 )
-def test_what_is_said_of_many_is_said_once(names: str, level: Level, command: str | None, blocks: int) -> None:
+def test_same_finding_of_many_subjects_is_grouped(names: str, level: Level, command: str | None, blocks: int) -> None:
     what = evaluate(FACTS, [soft(*names, level=level, command=command)])
 
     out, _ = shown(what, person=True, environ={"NO_COLOR": "1"})
@@ -335,7 +335,7 @@ def test_what_is_said_of_many_is_said_once(names: str, level: Level, command: st
     assert shown(what)[0].count("TPU107") == len(names)
 
 
-def test_of_many_the_first_are_named() -> None:
+def test_grouped_finding_names_first_subjects() -> None:
     names = [f"b{number:02}" for number in range(50)]
     what = evaluate(FACTS, [soft(*names), rule("TPU108", *(other(f"gs://{name}") for name in names))])
 

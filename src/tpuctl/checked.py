@@ -1,4 +1,4 @@
-"""What was checked lately and found good, in one file for its owner: the same question is not asked again within minutes."""
+"""A cache file of recent checks without errors, readable by its owner only. The same check is not repeated for ten minutes."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _FILE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
 
 
 class Checked:
-    """Remembers what was said of a question for ten minutes by `clock`. A file that cannot be read or written is no error."""
+    """Keeps entries for ten minutes by `clock`. A file that cannot be read or written is ignored."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock = path, clock
 
-    def recall(self, key: str) -> Any:  # JSON, as it was given
-        """Return what was said lately; nothing where it was not asked, or too long ago."""
+    def get(self, key: str) -> Any:  # JSON, as it was stored
+        """Return the cached value; None if it is missing or too old."""
         entry = self._entries().get(key)
         return entry["said"] if entry else None
 
-    def remember(self, key: str, said: Any) -> None:  # JSON
-        """Keep what was said; what is too old goes."""
-        entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": said}}
+    def put(self, key: str, value: Any) -> None:  # JSON
+        """Store a value and remove entries that are too old."""
+        entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": value}}
         self._write(dict(list(entries.items())[-_MOST:]))
 
-    def forget(self, *, but: str = "") -> None:
-        """Forget what was said of every question, `but` of one."""
+    def clear(self, *, keep: str = "") -> None:
+        """Remove all entries, except that of the key `keep`."""
         entries = self._entries()
-        if kept := {key: entry for key, entry in entries.items() if key == but}:
+        if kept := {key: entry for key, entry in entries.items() if key == keep}:
             self._write(kept)
         elif entries:
             with suppress(OSError):
@@ -62,8 +62,9 @@ class Checked:
             _FILE.check(found)
         except (OSError, ShapeError):
             return {}
-        return {key: entry for key, entry in found.items() if self._is_fresh(entry["at"])}
-
-    def _is_fresh(self, at: str) -> bool:
-        moment = parse_timestamp(at)
-        return moment is not None and timedelta() <= self._clock.now() - moment < _LASTS
+        now, fresh = self._clock.now(), {}
+        for key, entry in found.items():
+            moment = parse_timestamp(entry["at"])
+            if moment is not None and timedelta() <= now - moment < _LASTS:
+                fresh[key] = entry
+        return fresh

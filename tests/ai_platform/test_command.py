@@ -32,10 +32,10 @@ def test_error_fails_the_check(tpuctl: Console) -> None:
     stdout, stderr, code = tpuctl("check", "--ai-platform", "config.yaml")
 
     assert (stdout, code) == ("", ExitCode.CHECK_FAILED)
-    assert stderr.endswith("warning: no tpuctl.yaml is made: the errors say why\n")
+    assert stderr.endswith("warning: no tpuctl.yaml was written, because of the errors\n")
 
 
-def test_written_file_is_not_overwritten_unasked(tpuctl: Console) -> None:
+def test_existing_file_is_not_overwritten_without_confirmation(tpuctl: Console) -> None:
     """What is there and says the same is no reason to ask."""
     (tpuctl.folder / "config.yaml").write_text(MNIST)
     there = tpuctl.folder / "new.yaml"
@@ -83,7 +83,7 @@ def test_json_has_file_command_and_findings(tpuctl: Console) -> None:
         (("--ai-platform", "absent.yaml"), "`--ai-platform absent.yaml` cannot be read: No such file or directory"),
         (
             ("--ai-platform", "config.yaml", "--write", "out.txt"),
-            "`--write out.txt`: `tpuctl run --up` knows a file by its ending",
+            "`--write out.txt`: `tpuctl run --up` needs the ending `.yaml` or `.yml`",
         ),
         (
             ("--ai-platform", "latin.yaml"),

@@ -42,17 +42,17 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ("scaleTier: CUSTOM\n", "c.yaml line 1: `scaleTier: CUSTOM` is not a job with a TPU", _HINT),
         (
             "trainingInputs:\n  scaleTier: BASIC_TPU\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             "is `trainingInputs` in c.yaml line 1 meant to be `trainingInput`?",
         ),
         (
             "type: v2-8\nzone: us-central1-b\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             _HINT,
         ),
         (
             "trainingInput: [BASIC_TPU]\n",
-            "c.yaml is not a job with a TPU: nothing in it says which machines it runs on",
+            "c.yaml is not a job with a TPU: it does not name its machines",
             _HINT,
         ),
         (
@@ -67,7 +67,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ),
         (
             "scaleTier: BASIC_TPU\nscaleTier: CUSTOM\n",
-            "c.yaml line 2: `scaleTier` is there twice, first in line 1",
+            "c.yaml line 2: `scaleTier` is duplicated, first in line 1",
             None,
         ),
         ("? [a]\n: b\n", "c.yaml line 1: a key must be a plain word", None),
@@ -83,7 +83,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ("#" * (1 << 20) + "\n", "c.yaml is too large for a job's configuration", "name the file of one job"),
     ],
 )
-def test_what_is_no_job_with_a_tpu_is_refused(text: str, message: str, hint: str | None) -> None:
+def test_job_without_tpu_is_refused(text: str, message: str, hint: str | None) -> None:
     with pytest.raises(InvalidInputError) as caught:
         from_ai_platform(text, "c.yaml")
 
@@ -107,7 +107,7 @@ _KEYS = (
     ),
     source=st.text(max_size=8),
 )
-def test_whatever_a_job_holds_the_file_can_be_read(
+def test_any_job_gives_a_readable_file(
     labels: dict[str, str], fields: dict[str, Any], source: str, tmp_path: Path
 ) -> None:
     """Values of every kind keep their text, and nothing in them gets out of its line."""

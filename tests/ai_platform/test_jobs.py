@@ -40,7 +40,7 @@ def test_job(job: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if job["makes"] != "nothing"], ids=lambda job: job["name"])
-def test_what_is_made_fits_together(job: dict[str, Any]) -> None:
+def test_converted_type_zone_and_image_fit(job: dict[str, Any]) -> None:
     """The zone offers the type, by the table, and the image is one for it."""
     type_, zone, version = job["makes"].split()
     accelerator = accelerators.parse(type_)
@@ -71,7 +71,7 @@ def test_every_rule_finds_something_in_some_job() -> None:
             config_of("a legacy master beside an acceleratorConfig"),
             "TPU804",
             3,
-            "`masterType: complex_model_m` is a legacy machine type, and `acceleratorConfig` needed one of Compute Engine",
+            "`masterType: complex_model_m` is a legacy machine type; `acceleratorConfig` needed a Compute Engine type",
         ),
         (config_of("2 workers"), "TPU805", 5, "`workerCount: 2`: a job had exactly one `cloud_tpu` worker"),
         (
@@ -84,13 +84,13 @@ def test_every_rule_finds_something_in_some_job() -> None:
             config_of("a v3 pod in us-central1, where none is offered now"),
             "TPU812",
             10,
-            "no zone of us-central1 offers v3-32: taken is v6e-16 in us-central1-b (16 chips with 32 GiB each)",
+            "no zone of us-central1 offers v3-32: using v6e-16 in us-central1-b (16 chips with 32 GiB each)",
         ),
         (
-            config_of("hyperparameters, a time limit, and keys that nobody knows"),
+            config_of("hyperparameters, a time limit, and unknown keys"),
             "TPU818",
             8,
-            "unknown keys are left out: `masterTyp` (line 8, like `masterType`) and `foo` (line 9)",
+            "unknown keys are ignored: `masterTyp` (line 8, like `masterType`) and `foo` (line 9)",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_account_gets_the_roles_that_its_buckets_need() -> None:
             "tpuctl run --up tpuctl.yaml --rm -- sudo docker run --rm --privileged --net=host gcr.io/my-project/master:1",
         ),
         (
-            config_of("hyperparameters, a time limit, and keys that nobody knows"),
+            config_of("hyperparameters, a time limit, and unknown keys"),
             "tpuctl run --up tpuctl.yaml --rm --timeout=7200s -- python3 -m trainer.task",
         ),
         (
@@ -192,13 +192,13 @@ def test_command_that_replaces_the_submission(config: str, command: str) -> None
     assert from_ai_platform(config, "config.yaml").command == command
 
 
-def test_labels_are_carried_over_where_a_node_can_have_them(tmp_path: Path) -> None:
+def test_valid_labels_are_converted(tmp_path: Path) -> None:
     good = from_ai_platform(config_of("a whole job with labels"), "config.yaml")
     bad = from_ai_platform(config_of("a whole job whose labels a TPU cannot have"), "config.yaml")
 
     assert settings_of(good, tmp_path).pairs("labels") == {"team": "vision", "stage": "1"}
     assert settings_of(bad, tmp_path).pairs("labels") == {}
-    assert "# labels are left out: " in (bad.file or "")
+    assert "# labels are not converted: " in (bad.file or "")
 
 
 POD = """\
@@ -214,8 +214,8 @@ trainingInput:
 """
 
 
-def test_a_tpu_that_never_was_is_replaced_by_nothing() -> None:
-    """Neither a file nor a command is made, and a script is told so in every field."""
+def test_unknown_tpu_has_no_replacement() -> None:
+    """No file and no command is written; the JSON fields are null."""
     made = from_ai_platform(POD.format(type="TPU_V3_POD", count=33), "config.yaml")
 
     assert made.to_json() == {
@@ -240,7 +240,7 @@ def test_a_tpu_that_never_was_is_replaced_by_nothing() -> None:
         ("TPU_V5", "8", {"TPU803": "error"}),
     ],
 )
-def test_the_facts_of_type_and_count_hold_what_was_said(type_: str, count: str, said: dict[str, str]) -> None:
+def test_type_and_count_facts_have_values(type_: str, count: str, said: dict[str, str]) -> None:
     findings = from_ai_platform(POD.format(type=type_, count=count), "config.yaml").report.findings
     about = {one.id: one for one in findings if one.id in {"TPU802", "TPU803"}}
 
@@ -251,7 +251,7 @@ def test_the_facts_of_type_and_count_hold_what_was_said(type_: str, count: str, 
     }
 
 
-def test_of_a_field_that_is_missing_there_is_no_value() -> None:
+def test_missing_field_has_no_value() -> None:
     without = POD.replace("  masterType: n1-highcpu-16\n", "").replace("  workerCount: 1\n", "")
     findings = from_ai_platform(without.format(type="TPU_V3", count=8), "config.yaml").report.findings
 

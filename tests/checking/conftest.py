@@ -17,7 +17,7 @@ from tpuctl.sandbox import admin, provision
 
 @pytest.fixture
 def gathering(sandbox: Sandbox) -> Callable[[], Gathering]:
-    """What begins to gather anew, in a project that has a thing of each kind, some of them twice."""
+    """Return a function that gathers facts in a project with each kind of resource, some of them twice."""
     world = sandbox.world
     with world.write() as session:
         for project in ("sandbox", "host"):

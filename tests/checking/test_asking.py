@@ -26,7 +26,7 @@ from tpuctl.errors import (
 from tpuctl.preflight.fact import Absent, Known, Unknown
 
 TIMEOUT = timedelta(seconds=15)
-LATE = Unknown("there was no answer within 15s", is_passing=True)
+LATE = Unknown("no answer within 15s", is_passing=True)
 # Longer than anything here takes: a test that waits for so long has failed.
 LONG = 10
 
@@ -43,13 +43,13 @@ def failing(error: BaseException) -> Callable[[], Any]:
     return call
 
 
-def test_an_answer_is_known(asking: Asking) -> None:
+def test_query_answer_is_known(asking: Asking) -> None:
     assert asking.answer(asking.ask("one", lambda: 1)) == Known(1)
     # Nothing is an answer too.
     assert asking.answer(asking.ask("none", lambda: None)) == Known(None)
 
 
-def test_a_question_is_put_once_whoever_asks(asking: Asking) -> None:
+def test_query_with_same_key_runs_once(asking: Asking) -> None:
     calls: list[str] = []
 
     first = asking.ask(("bucket", "a"), lambda: calls.append("a"))
@@ -61,7 +61,7 @@ def test_a_question_is_put_once_whoever_asks(asking: Asking) -> None:
     assert (first is again, sorted(calls)) == (True, ["a", "b"])
 
 
-def test_a_failure_is_an_answer_that_is_not_asked_for_again(asking: Asking) -> None:
+def test_query_failure_is_not_repeated(asking: Asking) -> None:
     calls: list[int] = []
 
     def call() -> int:
@@ -97,7 +97,7 @@ def test_a_failure_is_an_answer_that_is_not_asked_for_again(asking: Asking) -> N
     ],
     ids=lambda value: f"{type(value).__name__} {getattr(value, 'error_id', '')}",
 )
-def test_what_a_failure_comes_to(asking: Asking, failure: TpuctlError, fact: Absent | Unknown) -> None:
+def test_query_failure_becomes_fact(asking: Asking, failure: TpuctlError, fact: Absent | Unknown) -> None:
     assert asking.answer(asking.ask("one", failing(failure), permission="a.b.get")) == fact
 
 
@@ -106,7 +106,7 @@ class Halt(BaseException):
 
 
 @pytest.mark.parametrize("failure", [CredentialsError("who are you?"), ZeroDivisionError("a bug"), Halt()])
-def test_what_is_no_fact_reaches_who_asked_with_its_traceback(asking: Asking, failure: BaseException) -> None:
+def test_query_bug_is_raised_with_traceback(asking: Asking, failure: BaseException) -> None:
     def the_call_that_broke() -> None:
         raise failure
 
@@ -120,7 +120,7 @@ def test_what_is_no_fact_reaches_who_asked_with_its_traceback(asking: Asking, fa
     assert asking.answer(asking.ask("two", lambda: 2)) == Known(2)
 
 
-def test_thirty_two_are_asked_at_once_and_no_more(asking: Asking) -> None:
+def test_query_pool_runs_at_most_32(asking: Asking) -> None:
     begun, all_begun, release = list[int](), threading.Event(), threading.Event()
 
     def call(number: int) -> int:
@@ -132,7 +132,7 @@ def test_thirty_two_are_asked_at_once_and_no_more(asking: Asking) -> None:
 
     questions = [asking.ask(number, lambda number=number: call(number)) for number in range(40)]  # type: ignore[misc]  # a default binds it now
     assert all_begun.wait(LONG)
-    # Whoever would begin beyond them gets the time for it.
+    # Later threads get time to start.
     release.wait(0.05)
     at_once = sorted(begun)
     release.set()
@@ -141,7 +141,7 @@ def test_thirty_two_are_asked_at_once_and_no_more(asking: Asking) -> None:
     assert [asking.answer(question) for question in questions] == [Known(number) for number in range(40)]
 
 
-def test_what_waits_is_asked_in_the_order_in_which_it_came(asking: Asking) -> None:
+def test_query_pool_keeps_order(asking: Asking) -> None:
     """One thread is free, and takes one after another; the others are held up."""
     free, release, begun = threading.Event(), threading.Event(), list[int]()
     asking.ask("free", lambda: free.wait(LONG))
@@ -157,12 +157,12 @@ def test_what_waits_is_asked_in_the_order_in_which_it_came(asking: Asking) -> No
     assert begun == list(range(20))
 
 
-def test_threads_that_have_ended_make_room(asking: Asking) -> None:
+def test_query_pool_replaces_ended_threads(asking: Asking) -> None:
     for number in range(100):
         assert asking.answer(asking.ask(number, lambda: "said")) == Known("said")
 
 
-def test_nobody_waits_at_the_end_for_an_answer_that_does_not_come(asking: Asking) -> None:
+def test_query_pool_does_not_block_exit(asking: Asking) -> None:
     release, before = threading.Event(), set(threading.enumerate())
     question = asking.ask("one", lambda: release.wait(LONG))
 
@@ -173,13 +173,13 @@ def test_nobody_waits_at_the_end_for_an_answer_that_does_not_come(asking: Asking
     asking.answer(question)
 
 
-def test_at_the_deadline_what_has_come_is_known_and_all_else_is_not(asking: Asking, clock: ManualClock) -> None:
+def test_query_pool_deadline_keeps_answers(asking: Asking, clock: ManualClock) -> None:
     """The deadline is one for all, counted from the beginning and not from the look at each answer."""
     release = threading.Event()
     here, pending = asking.ask("here", lambda: 1), asking.ask("pending", lambda: release.wait(LONG))
     asking.answer(here)
     clock.sleep(TIMEOUT)
-    # Whoever waits in spite of the deadline gets an answer.
+    # A caller that waits beyond the deadline gets an answer.
     timer = threading.Timer(0.2, release.set)
     timer.start()
 
@@ -187,7 +187,7 @@ def test_at_the_deadline_what_has_come_is_known_and_all_else_is_not(asking: Aski
     timer.join()
 
 
-def test_time_beyond_the_deadline_is_no_time(asking: Asking, clock: ManualClock) -> None:
+def test_query_after_deadline_does_not_wait(asking: Asking, clock: ManualClock) -> None:
     release = threading.Event()
     pending = asking.ask("pending", lambda: release.wait(LONG))
     clock.sleep(TIMEOUT * 100)
@@ -196,7 +196,7 @@ def test_time_beyond_the_deadline_is_no_time(asking: Asking, clock: ManualClock)
     release.set()
 
 
-def test_a_new_beginning_is_a_new_deadline(asking: Asking, clock: ManualClock) -> None:
+def test_query_pool_begin_resets_deadline(asking: Asking, clock: ManualClock) -> None:
     """What was late the first time may have come by the next, and is not asked for again."""
     release, calls = threading.Event(), list[int]()
 
@@ -225,7 +225,7 @@ def test_a_new_beginning_is_a_new_deadline(asking: Asking, clock: ManualClock) -
         ((QuotaError("too often"),), True),
     ],
 )
-def test_a_refusal_is_an_answer_of_the_cloud_and_silence_is_none(
+def test_query_refusal_counts_as_answer(
     asking: Asking, failures: tuple[TpuctlError | None, ...], expected: bool
 ) -> None:
     release = threading.Event()
@@ -233,5 +233,5 @@ def test_a_refusal_is_an_answer_of_the_cloud_and_silence_is_none(
     for number, failure in enumerate(failures):
         asking.answer(asking.ask(number, failing(failure) if failure else lambda: 1))
 
-    assert asking.was_heard is expected
+    assert asking.has_answer is expected
     release.set()

@@ -20,34 +20,34 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0, ["x"]), (599, ["x"]), (600, None), (601, None), (-1, None)], ids=str)
-def test_it_lasts_for_ten_minutes(path: Path, clock: ManualClock, seconds: int, said: Any) -> None:
+def test_cache_entry_lasts_ten_minutes(path: Path, clock: ManualClock, seconds: int, said: Any) -> None:
     """What was said later than now was said by another clock."""
     at = format_timestamp(clock.now() - timedelta(seconds=seconds))
     path.parent.mkdir()
     path.write_text(json.dumps({"key": {"at": at, "said": ["x"]}}))
 
-    assert Checked(path, clock).recall("key") == said
+    assert Checked(path, clock).get("key") == said
 
 
-def test_each_question_has_its_answer_and_nothing_is_an_answer_too(path: Path, clock: ManualClock) -> None:
+def test_cache_keeps_one_value_per_key(path: Path, clock: ManualClock) -> None:
     checked = Checked(path, clock)
-    checked.remember("a", ["x"])
-    checked.remember("b", [])
+    checked.put("a", ["x"])
+    checked.put("b", [])
     clock.sleep(timedelta(minutes=5))
-    checked.remember("a", ["y"])
+    checked.put("a", ["y"])
 
-    assert [Checked(path, clock).recall(key) for key in ("a", "b", "c")] == [["y"], [], None]
+    assert [Checked(path, clock).get(key) for key in ("a", "b", "c")] == [["y"], [], None]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["checked.json"]
     clock.sleep(timedelta(minutes=5))
-    checked.remember("d", [])
+    checked.put("d", [])
     assert list(json.loads(path.read_text())) == ["a", "d"]
 
 
-def test_the_last_hundred_are_kept(path: Path, clock: ManualClock) -> None:
+def test_cache_keeps_the_last_hundred(path: Path, clock: ManualClock) -> None:
     checked = Checked(path, clock)
     for number in range(102):
-        checked.remember(str(number), number)
+        checked.put(str(number), number)
 
     assert list(json.loads(path.read_text())) == [str(number) for number in range(2, 102)]
 
@@ -69,20 +69,20 @@ def test_the_last_hundred_are_kept(path: Path, clock: ManualClock) -> None:
         "\udcff",
     ],
 )
-def test_what_cannot_be_read_is_as_if_it_were_not_there(path: Path, clock: ManualClock, text: str) -> None:
+def test_cache_unreadable_file_is_ignored(path: Path, clock: ManualClock, text: str) -> None:
     path.parent.mkdir()
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     checked = Checked(path, clock)
 
-    assert checked.recall("key") is None
-    checked.remember("key", ["x"])
-    assert checked.recall("key") == ["x"]
+    assert checked.get("key") is None
+    checked.put("key", ["x"])
+    assert checked.get("key") == ["x"]
 
 
-def test_what_cannot_be_written_is_no_error(path: Path, clock: ManualClock) -> None:
+def test_cache_unwritable_file_is_no_error(path: Path, clock: ManualClock) -> None:
     path.parent.write_text("a file where the folder should be")
     checked = Checked(path, clock)
 
-    checked.remember("key", [])
+    checked.put("key", [])
 
-    assert checked.recall("key") is None
+    assert checked.get("key") is None

@@ -33,15 +33,12 @@ NODE = Node.from_api({"name": f"projects/sandbox/locations/{ZONE}/nodes/demo", "
 class Kept(dict[str, Any]):
     """A memory without an end."""
 
-    def recall(self, key: str) -> Any:  # JSON
-        return self.get(key)
-
-    def forget(self, *, but: str = "") -> None:
-        for key in [key for key in self if key != but]:
+    def clear(self, *, keep: str = "") -> None:
+        for key in [key for key in self if key != keep]:
             del self[key]
 
-    def remember(self, key: str, said: Any) -> None:  # JSON
-        self[key] = json.loads(json.dumps(said))
+    def put(self, key: str, value: Any) -> None:  # JSON
+        self[key] = json.loads(json.dumps(value))
 
 
 @pytest.fixture
@@ -64,10 +61,10 @@ def gate(sandbox: Sandbox, memory: Kept, *accepted: str, **wishes: Any) -> Gate:
 
 
 def check(gate: Gate, name: NodeName = NAME, *, spec: NodeSpec = SPEC, replaces: Node | None = None) -> list[str]:
-    """Check one node, and return what was told."""
-    told: list[Event] = []
-    gate.check(name, spec, replaces=replaces, tell=told.append)
-    return [event.text for event in told]
+    """Check one node, and return the texts of the events."""
+    events: list[Event] = []
+    gate.check(name, spec, replaces=replaces, tell=events.append)
+    return [event.text for event in events]
 
 
 def requests(sandbox: Sandbox) -> int:
@@ -79,7 +76,7 @@ def limit(sandbox: Sandbox, value: int) -> None:
         quotas.set_quota(session, limit=value, generation="v4", zone=ZONE)
 
 
-def test_what_is_remembered_says_the_same_again_and_asks_nothing(sandbox: Sandbox, memory: Kept) -> None:
+def test_cached_check_repeats_warnings_without_requests(sandbox: Sandbox, memory: Kept) -> None:
     """What could not be read for good is remembered as that."""
     provision.add_bucket(sandbox.world, "far", location="EU")
     provision.add_bucket(sandbox.world, "mars", location="MARS-CENTRAL1")
@@ -97,11 +94,11 @@ def test_what_is_remembered_says_the_same_again_and_asks_nothing(sandbox: Sandbo
     assert check(gate(sandbox, memory, **wishes), name, spec=spec) == first
     assert requests(sandbox) == before
     assert [line.split(" ")[0] for line in first] == ["TPU101", "TPU107", "not"]
-    assert first[-1] == "not checked, since it could not be read: TPU101 (`tpuctl check` says why)"
+    assert first[-1] == "not checked, because it could not be read: TPU101 (`tpuctl check` says why)"
     assert len(memory) == 1
 
 
-def test_a_good_answer_without_a_word_is_remembered_too(sandbox: Sandbox, memory: Kept) -> None:
+def test_cached_check_without_warnings_is_silent(sandbox: Sandbox, memory: Kept) -> None:
     limit(sandbox, 8)
     assert check(gate(sandbox, memory)) == []
     before = requests(sandbox)
@@ -109,16 +106,16 @@ def test_a_good_answer_without_a_word_is_remembered_too(sandbox: Sandbox, memory
     assert (check(gate(sandbox, memory)), requests(sandbox), list(memory.values())) == ([], before, [[]])
 
 
-def test_what_could_not_be_read_just_now_is_asked_again(sandbox: Sandbox, memory: Kept) -> None:
+def test_passing_gap_is_queried_again(sandbox: Sandbox, memory: Kept) -> None:
     sandbox.fault("http-error", method="compute.firewalls.list", status=503, count=0)
 
     assert [line.partition(":")[0] for line in check(gate(sandbox, memory))] == [
-        "not checked, since it could not be read"
+        "not checked, because it could not be read"
     ]
     assert memory == {}
 
 
-def test_a_node_that_has_passed_is_not_asked_about_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+def test_passed_node_is_not_checked_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
     """Nor is said again what was said of it."""
     provision.add_bucket(sandbox.world, "data", location="US-CENTRAL2", versioning={"enabled": True})
     one, seen = gate(sandbox, memory, buckets=(BucketUse("data", reads=False),)), []
@@ -131,7 +128,7 @@ def test_a_node_that_has_passed_is_not_asked_about_for_ten_minutes(sandbox: Sand
     assert seen == [(1, True), (0, False), (1, True)]
 
 
-def test_answers_serve_all_nodes_of_a_run_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
+def test_answers_are_shared_for_ten_minutes(sandbox: Sandbox, memory: Kept) -> None:
     """What is asked for one of them only is asked all the same."""
     one, asked = gate(sandbox, memory), []
     for name, minutes, seconds in (("a", 0, 0), ("b", 10, 0), ("c", 0, 1)):
@@ -143,22 +140,20 @@ def test_answers_serve_all_nodes_of_a_run_for_ten_minutes(sandbox: Sandbox, memo
     assert asked == [True, False, True]
 
 
-def test_what_was_changed_is_asked_anew(sandbox: Sandbox, memory: Kept) -> None:
+def test_discarded_answers_are_queried_again(sandbox: Sandbox, memory: Kept) -> None:
     one = gate(sandbox, memory)
     provision.set_services(sandbox.world, {"compute.googleapis.com": False})
     before = one.report(WANTED).of(Level.ERROR)
     provision.set_services(sandbox.world, {"compute.googleapis.com": True})
     still = one.report(WANTED).of(Level.ERROR)
-    one.forget()
+    one.discard_answers()
 
     assert (before, one.report(WANTED).of(Level.ERROR)) == (still, ())
     assert "TPU501" in {finding.id for finding in still}
 
 
 @pytest.mark.parametrize(("value", "passes"), [(15, False), (16, True)])
-def test_the_others_of_a_run_count_and_the_node_itself_once(
-    sandbox: Sandbox, memory: Kept, *, value: int, passes: bool
-) -> None:
+def test_siblings_count_and_the_node_once(sandbox: Sandbox, memory: Kept, *, value: int, passes: bool) -> None:
     limit(sandbox, value)
     one = gate(sandbox, memory)
     one.siblings = {NAME: SPEC, replace(NAME, node_id="other"): SPEC}
@@ -170,7 +165,7 @@ def test_the_others_of_a_run_count_and_the_node_itself_once(
         check(one)
 
 
-def test_what_goes_first_leaves_its_share(sandbox: Sandbox, memory: Kept) -> None:
+def test_replaced_node_frees_its_quota(sandbox: Sandbox, memory: Kept) -> None:
     put(sandbox)
     limit(sandbox, 8)
 
@@ -179,15 +174,15 @@ def test_what_goes_first_leaves_its_share(sandbox: Sandbox, memory: Kept) -> Non
     check(gate(sandbox, memory), replaces=NODE)
 
 
-def test_who_accepts_all_is_asked_nothing(sandbox: Sandbox, memory: Kept) -> None:
+def test_accepting_all_sends_no_request(sandbox: Sandbox, memory: Kept) -> None:
     limit(sandbox, 0)
 
     assert (check(gate(sandbox, memory, "all")), requests(sandbox), memory) == ([], 0, {})
 
 
 @one_face
-def test_that_a_node_is_fine_does_not_let_it_be_made_again(tpuctl: Console, sandbox: Sandbox) -> None:
-    """Of a node that is there nobody asks what making it takes, such as a quota, or a grant that it comes out of."""
+def test_check_of_existing_node_does_not_permit_creation(tpuctl: Console, sandbox: Sandbox) -> None:
+    """For an existing node, quota and grants are not queried."""
     tpuctl("create", "demo", *UP[2:])
     sandbox.advance(hours=1)
     assert tpuctl("check", "demo")[2] == 0
@@ -227,15 +222,13 @@ def finding(id_: str, level: Level = Level.ERROR, *remedies: Remedy, accepted: b
         ),
     ],
 )
-def test_an_error_names_what_mends_it_and_how_to_do_without(
-    errors: tuple[Finding, ...], message: str, hint: str
-) -> None:
+def test_check_error_names_remedies_and_skip_flag(errors: tuple[Finding, ...], message: str, hint: str) -> None:
     error = failure(errors, "demo")
 
     assert (error.message, error.hint) == (message, hint)
 
 
-def test_warnings_are_lines_and_what_could_not_be_read_is_one() -> None:
+def test_warnings_are_lines_and_gaps_one_line() -> None:
     found = (
         finding("TPU101", accepted=True),
         finding("TPU105", Level.WARNING),
@@ -250,12 +243,12 @@ def test_warnings_are_lines_and_what_could_not_be_read_is_one() -> None:
     assert said(found) == [
         "TPU101 `thing` of TPU101 (accepted)",
         "TPU105 `thing` of TPU105",
-        "not checked, since it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
+        "not checked, because it could not be read: TPU401, TPU201 (`tpuctl check` says why)",
     ]
     assert said(found[-2:]) == []
 
 
-def test_a_grant_on_a_bucket_names_who_pays(sandbox: Sandbox) -> None:
+def test_bucket_grant_names_billing_project(sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "data", billing={"requesterPays": True})
     grant = GrantBucketRole("data", "roles/storage.objectViewer", "user:ada@example.com")
 
@@ -266,7 +259,7 @@ def test_a_grant_on_a_bucket_names_who_pays(sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["setIamPolicy"]
 
 
-def test_ssh_is_let_in_as_the_change_says(sandbox: Sandbox) -> None:
+def test_firewall_fix_creates_the_rule(sandbox: Sandbox) -> None:
     asked = sources(sandbox)
     carry_out(asked, OpenFirewall("sandbox", "default", "iap", ("35.235.240.0/20",)))
 
@@ -279,17 +272,17 @@ def test_ssh_is_let_in_as_the_change_says(sandbox: Sandbox) -> None:
     assert (made.is_ingress, made.denies, made.is_disabled) == (True, False, False)
 
 
-def test_each_change_that_would_mend_something_is_made_once_the_worst_first() -> None:
+def test_fixes_are_unique_and_sorted() -> None:
     enable, grant = EnableService("p", "a"), GrantBucketRole("b", "r", "m")
     other, needless = EnableService("p", "b"), EnableService("p", "c")
 
-    def mends(level: Level, *done: EnableService | GrantBucketRole) -> Finding:
+    def fixable(level: Level, *done: EnableService | GrantBucketRole) -> Finding:
         return finding("TPU1", level, Remedy("by hand"), *(Remedy.by(change, "so") for change in done))
 
     report = Report(
         (
-            *(mends(Level.ERROR, enable), mends(Level.WARNING, grant, enable), mends(Level.UNKNOWN, other)),
-            *(mends(Level.NOTE, needless), mends(Level.OK, needless)),
+            *(fixable(Level.ERROR, enable), fixable(Level.WARNING, grant, enable), fixable(Level.UNKNOWN, other)),
+            *(fixable(Level.NOTE, needless), fixable(Level.OK, needless)),
         )
     )
 

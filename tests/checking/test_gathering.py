@@ -64,7 +64,7 @@ CREATION = {"types", "versions", "held", "quotas", "region_quotas", "billing", "
         (replace(WHOLE, buckets=(BucketUse("nowhere-at-all"),)), NEAR),
     ],
 )
-def test_what_no_rule_needs_is_not_asked_for(
+def test_gathering_skips_unneeded_queries(
     gathering: Callable[[], Gathering], sandbox: Sandbox, wanted: Wanted, missing: set[str]
 ) -> None:
     facts = gathering().facts(wanted, NOW)
@@ -110,7 +110,7 @@ OTHERS = tuple(f"projects/sandbox/zones/{zone}/instances/other" for zone in (ZON
         (replace(WHOLE, machine=OTHERS[0]), replace(WHOLE, machine=OTHERS[1])),
     ],
 )
-def test_what_was_asked_for_one_node_is_no_answer_about_another(
+def test_gathering_does_not_mix_nodes(
     gathering: Callable[[], Gathering], sandbox: Sandbox, first: Wanted, second: Wanted
 ) -> None:
     """And what is one answer about both is asked for once."""
@@ -128,9 +128,7 @@ def test_what_was_asked_for_one_node_is_no_answer_about_another(
     assert found == gathering().facts(second, NOW)
 
 
-def test_that_one_project_is_billed_says_nothing_of_another(
-    gathering: Callable[[], Gathering], sandbox: Sandbox
-) -> None:
+def test_gathering_does_not_mix_projects(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     provision.set_billing(sandbox.world, enabled=False, project="host")
     one = gathering()
 
@@ -140,7 +138,7 @@ def test_that_one_project_is_billed_says_nothing_of_another(
     ]
 
 
-def test_what_is_named_by_its_link_is_asked_for_there(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+def test_gathering_follows_links(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     facts = gathering().facts(UNLIKE, NOW)
 
     assert [bucket.contents and known(bucket.contents) for bucket in facts.buckets] == [
@@ -175,10 +173,10 @@ def test_what_is_named_by_its_link_is_asked_for_there(gathering: Callable[[], Ga
     assert disks == [OTHER, "Absent"]
 
 
-def test_who_pays_is_named_in_every_request_about_a_bucket(
+def test_gathering_names_billing_project_in_bucket_requests(
     gathering: Callable[[], Gathering], sandbox: Sandbox
 ) -> None:
-    """A bucket whose requester pays answers nobody else."""
+    """A requester-pays bucket refuses requests without a billing project."""
     denied = ["storage.buckets.get", "storage.buckets.getIamPolicy"]
     provision.add_bucket(sandbox.world, "open", location="EU", billing={"requesterPays": True})
     provision.add_bucket(sandbox.world, "dim", location="EU", denied=denied, billing={"requesterPays": True})
@@ -192,7 +190,7 @@ def test_who_pays_is_named_in_every_request_about_a_bucket(
             ("bucket", "policy", "contents", "layout", "caller")} == {Unknown}  # fmt: skip
 
 
-def test_each_time_it_has_the_whole_time(
+def test_gathering_each_call_has_full_timeout(
     gathering: Callable[[], Gathering], sandbox: Sandbox, clock: ManualClock
 ) -> None:
     del gathering
@@ -212,9 +210,7 @@ def test_each_time_it_has_the_whole_time(
     assert [type(fact) for fact in everywhere[:3]] == [Known] * 3
 
 
-def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
-    gathering: Callable[[], Gathering], sandbox: Sandbox
-) -> None:
+def test_gathering_without_zone_queries_zone_facts(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     sandbox.add_node("held", zone=ZONE)
     found = gathering().everywhere(replace(WHOLE, zone=""))
 
@@ -230,7 +226,7 @@ def test_without_a_zone_it_asks_what_tells_zones_from_each_other(
 
 
 class Crowd:
-    """Lets nobody's request through until so many have come, or one has waited for the others in vain."""
+    """Hold requests until enough have arrived, or one has timed out."""
 
     def __init__(self, size: int) -> None:
         self._size, self._came, self._change = size, 0, threading.Condition()
@@ -246,7 +242,7 @@ class Crowd:
             self._change.notify_all()
 
 
-def test_all_that_needs_no_answer_is_asked_side_by_side(
+def test_gathering_runs_independent_queries_in_parallel(
     gathering: Callable[[], Gathering], sandbox: Sandbox, clock: ManualClock
 ) -> None:
     del gathering

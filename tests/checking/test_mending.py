@@ -1,4 +1,4 @@
-"""`tpuctl check --fix`: what is refused keeps nothing else from being mended, and how far it got is always said."""
+"""`tpuctl check --fix`: a refused change does not stop the others, and the progress is always reported."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ HINT = "have a role with `storage.buckets.setIamPolicy` granted to the identity 
 
 @pytest.mark.parametrize(("flags", "ended"), [((), 9), (("--skip-check", "TPU201"), 4)])
 @one_face
-def test_what_is_refused_keeps_nothing_else_from_being_mended(
+def test_fix_refused_change_does_not_stop_others(
     tpuctl: Console, buckets: Sandbox, flags: tuple[str, ...], ended: int
 ) -> None:
     """It ends as the check does that comes after; where that finds nothing wrong as what was refused does."""
@@ -74,7 +74,7 @@ def test_what_is_refused_keeps_nothing_else_from_being_mended(
 
 
 @one_face
-def test_who_interrupts_is_told_what_was_done_and_what_not(tpuctl: Console, buckets: Sandbox) -> None:
+def test_fix_interrupted_reports_progress(tpuctl: Console, buckets: Sandbox) -> None:
     """The first is refused; while the second waits to be sent again it is interrupted."""
     buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)
     buckets.fault("http-error", status=503, method="storage.buckets.setIamPolicy", count=0)
@@ -82,16 +82,16 @@ def test_who_interrupts_is_told_what_was_done_and_what_not(tpuctl: Console, buck
     _, err, code = replace(tpuctl, clock=Interrupted())(*FIX)
 
     assert code == 130
-    assert err[err.index("warning: `--fix` has ended early") :].splitlines()[:4] == [
-        "warning: `--fix` has ended early",
+    assert err[err.index("warning: `--fix` was interrupted") :].splitlines()[:4] == [
+        "warning: `--fix` was interrupted",
         f"  failed: {grant('data-a')}: {REFUSED}",
-        f"  begun, perhaps done: {grant('data-b')}",
+        f"  started, may be done: {grant('data-b')}",
         f"  not done: {grant('data-c')}",
     ]
 
 
 class Interrupted(ManualClock):
-    """A clock on which somebody who waits is interrupted."""
+    """A clock that interrupts a sleeping caller."""
 
     def sleep(self, duration: timedelta) -> None:  # noqa: ARG002  # the signature of a clock
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Mistakes in what a check is told: where they stand is named, and nothing is asked of the cloud."""
+"""Mistakes in the input of a check: the source is named, and no request is sent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ V4 = ("check", "v4-8", "--zone", ZONE)
         ("skip_checks: [all, tpu405]", "`skip_checks` of a project file cannot name `TPU405` and `all`"),
         ("skip_checks: TPU101,all", "`skip_checks` of a project file cannot name `all`"),
         ("skip_checks: ['TPU101,TPU405']", "`skip_checks`: there is no check `TPU101,TPU405`"),
-        ("buckets: [gs://a-b, gs://c-d//]", "`buckets`: `gs://c-d//` names no place: it ends with several slashes"),
+        (
+            "buckets: [gs://a-b, gs://c-d//]",
+            "`buckets`: `gs://c-d//` is not a valid location: it ends with several slashes",
+        ),
         (
             "data_buckets: [./here]",
-            "`data_buckets`: `./here` is a path of this machine, which the workers of a TPU do not see",
+            "`data_buckets`: `./here` is a path on this machine; the workers of a TPU cannot read it",
         ),
         (
             "checkpoint_buckets: [s3://a-b]",
-            "`checkpoint_buckets`: `s3://a-b` is not in Cloud Storage: a TPU reads `gs://` buckets",
+            "`checkpoint_buckets`: `s3://a-b` is not in Cloud Storage; a TPU reads `gs://` buckets",
         ),
         ("check_timeout: 0", "`check_timeout` is `0`: it must be at least 0.1s"),
         ("check_timeout: 0.09s", "`check_timeout` is `0.09s`: it must be at least 0.1s"),
@@ -36,9 +39,7 @@ V4 = ("check", "v4-8", "--zone", ZONE)
     ],
 )
 @one_face
-def test_a_mistake_in_a_file_is_named_with_file_and_line(
-    tpuctl: Console, sandbox: Sandbox, line: str, message: str
-) -> None:
+def test_mistake_in_file_names_file_and_line(tpuctl: Console, sandbox: Sandbox, line: str, message: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"type: v4-8\n{line}\n")
 
     out, err, code = tpuctl("check", "--zone", ZONE, TPUCTL_TRUST_PROJECT_FILE="1")
@@ -59,7 +60,7 @@ def test_a_mistake_in_a_file_is_named_with_file_and_line(
     ],
 )
 @one_face
-def test_a_mistake_in_a_flag_is_named(tpuctl: Console, flags: tuple[str, ...], message: str) -> None:
+def test_mistake_in_flag_names_flag(tpuctl: Console, flags: tuple[str, ...], message: str) -> None:
     out, err, code = tpuctl(*V4, *flags)
 
     assert (out, err.splitlines()[0], code) == ("", f"error: {message}", 2)
@@ -67,13 +68,13 @@ def test_a_mistake_in_a_flag_is_named(tpuctl: Console, flags: tuple[str, ...], m
 
 @pytest.mark.parametrize("timeout", ["0.1s", "10m"])
 @one_face
-def test_a_timeout_at_either_bound_will_do(tpuctl: Console, timeout: str) -> None:
+def test_timeout_at_bounds_is_accepted(tpuctl: Console, timeout: str) -> None:
     assert "check_timeout" not in tpuctl(*V4, "--check-timeout", timeout)[1]
 
 
 @pytest.mark.parametrize("flags", [("--skip-check", "TPU101,tpu401"), ("--skip-check", "TPU101 , TPU401,")])
 @one_face
-def test_ids_may_be_written_with_commas(tpuctl: Console, sandbox: Sandbox, flags: tuple[str, ...]) -> None:
+def test_skip_check_accepts_commas(tpuctl: Console, sandbox: Sandbox, flags: tuple[str, ...]) -> None:
     provision.add_bucket(sandbox.world, "data", location="EUROPE-WEST4")
 
     out, _, code = tpuctl(*V4, "--bucket", "gs://data", *flags, "-o", "json")
@@ -92,9 +93,7 @@ def test_ids_may_be_written_with_commas(tpuctl: Console, sandbox: Sandbox, flags
     ],
 )
 @one_face
-def test_what_is_said_of_a_job_may_be_accepted_too(
-    tpuctl: Console, flags: tuple[str, ...], warnings: int, code: int
-) -> None:
+def test_skip_check_accepts_job_ids(tpuctl: Console, flags: tuple[str, ...], warnings: int, code: int) -> None:
     (tpuctl.folder / "config.yaml").write_text(MNIST)
 
     out, err, ended = tpuctl("check", "--ai-platform", "config.yaml", "--strict", "-o", "json", *flags)
@@ -103,7 +102,7 @@ def test_what_is_said_of_a_job_may_be_accepted_too(
 
 
 @one_face
-def test_an_id_that_no_check_of_a_job_has_is_refused(tpuctl: Console) -> None:
+def test_skip_check_unknown_job_id_is_refused(tpuctl: Console) -> None:
     (tpuctl.folder / "config.yaml").write_text(MNIST)
 
     _, err, code = tpuctl("check", "--ai-platform", "config.yaml", "--skip-check", "TPU899")
@@ -112,8 +111,8 @@ def test_an_id_that_no_check_of_a_job_has_is_refused(tpuctl: Console) -> None:
 
 
 @one_face
-def test_nothing_is_mended_where_no_zone_is_named(tpuctl: Console) -> None:
+def test_fix_without_zone_is_refused(tpuctl: Console) -> None:
     out, err, code = tpuctl("check", "v4-8", "--fix", "--yes", "--where")
 
     assert (out, code) == ("", 2)
-    assert err.splitlines()[0] == "error: `--fix` needs a zone: what it mends depends on it"
+    assert err.splitlines()[0] == "error: `--fix` needs a zone, as the fixes depend on it"

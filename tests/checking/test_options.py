@@ -37,7 +37,7 @@ def checked(tpuctl: Console, *command: str) -> tuple[dict[str, Any], dict[str, l
 
 
 @one_face
-def test_what_a_file_says_of_buckets_prices_and_grants(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(SETTINGS)
     provision.add_bucket(sandbox.world, "far", location="EUROPE-WEST4", billing={"requesterPays": True})
     provision.add_project(sandbox.world, "payer")
@@ -58,7 +58,7 @@ def test_what_a_file_says_of_buckets_prices_and_grants(tpuctl: Console, sandbox:
 
 
 @one_face
-def test_what_flags_say_of_use_and_of_the_way_in(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_flags_for_purpose_and_ssh_route_apply(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "near", location="US-CENTRAL2")
     provision.add_instance(sandbox.world, "loader", zone=ZONE)
     twice = ("--checkpoint-bucket", "gs://near", "--checkpoint-bucket", "gs://near/")
@@ -82,7 +82,7 @@ def test_what_flags_say_of_use_and_of_the_way_in(tpuctl: Console, sandbox: Sandb
 
 
 @one_face
-def test_a_node_that_differs_is_checked_as_it_would_be(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_differing_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
     """What it has itself comes free, and what is named goes before what is there."""
     put(sandbox, "demo", acceleratorType="v4-16")
 
@@ -95,9 +95,7 @@ def test_a_node_that_differs_is_checked_as_it_would_be(tpuctl: Console, sandbox:
 
 
 @one_face
-def test_without_a_zone_a_bucket_that_is_missing_fails_and_one_that_is_closed_does_not(
-    tpuctl: Console, sandbox: Sandbox
-) -> None:
+def test_zone_search_missing_bucket_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "shut", location="EU", denied=["*"])
 
     assert tpuctl("check", "v4-8", "--bucket", "gs://shut", "-o", "name")[::2] == (f"{ZONE}\n", 0)
@@ -118,7 +116,7 @@ def closed(sandbox: Sandbox) -> None:
 
 @pytest.mark.usefixtures("closed")
 @one_face
-def test_fix_shows_the_whole_to_a_person_and_one_document_to_a_program(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_fix_json_is_one_document(tpuctl: Console, sandbox: Sandbox) -> None:
     command = (*V4, "--iap", "--fix")
 
     out, err, code = tpuctl(*command, "-o", "json", stdin="n\n")
@@ -134,12 +132,12 @@ def test_fix_shows_the_whole_to_a_person_and_one_document_to_a_program(tpuctl: C
 
     out, err, code = tpuctl(*command, "-o", "json")
     assert (json.loads(out)["summary"]["warning"], code) == (0, 0)
-    assert "there is nothing that `--fix` could do" in err
+    assert "`--fix` has nothing to do" in err
     assert "what `--fix` would do" not in err
 
 
 @one_face
-def test_what_is_ok_is_shown_to_who_asks(tpuctl: Console) -> None:
+def test_all_flag_shows_ok_findings(tpuctl: Console) -> None:
     lines = [tpuctl(*more, *V4)[0].count("\nok") for more in ((), ("-v",))]
 
     assert lines[0] == 0

@@ -69,7 +69,7 @@ def with_spec(**changes: Any) -> Wanted:
         with_spec(kept={"networkConfigs": [{"network": "kept"}]}),
     ],
 )
-def test_whatever_a_rule_looks_at_makes_another_question(other: Wanted) -> None:
+def test_check_key_depends_on_each_input(other: Wanted) -> None:
     assert key(other) != key()
 
 
@@ -86,11 +86,11 @@ def test_whatever_a_rule_looks_at_makes_another_question(other: Wanted) -> None:
         (replace(WANTED, grants=(GRANT,)), replace(WANTED, grants=(replace(GRANT, count=31),))),
     ],
 )
-def test_so_does_each_part_of_it(one: Wanted, other: Wanted) -> None:
+def test_check_key_depends_on_each_part(one: Wanted, other: Wanted) -> None:
     assert key(one) != key(other)
 
 
-def test_who_asks_and_what_is_accepted_make_another_question() -> None:
+def test_check_key_depends_on_identity_and_accepted_ids() -> None:
     assert len({key(), key(identity="google bob"), key(WANTED, "TPU101"), key(WANTED, "TPU101", "TPU105")}) == 4
     assert key(WANTED, "TPU101", "TPU105") == key(WANTED, "TPU105", "TPU101")
 
@@ -105,5 +105,5 @@ def test_who_asks_and_what_is_accepted_make_another_question() -> None:
         with_spec(named=frozenset({"tier"})),
     ],
 )
-def test_what_no_rule_looks_at_is_the_same_question(same: Wanted) -> None:
+def test_check_key_ignores_unused_fields(same: Wanted) -> None:
     assert key(same) == key()

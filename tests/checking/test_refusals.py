@@ -16,7 +16,7 @@ from tpuctl.preflight.wanted import BucketUse
 from tpuctl.sandbox import provision
 
 
-def test_who_may_read_nothing_learns_each_permission(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+def test_refused_everything_names_each_permission(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     provision.add_project(sandbox.world, "closed", denied=["*"])
     provision.add_bucket(sandbox.world, "shut", location="US-CENTRAL2", project="closed", denied=["*"])
 
@@ -59,7 +59,7 @@ def test_who_may_read_nothing_learns_each_permission(gathering: Callable[[], Gat
         ("iam.roles.get", (BucketUse("apart"),), {"projects/closed/roles/mine": "iam.roles.get"}),
     ],
 )
-def test_one_permission_that_is_lacking(
+def test_one_missing_permission_is_named(
     gathering: Callable[[], Gathering],
     sandbox: Sandbox,
     permission: str,
@@ -79,7 +79,7 @@ def test_one_permission_that_is_lacking(
     assert needs(facts) == missing
 
 
-def test_a_role_that_no_table_has_is_read(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
+def test_unlisted_role_is_read(gathering: Callable[[], Gathering], sandbox: Sandbox) -> None:
     account = "me@sandbox.iam.gserviceaccount.com"
     for name, permission in (("reader", "storage.objects.get"), ("lister", "storage.objects.list")):
         provision.add_role(sandbox.world, name, includedPermissions=[permission])
@@ -98,7 +98,7 @@ def test_a_role_that_no_table_has_is_read(gathering: Callable[[], Gathering], sa
 
 
 @pytest.mark.parametrize("lists", [("nodes",), ("queuedResources",), ("nodes", "queuedResources")])
-def test_zones_that_did_not_answer_are_named_once(
+def test_unreachable_zones_are_named_once(
     gathering: Callable[[], Gathering], sandbox: Sandbox, lists: tuple[str, ...]
 ) -> None:
     """Each list may lack others: here it is asked for zone by zone, and one of them is down."""
@@ -114,9 +114,7 @@ def test_zones_that_did_not_answer_are_named_once(
 
 
 @pytest.mark.parametrize("method", ["nodes.list", "queuedResources.list"])
-def test_half_of_what_a_project_holds_is_not_what_it_holds(
-    gathering: Callable[[], Gathering], sandbox: Sandbox, method: str
-) -> None:
+def test_partial_listing_is_unknown(gathering: Callable[[], Gathering], sandbox: Sandbox, method: str) -> None:
     sandbox.fault("http-error", status=503, method=f"tpu.projects.locations.{method}", count=0)
 
     held = gathering().facts(WHOLE, NOW).held
@@ -126,7 +124,7 @@ def test_half_of_what_a_project_holds_is_not_what_it_holds(
 
 
 @pytest.mark.parametrize("ask", ["facts", "everywhere"])
-def test_a_project_that_does_not_exist_ends_it(gathering: Callable[[], Gathering], ask: str) -> None:
+def test_missing_project_is_an_error(gathering: Callable[[], Gathering], ask: str) -> None:
     wanted = replace(WHOLE, project="nobodys-project")
     one = gathering()
 

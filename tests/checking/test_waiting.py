@@ -32,7 +32,7 @@ class Heard(io.StringIO):
         (False, False, timedelta(), ""),
     ],
 )
-def test_a_person_is_told_once_that_it_takes_long(person: bool, quiet: bool, after: timedelta, said: str) -> None:
+def test_waiting_notice_is_shown_once(person: bool, quiet: bool, after: timedelta, said: str) -> None:
     err = Heard()
     terminal = Terminal(
         Streams(io.StringIO(), io.StringIO(), err, stderr_is_terminal=person), {"NO_COLOR": "1"}, quiet=quiet

@@ -79,7 +79,7 @@ GOOD = Surroundings(
     cloud=Cloud(project=Known("p"), wanted_permissions=tuple(NEEDED), permissions=Known(frozenset(NEEDED))),
 )
 
-LATE = Unknown("there was no answer within 4s", is_passing=True)
+LATE = Unknown("no answer within 4s", is_passing=True)
 
 Said = list[tuple[str, str, str]]
 

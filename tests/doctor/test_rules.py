@@ -140,7 +140,7 @@ NETWORK: list[tuple[Surroundings, Said]] = [
         with_("network", hosts=(Host(TPU, Unknown("no such name"), Unknown("no such name")), Host("b", None, LATE))),
         [
             ("TPU932", "error", "the name cannot be resolved: no such name"),
-            ("TPU933", "unknown", "there was no answer within 4s"),
+            ("TPU933", "unknown", "no answer within 4s"),
             NO_CLOCK,
         ],
     ),
@@ -152,8 +152,8 @@ NETWORK: list[tuple[Surroundings, Said]] = [
     (
         with_("network", hosts=(Host(TPU, LATE, LATE),)),
         [
-            ("TPU932", "unknown", "whether the name resolves is not known: there was no answer within 4s"),
-            ("TPU933", "unknown", "there was no answer within 4s"),
+            ("TPU932", "unknown", "whether the name resolves is not known: no answer within 4s"),
+            ("TPU933", "unknown", "no answer within 4s"),
             NO_CLOCK,
         ],
     ),

@@ -31,7 +31,7 @@ CLOUD: list[tuple[Surroundings, Said]] = [
     ),
     (
         with_("cloud", permissions=LATE),
-        [("TPU941", "unknown", "what you may do in the project is not known: there was no answer within 4s")],
+        [("TPU941", "unknown", "what you may do in the project is not known: no answer within 4s")],
     ),
     (
         lacking("tpu.nodes.list", "tpu.nodes.stop", "compute.projects.get"),

@@ -18,7 +18,7 @@ ZONE, REGION = "us-central2-b", "us-central2"
 WANTED = Wanted(project="p", zone=ZONE, spec=NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base"))
 FACTS = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=WANTED, project=Known(Project("p", "7", "ACTIVE")))
 REFUSED = Unknown("permission denied", "the.permission")
-LATE = Unknown("there was no answer within 15s", is_passing=True)
+LATE = Unknown("no answer within 15s", is_passing=True)
 
 
 def wanted(**changes: Any) -> Wanted:

@@ -51,7 +51,7 @@ def access(
     return resolve(account, Policies(bucket=bucket, **given))
 
 
-def told(found: Mapping[str, Access]) -> str:
+def access_text(found: Mapping[str, Access]) -> str:
     """Which permissions are granted, by which role, and why others are in doubt."""
     lines: dict[str, list[str]] = {}
     for name, access in found.items():
@@ -144,7 +144,7 @@ _SURE = {
         ),
     ),
     "no basic role, as where an organisation grants none": (policy(DEFAULT), policy({}), ""),
-    "a bucket that nobody may read, a role on its project": (
+    "a bucket without readers, a role on its project": (
         Unknown("you may not", "storage.buckets.getIamPolicy"),
         policy({USER: [MEMBER]}),
         f"create,delete,get,list {USER} serviceAccount:A its project",
@@ -168,8 +168,10 @@ _SURE = {
 
 
 @pytest.mark.parametrize(("bucket", "project", "expected"), _SURE.values(), ids=_SURE)
-def test_what_is_certain(bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str) -> None:
-    found = told(access(bucket, project))
+def test_access_known_policies_is_certain(
+    bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str
+) -> None:
+    found = access_text(access(bucket, project))
 
     assert "|".join(sorted(found.split(" | "))) == "|".join(sorted(expected.split(" | ")))
 
@@ -178,55 +180,55 @@ _IN_DOUBT = {
     "condition": (
         policy({VIEWER: [MEMBER]}, "resource.name.startsWith('x')"),
         None,
-        f"get,list perhaps: `{VIEWER}` is granted only where `resource.name.startsWith('x')`",
+        f"get,list perhaps: `{VIEWER}` is granted only under the condition `resource.name.startsWith('x')`",
     ),
     "group": (
         policy({VIEWER: ["group:ml@example.com"]}),
         None,
-        "get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+        "get,list perhaps: the members of `group:ml@example.com` cannot be read",
     ),
     "domain": (
         policy({VIEWER: ["domain:example.com"]}),
         None,
-        "get,list perhaps: whether `domain:example.com` includes it cannot be read",
+        "get,list perhaps: the members of `domain:example.com` cannot be read",
     ),
     "all accounts of a project": (
         policy({VIEWER: ["principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount"]}),
         None,
         (
-            "get,list perhaps: whether `principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount` "
-            "includes it cannot be read"
+            "get,list perhaps: the members of "
+            "`principalSet://cloudresourcemanager.googleapis.com/projects/1/type/ServiceAccount` cannot be read"
         ),
     ),
     "a kind of member of tomorrow": (
         policy({VIEWER: ["fleet:x"]}),
         None,
-        "get,list perhaps: whether `fleet:x` includes it cannot be read",
+        "get,list perhaps: the members of `fleet:x` cannot be read",
     ),
     "a group that edits the project": (
         policy(DEFAULT),
         policy({"roles/editor": ["group:ml@example.com"]}),
-        "create,delete,get,list perhaps: whether `group:ml@example.com` includes it cannot be read",
+        "create,delete,get,list perhaps: the members of `group:ml@example.com` cannot be read",
     ),
     "an editor under a condition": (
         policy(DEFAULT),
         policy({"roles/editor": [MEMBER]}, "request.time < x"),
-        "create,delete,get,list perhaps: `roles/editor` is granted only where `request.time < x`",
+        "create,delete,get,list perhaps: `roles/editor` is granted only under the condition `request.time < x`",
     ),
     "a role of another project's editors": (
         policy({USER: ["projectEditor:other"]}),
         None,
-        "create,delete,get,list perhaps: the policy of project `other` was not read",
+        "create,delete,get,list perhaps: the IAM policy of project `other` was not read",
     ),
     "no policy of the project": (
         policy(DEFAULT),
         DENIED,
-        "create,delete,get,list perhaps: the policy of project `p` could not be read: you may not",
+        "create,delete,get,list perhaps: the IAM policy of project `p` could not be read: you may not",
     ),
-    "no policy of the project, a bucket that names nobody": (
+    "no policy of the project, a bucket without members": (
         policy({}),
         DENIED,
-        "create,delete,get,list perhaps: the policy of project `1` could not be read: you may not",
+        "create,delete,get,list perhaps: the IAM policy of project `1` could not be read: you may not",
     ),
     "no policy of the bucket": (
         Unknown("it was slow"),
@@ -237,8 +239,10 @@ _IN_DOUBT = {
 
 
 @pytest.mark.parametrize(("bucket", "project", "expected"), _IN_DOUBT.values(), ids=_IN_DOUBT)
-def test_what_cannot_be_told(bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str) -> None:
-    assert told(access(bucket, project)) == expected
+def test_access_unread_or_conditional_policies_is_uncertain(
+    bucket: Fact[IamPolicy], project: Fact[IamPolicy] | None, expected: str
+) -> None:
+    assert access_text(access(bucket, project)) == expected
 
 
 _ROLES: dict[str, tuple[Fact[frozenset[str]] | None, str]] = {
@@ -247,62 +251,62 @@ _ROLES: dict[str, tuple[Fact[frozenset[str]] | None, str]] = {
     "deleted": (Absent(), ""),
     "refused": (
         Unknown("you may not", "iam.roles.get"),
-        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: you may not",
+        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: you may not",
     ),
     "not asked for": (
         None,
-        f"create,delete,get,list perhaps: what `{CUSTOM}` permits could not be read: it was not asked for",
+        f"create,delete,get,list perhaps: the permissions of `{CUSTOM}` could not be read: it was not requested",
     ),
 }
 
 
 @pytest.mark.parametrize(("role", "expected"), _ROLES.values(), ids=_ROLES)
-def test_a_custom_role(role: Fact[frozenset[str]] | None, expected: str) -> None:
-    assert told(access(policy({CUSTOM: [MEMBER]}), roles={CUSTOM: role} if role else {})) == expected
+def test_access_custom_role_uses_its_permissions(role: Fact[frozenset[str]] | None, expected: str) -> None:
+    assert access_text(access(policy({CUSTOM: [MEMBER]}), roles={CUSTOM: role} if role else {})) == expected
 
 
-def test_what_the_api_says_of_a_role_goes_before_the_table() -> None:
+def test_role_permissions_api_answer_overrides_table() -> None:
     roles: dict[str, Fact[frozenset[str]]] = {VIEWER: Known(frozenset({GET}))}
 
-    assert told(access(policy({VIEWER: [MEMBER]}), roles=roles)) == f"get {VIEWER} serviceAccount:A the bucket"
-    assert told(access(policy({VIEWER: [MEMBER]}), roles={VIEWER: Unknown("slow")})).startswith("get,list ")
+    assert access_text(access(policy({VIEWER: [MEMBER]}), roles=roles)) == f"get {VIEWER} serviceAccount:A the bucket"
+    assert access_text(access(policy({VIEWER: [MEMBER]}), roles={VIEWER: Unknown("slow")})).startswith("get,list ")
 
 
-def test_objects_with_access_lists_of_their_own_may_be_readable() -> None:
+def test_access_without_uniform_access_is_uncertain() -> None:
     reader = policy({"roles/storage.legacyBucketReader": [MEMBER]})
 
-    assert told(access(reader, has_uniform_access=False)) == (
+    assert access_text(access(reader, has_uniform_access=False)) == (
         "get perhaps: its objects may have access lists (ACLs) of their own"
         " | list roles/storage.legacyBucketReader serviceAccount:A the bucket"
     )
 
 
-def test_without_the_policy_of_the_bucket_nothing_else_matters() -> None:
+def test_access_unread_bucket_policy_reports_only_that() -> None:
     found = resolve(ACCOUNT, Policies(bucket=Unknown("you may not"), has_uniform_access=False))
 
-    assert told(found) == "create,delete,get,list perhaps: its policy could not be read: you may not"
+    assert access_text(found) == "create,delete,get,list perhaps: its policy could not be read: you may not"
 
 
-def test_where_public_access_is_prevented_everybody_is_nobody() -> None:
+def test_access_public_access_prevention_ignores_all_users() -> None:
     everybody = policy({VIEWER: ["allUsers", "allAuthenticatedUsers"]})
 
-    assert told(access(everybody, prevents_public_access=True)) == ""
+    assert access_text(access(everybody, prevents_public_access=True)) == ""
 
 
 @pytest.mark.parametrize(
     ("project", "reason"),
     [
-        (None, "the project that it belongs to is not known"),
-        ("7", "the policy of project `7` was not read"),
+        (None, "its project is unknown"),
+        ("7", "the IAM policy of project `7` was not read"),
     ],
 )
-def test_a_bucket_of_a_project_that_was_not_read(project: str | None, reason: str) -> None:
+def test_access_unread_project_policy_is_uncertain(project: str | None, reason: str) -> None:
     found = resolve(ACCOUNT, Policies(bucket=policy({}), project=project, projects={"1": policy({})}))
 
-    assert told(found) == f"create,delete,get,list perhaps: {reason}"
+    assert access_text(found) == f"create,delete,get,list perhaps: {reason}"
 
 
-def test_the_bindings_of_a_deleted_account_are_named() -> None:
+def test_deleted_roles_lists_bindings_of_deleted_account() -> None:
     bucket = policy({USER: [f"deleted:{MEMBER}?uid=7"], VIEWER: ["deleted:serviceAccount:other@p?uid=8"]})
 
     assert deleted_roles(ACCOUNT, Policies(bucket=bucket)) == (USER,)

@@ -42,12 +42,12 @@ IDS = (
 )
 
 
-def test_no_check_is_renamed_or_removed() -> None:
+def test_check_ids_are_never_renamed_or_removed() -> None:
     assert sorted(rule.id for rule in RULES) == sorted(IDS)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
-def test_every_check_has_an_id_of_its_category_a_title_and_a_text(rule: Rule[Any]) -> None:
+def test_every_check_has_id_title_and_text(rule: Rule[Any]) -> None:
     assert re.fullmatch(r"TPU\d{3}", rule.id)
     assert rule.id[:4] in CATEGORIES
     assert rule.title
@@ -108,7 +108,7 @@ SAID = Found(
 )
 
 
-def test_the_report_has_the_fields_of_the_reference_and_no_other() -> None:
+def test_report_json_matches_reference() -> None:
     facts = Facts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=BARE, project=Absent())
     found = evaluate(facts, [Rule("TPU101", "t", "", lambda _: [SAID, Found(level=Level.OK, subject="s", text="t")])])
 
@@ -121,7 +121,7 @@ def test_the_report_has_the_fields_of_the_reference_and_no_other() -> None:
     assert (full["schemaVersion"], zone_ranks.SCHEMA_VERSION) == (1, 1)
 
 
-def test_the_ranking_has_the_fields_of_the_reference_and_no_other() -> None:
+def test_ranking_json_matches_reference() -> None:
     spec = NodeSpec(accelerator_type="v4-8", runtime_version="r")
     far, hidden = Known({"z-a": ("v4-8",)}), BucketFacts(use=BucketUse("c"), bucket=Unknown("why", "permission"))
     gone = BucketFacts(use=BucketUse("d"), bucket=Absent())

@@ -49,7 +49,7 @@ V4 = parse("v4-8")
         (7 * 10**18, "7000 PB"),
     ],
 )
-def test_a_size_in_words(size: int, words: str) -> None:
+def test_size_in_words_uses_decimal_units(size: int, words: str) -> None:
     assert size_in_words(size) == words
 
 
@@ -64,7 +64,7 @@ def test_a_size_in_words(size: int, words: str) -> None:
         ("PREEMPTED", "preemptible", True),
     ],
 )
-def test_a_record_is_dead_whatever_its_tier(state: str, tier: str, *, is_dead: bool) -> None:
+def test_holding_dead_state_is_dead_in_every_tier(state: str, tier: str, *, is_dead: bool) -> None:
     (one,) = holdings(held(node(f"{ZONE}/a", state=state, tier=tier)).value, offer_facts.wanted())
 
     assert one.is_dead is is_dead
@@ -74,16 +74,16 @@ def test_a_record_is_dead_whatever_its_tier(state: str, tier: str, *, is_dead: b
     ("is_dead", "why"),
     [
         (True, "`up` deletes it first; `create` refuses"),
-        (False, "`up` goes on with it; `create` refuses"),
+        (False, "`up` uses it; `create` refuses"),
     ],
 )
-def test_what_up_does_with_the_name_that_is_taken_here(why: str, *, is_dead: bool) -> None:
+def test_name_taken_in_zone_says_what_up_does(why: str, *, is_dead: bool) -> None:
     about = offer_facts.facts(held=held(node(f"{ZONE}/trainer", state="PREEMPTED" if is_dead else "READY")))
 
     assert [found.why for found in offer_facts.found_by(name_is_free, about)] == [why]
 
 
-def test_a_request_for_one_node_is_taken_down_as_it_is() -> None:
+def test_delete_command_single_node_request_needs_no_flag() -> None:
     one = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
     about = offer_facts.facts(held=held(request("us-west1-c/q", [one], state="WAITING_FOR_RESOURCES")))
 
@@ -91,7 +91,7 @@ def test_a_request_for_one_node_is_taken_down_as_it_is() -> None:
     assert [remedy.command for remedy in found.remedies] == ["tpuctl down us-west1-c/trainer --project=p"]
 
 
-def test_who_pays_for_requests_is_in_the_facts() -> None:
+def test_requester_pays_facts_name_billing_project() -> None:
     facts = bucket_facts.facts_of(bucket_facts.a_bucket(**bucket_facts.PAYS))
 
     assert [found.facts for found in bucket_facts.findings_of("TPU104", facts)] == [
@@ -108,16 +108,14 @@ def test_who_pays_for_requests_is_in_the_facts() -> None:
         ("us-east5-c", "v9-8", True, 0),
     ],
 )
-def test_a_closed_zone_matters_where_a_node_of_a_known_type_is_to_be_made(
-    zone: str, type_: str, *, creates: bool, count: int
-) -> None:
+def test_single_tenant_zone_checked_for_new_nodes_only(zone: str, type_: str, *, creates: bool, count: int) -> None:
     about = offer_facts.facts(offer_facts.wanted(spec(type_), zone, creates=creates))
 
     assert len(offer_facts.found_by(zone_is_open, about)) == count
 
 
 @pytest.mark.parametrize(("held_chips", "command_type"), [(0, "v4-8"), (4, "v4-8"), (8, None)])
-def test_a_grant_covers_what_is_exactly_left_of_it(held_chips: int, command_type: str | None) -> None:
+def test_grant_exactly_enough_left_covers(held_chips: int, command_type: str | None) -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
     records = [node(f"{ZONE}/{number}") for number in range(held_chips // 4)]
     mine = holdings(held(*records).value, offer_facts.wanted())
@@ -139,14 +137,12 @@ HERE = Grant(ZONE, "v4", "on-demand", 8, None)
         (Grant(ZONE, "v4", "spot", 8, None), HERE),
     ],
 )
-def test_the_nearest_grant_holds_then_is_of_the_type_then_of_the_zone_then_of_the_tier(
-    worse: Grant, better: Grant
-) -> None:
+def test_nearest_grant_order_of_criteria(worse: Grant, better: Grant) -> None:
     for grants in ((worse, better), (better, worse)):
         assert nearest(offer_facts.wanted(grants=grants), V4, TODAY) == better
 
 
-def test_a_grant_holds_on_its_last_day() -> None:
+def test_grant_on_last_day_is_valid() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, date(2026, 5, 31))
 
     assert [grant.has_ended(day) for day in (date(2026, 5, 30), date(2026, 5, 31), date(2026, 6, 1))] == [
@@ -166,7 +162,7 @@ def test_a_grant_holds_on_its_last_day() -> None:
         ("1/{project}", "TPUV4sPod", ""),
     ],
 )
-def test_where_a_limit_counts_is_said_by_its_unit_or_by_its_name(unit: str, name: str, place: str) -> None:
+def test_limit_scope_comes_from_unit_or_name(unit: str, name: str, place: str) -> None:
     one = QuotaLimit("", name, unit, 8, {})
 
     assert limits([one], Pool.of(V4, None), ZONE) == (Limit("", name, place, 8),)
@@ -176,7 +172,7 @@ def test_where_a_limit_counts_is_said_by_its_unit_or_by_its_name(unit: str, name
     ("limit", "left", "suffices"),
     [(None, None, True), (7, None, False), (8, None, None), (8, 8, True), (8, 7, False), (7, 8, False)],
 )
-def test_a_quota_suffices_where_it_is_exactly_enough(limit: int | None, left: int | None, *, suffices: bool) -> None:
+def test_zone_quota_exactly_enough_suffices(limit: int | None, left: int | None, *, suffices: bool) -> None:
     assert Quota(limit, left, 8, "chips").suffices is suffices
 
 
@@ -187,7 +183,7 @@ def test_a_quota_suffices_where_it_is_exactly_enough(limit: int | None, left: in
         ("tpu-ubuntu2204-base", "v6e-8", "it is documented for v2, v3 and v4, not for v6e"),
     ],
 )
-def test_what_an_image_is_documented_for(image: str, type_: str, reason: str) -> None:
+def test_image_is_named_for_documented_generations(image: str, type_: str, reason: str) -> None:
     assert judge(image, parse(type_)).reason == reason
 
 
@@ -200,7 +196,7 @@ def test_what_an_image_is_documented_for(image: str, type_: str, reason: str) ->
         ([{"subnetwork": "s"}], ("default", "s", False)),
     ],
 )
-def test_the_first_of_several_interfaces_counts(several: list[dict[str, Any]], expected: tuple[Any, ...]) -> None:
+def test_interface_of_several_uses_the_first(several: list[dict[str, Any]], expected: tuple[Any, ...]) -> None:
     one = Interface.of(cases.wanted(spec={"network": "named", "kept": {"networkConfigs": several}}))
 
     assert (one.network, one.subnetwork, one.has_external_addresses) == expected
@@ -215,19 +211,19 @@ def test_the_first_of_several_interfaces_counts(several: list[dict[str, Any]], e
         ("v6e-8", "--type=v6e-8"),
     ],
 )
-def test_another_type_has_another_shape(type_: str | None, shape: str) -> None:
+def test_suggested_command_other_type_drops_topology(type_: str | None, shape: str) -> None:
     made = offer_facts.wanted(spec("v4-16", topology="2x2x2"))
 
     assert again(made, accelerator_type=type_) == f"tpuctl up trainer --project=p --zone={ZONE} {shape}"
 
 
-def test_a_firewall_rule_may_name_a_range_by_any_of_its_addresses() -> None:
+def test_firewall_range_with_host_bits_is_accepted() -> None:
     least, most = openings([cases.allow("inside", "10.1.2.3/8")], Target("default", frozenset(), None))
 
     assert (least.reach(Area.INSIDE), least) == (("10.0.0.0/8",), most)
 
 
-def test_the_name_of_a_new_firewall_rule_is_one_that_the_api_takes() -> None:
+def test_new_firewall_rule_name_is_valid() -> None:
     """At most 63 characters, the last of them no hyphen."""
     taken = (cases.allow("allow-ssh-from-iap", target_tags=("web",)),)
 
@@ -242,7 +238,7 @@ def test_the_name_of_a_new_firewall_rule_is_one_that_the_api_takes() -> None:
     assert name_for("n" * 43 + "-more") == "allow-ssh-from-iap-" + "n" * 43
 
 
-def test_what_is_ok_needs_no_remedy_and_what_is_certain_no_doubt() -> None:
+def test_ok_findings_have_no_remedy() -> None:
     open_, strict = OrgPolicy(EXTERNAL_IPS, allows_all=True), OrgPolicy(SHIELDED_VM, enforced=True)
     (fine,) = cases.found(project.external_addresses, cases.facts(org_policies={EXTERNAL_IPS: Known(open_)}))
     (bad,) = cases.found(project.secure_boot, cases.facts(org_policies={SHIELDED_VM: Known(strict)}))
@@ -250,11 +246,11 @@ def test_what_is_ok_needs_no_remedy_and_what_is_certain_no_doubt() -> None:
     assert (fine.level, fine.remedies, fine.why) == (Level.OK, (), None)
     assert (bad.level, bad.text) == (
         Level.ERROR,
-        f"the organisation requires Secure Boot (`{SHIELDED_VM}`), and the node does not ask for it",
+        f"the organisation requires Secure Boot (`{SHIELDED_VM}`), but the node does not request it",
     )
 
 
-def test_a_quota_that_is_exactly_enough_is_enough() -> None:
+def test_quota_exactly_enough_is_ok() -> None:
     name = "TPUV4sPodPerProjectPerZoneForTPUAPI"
     levels = [
         offer_facts.said(quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), held=held()))[0][0]
@@ -264,7 +260,7 @@ def test_a_quota_that_is_exactly_enough_is_enough() -> None:
     assert levels == ["error", "ok"]
 
 
-def test_the_farthest_bucket_counts_most_then_the_next() -> None:
+def test_ranking_sorts_by_farthest_bucket_first() -> None:
     """Nearer to two of three is better than in the very region of one."""
     places = (Placement("EU", "multi-region", ()), Placement("EUROPE-WEST2", "region", ()))
     named = [Bucket.from_api({"name": f"b{number}", "location": place.location, "locationType": place.kind})
@@ -280,7 +276,7 @@ def test_the_farthest_bucket_counts_most_then_the_next() -> None:
     assert [zone.zone for zone in found.zones] == ["europe-west4-a", "europe-west2-a"]
 
 
-def test_an_image_that_does_not_fit_is_replaced_by_its_own_like() -> None:
+def test_misfit_image_suggests_similar_image() -> None:
     """The same TensorFlow for several workers, and not the image that is usual for the type."""
     about = offer_facts.facts(offer_facts.wanted(spec("v4-32", runtime_version="tpu-vm-tf-2.11.0")))
 

@@ -33,7 +33,7 @@ def report(*levels: Level) -> Report:
         ((NOTE, ERROR, WARNING), ERROR, True, True),
     ],
 )
-def test_an_error_fails_and_where_it_is_strict_all_that_is_no_note(
+def test_report_fails_on_errors_and_strictly_on_warnings(
     levels: tuple[Level, ...], worst: Level, *, fails: bool, fails_when_strict: bool
 ) -> None:
     """What could not be read is worse than a note, and no error."""
@@ -50,21 +50,19 @@ def test_an_error_fails_and_where_it_is_strict_all_that_is_no_note(
         ((finding(OK), finding(ERROR)), False),
         ((finding(UNKNOWN, is_passing=True), finding(OK)), False),
         ((finding(WARNING, is_passing=True),), False),
-        # Accepted, it is a warning for this once; the next time nobody may have accepted it.
+        # Accepted, it is a warning for this once; the next run may not accept it.
         ((finding(ERROR, accepted=True),), False),
         ((finding(WARNING, accepted=True),), True),
     ],
 )
-def test_neither_an_error_nor_what_may_be_answered_later_is_remembered(
-    findings: tuple[Finding, ...], *, lasts: bool
-) -> None:
+def test_report_with_error_or_passing_gap_is_not_cached(findings: tuple[Finding, ...], *, lasts: bool) -> None:
     assert Report(findings).is_lasting is lasts
 
 
 @pytest.mark.parametrize(
     ("level", "accepted"), [(ERROR, WARNING), (WARNING, NOTE), (UNKNOWN, UNKNOWN), (NOTE, NOTE), (OK, OK)]
 )
-def test_what_is_accepted_is_one_level_milder_and_what_is_unknown_stays_so(level: Level, accepted: Level) -> None:
+def test_accepted_finding_is_one_level_milder(level: Level, accepted: Level) -> None:
     assert (finding(level).level, finding(level, accepted=True).level) == (level, accepted)
 
 
@@ -80,7 +78,7 @@ def rule(id_: str, *found: tuple[Level, str]) -> Rule[Any]:
         (("all",), "warning 2 a, warning 2 b, warning 3 a, unknown 1 c, note 1 a, note 1 b, ok 0 a"),
     ],
 )
-def test_the_worst_comes_first_then_by_id_and_subject(accepted: tuple[str, ...], expected: str) -> None:
+def test_report_sorts_by_level_id_and_subject(accepted: tuple[str, ...], expected: str) -> None:
     rules = (
         rule("3", (ERROR, "a")),
         rule("1", (NOTE, "b"), (WARNING, "a"), (UNKNOWN, "c")),
@@ -93,7 +91,7 @@ def test_the_worst_comes_first_then_by_id_and_subject(accepted: tuple[str, ...],
     assert ", ".join(f"{one.level} {one.id} {one.found.subject}" for one in found) == expected
 
 
-def test_findings_of_some_levels_in_their_order() -> None:
+def test_report_of_levels_keeps_order() -> None:
     seen = report(ERROR, WARNING, NOTE, WARNING, OK)
 
     assert [one.level for one in seen.of(WARNING, OK)] == [WARNING, WARNING, OK]

@@ -75,7 +75,7 @@ def covered(*rules: FirewallRule, **more: Any) -> list[Area]:
         ([deny(is_disabled=True), allow()], ALL),
     ],
 )
-def test_what_is_open(rules: list[FirewallRule], areas: list[Area]) -> None:
+def test_firewall_rules_open_areas(rules: list[FirewallRule], areas: list[Area]) -> None:
     assert covered(*rules) == areas
     assert covered(*reversed(rules)) == areas
 
@@ -90,11 +90,11 @@ def test_what_is_open(rules: list[FirewallRule], areas: list[Area]) -> None:
         ([allow("a", "10.0.0.0/8", "35.235.240.0/20", "35.191.0.0/16", "130.211.0.0/22")], ()),
     ],
 )
-def test_which_ranges_outside_may_come_in(rules: list[FirewallRule], outside: tuple[str, ...]) -> None:
+def test_firewall_reach_lists_outside_ranges(rules: list[FirewallRule], outside: tuple[str, ...]) -> None:
     assert opening(*rules).reach(Area.OUTSIDE) == outside
 
 
-def test_each_rule_counts_for_what_no_other_has_decided_before() -> None:
+def test_firewall_earlier_rule_decides_first() -> None:
     rules = (
         allow("world"),
         allow("again", priority=2000),
@@ -123,7 +123,7 @@ def test_each_rule_counts_for_what_no_other_has_decided_before() -> None:
         ([allow(target_accounts=("a@x",)), allow("b")], ALL, ALL),
     ],
 )
-def test_rules_for_accounts_leave_it_open_while_the_workers_account_is_not_known(
+def test_firewall_unknown_account_gives_least_and_most(
     rules: list[FirewallRule], least: list[Area], most: list[Area]
 ) -> None:
     both = openings(rules, Target("default", frozenset(), None))
@@ -131,12 +131,12 @@ def test_rules_for_accounts_leave_it_open_while_the_workers_account_is_not_known
     assert [[area for area in Area if one.covers(area)] for one in both] == [least, most]
 
 
-def test_another_port_is_another_question() -> None:
+def test_firewall_port_is_matched() -> None:
     assert covered(allow(), port=8080) == []
     assert covered(allow(protocols={"tcp": ("8000-9000",)}), port=8080) == ALL
 
 
-def test_a_protocol_may_come_several_times_in_one_rule() -> None:
+def test_firewall_rule_with_repeated_protocol_is_merged() -> None:
     def ports(*parts: dict[str, Any]) -> Any:
         return FirewallRule.from_api({"name": "a", "allowed": list(parts)}).protocols
 

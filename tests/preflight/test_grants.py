@@ -40,9 +40,7 @@ DAY = date(2026, 6, 30)
         ),
     ],
 )
-def test_a_grant_counts_chips_of_a_generation_and_nodes_of_a_type(
-    record: dict[str, str], grant: Grant, chips: int, words: str
-) -> None:
+def test_grant_counts_chips_or_nodes(record: dict[str, str], grant: Grant, chips: int, words: str) -> None:
     assert (Grant.parse(record), Grant.parse(record).chips, str(Grant.parse(record))) == (grant, chips, words)
 
 
@@ -68,7 +66,7 @@ def test_a_grant_counts_chips_of_a_generation_and_nodes_of_a_type(
         ({"until": "2026-02-30"}, "`until` is `2026-02-30`: it must be a day like 2026-12-31"),
     ],
 )
-def test_what_is_wrong_with_a_grant_is_said_in_words(change: dict[str, str], message: str) -> None:
+def test_grant_parse_invalid_value_is_explained(change: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         Grant.parse({**WRITTEN, **change})
 
@@ -85,7 +83,7 @@ def test_what_is_wrong_with_a_grant_is_said_in_words(change: dict[str, str], mes
         ("v4-8", "v4-8", Tier.ON_DEMAND, date(2026, 6, 29), (True, True, False)),
     ],
 )
-def test_what_a_grant_is_for(
+def test_grant_matches_type_and_tier(
     grant: str, accelerator_type: str, tier: Tier | None, today: date, expected: tuple[bool, bool, bool]
 ) -> None:
     given = Grant("us-central2-b", grant, "on-demand", 1, DAY)
@@ -93,7 +91,7 @@ def test_what_a_grant_is_for(
     assert (given.is_of_type(parse_type(accelerator_type)), given.is_of_tier(tier), given.has_ended(today)) == expected
 
 
-def test_spot_and_preemptible_are_one_pool() -> None:
+def test_pool_of_spot_and_preemptible_is_one() -> None:
     given = [Grant("us-central2-b", "v4", tier, 1, None) for tier in TIERS]
 
     assert [[grant.is_of_tier(tier) for tier in TIERS] for grant in given] == [
@@ -103,7 +101,7 @@ def test_spot_and_preemptible_are_one_pool() -> None:
     ]
 
 
-def test_holdings_count_requests_with_all_their_nodes_and_every_other_node_itself() -> None:
+def test_holdings_count_requests_and_other_nodes() -> None:
     several = {"node": {"acceleratorType": "v4-8"}, "multisliceParams": {"nodeCount": 3, "nodeIdPrefix": "n"}}
     single = {"node": {"acceleratorType": "v5litepod-8", "schedulingConfig": {"preemptible": True}}, "nodeId": "one"}
     owner = "projects/p/locations/us-central2-b/queuedResources/q"
@@ -161,7 +159,7 @@ def test_holdings_count_requests_with_all_their_nodes_and_every_other_node_itsel
     ]
 
 
-def test_the_node_that_goes_first_takes_its_share_of_the_request_with_it() -> None:
+def test_holdings_exclude_replaced_node() -> None:
     several = {"node": {"acceleratorType": "v4-8"}, "multisliceParams": {"nodeCount": 3, "nodeIdPrefix": "n"}}
     everything = Held((), (request("us-central2-b/q", [several]),))
 

@@ -42,7 +42,7 @@ DISK = DataDisk("projects/p/zones/us-central2-b/disks/d", "READ_ONLY")
         ({"runtime_version": "tpu-vm-v4-base", "named": frozenset({"accelerator_type"})}, ""),
     ],
 )
-def test_what_a_node_is_made_with_goes_with_it(fields: dict[str, Any], options: str) -> None:
+def test_suggested_command_repeats_creation_options(fields: dict[str, Any], options: str) -> None:
     assert again(wanted(replace(spec(), **fields))) == UP + options
 
 
@@ -64,7 +64,7 @@ def test_what_a_node_is_made_with_goes_with_it(fields: dict[str, Any], options: 
         ({"purpose": Purpose.SERVE, "machine": "vm"}, ""),
     ],
 )
-def test_what_it_works_with_and_what_may_be_spent_goes_with_it(fields: dict[str, Any], options: str) -> None:
+def test_suggested_command_repeats_workload_options(fields: dict[str, Any], options: str) -> None:
     assert again(wanted(**fields)) == UP + options
 
 
@@ -90,19 +90,17 @@ def test_what_it_works_with_and_what_may_be_spent_goes_with_it(fields: dict[str,
         ),
     ],
 )
-def test_what_no_command_can_say_or_would_not_fit_is_checked_and_not_made(
-    made: NodeSpec, zone: str | None, command: str
-) -> None:
+def test_suggested_command_inexpressible_spec_is_check(made: NodeSpec, zone: str | None, command: str) -> None:
     assert again(wanted(made), zone=zone, more=("--replace",)).removesuffix(" --replace") == command
 
 
-def test_a_check_says_what_it_is_for() -> None:
+def test_suggested_check_names_purpose() -> None:
     about = wanted(name=None, purpose=Purpose.SERVE, machine="vm", buckets=(BucketUse("b"),))
 
     assert again(about) == f"tpuctl check --project=p --zone={ZONE} --type=v4-8 --bucket=gs://b --for=serve --vm=vm"
 
 
-def test_an_image_stays_with_its_generation() -> None:
+def test_suggested_command_keeps_image_within_generation() -> None:
     made = replace(spec(), runtime_version="tpu-vm-v4-base", named=frozenset({"runtime_version"}))
 
     assert again(wanted(made), accelerator_type="v4-16").endswith(" --type=v4-16 --version=tpu-vm-v4-base")
@@ -110,7 +108,7 @@ def test_an_image_stays_with_its_generation() -> None:
     assert again(wanted(made), more=("--version=other",)) == f"{UP} --version=other"
 
 
-def test_a_node_that_is_there_is_made_again_as_it_is() -> None:
+def test_suggested_command_existing_node_keeps_spec() -> None:
     there = NodeSpec.from_node(
         node(
             f"{ZONE}/trainer",

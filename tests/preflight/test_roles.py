@@ -33,7 +33,7 @@ _VERBS = ("get", "list", "create", "delete")
         ("tpu.admin", ""),
     ],
 )
-def test_the_table_of_predefined_roles(role: str, verbs: str) -> None:
+def test_role_table_has_expected_permissions(role: str, verbs: str) -> None:
     found = permissions(f"roles/{role}")
 
     assert found is not None
@@ -43,5 +43,5 @@ def test_the_table_of_predefined_roles(role: str, verbs: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["roles/made.up", "projects/p/roles/storage.admin", "storage.admin"])
-def test_a_role_that_the_table_lacks(role: str) -> None:
+def test_role_missing_in_table_is_none(role: str) -> None:
     assert permissions(role) is None

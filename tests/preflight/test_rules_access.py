@@ -76,20 +76,20 @@ _LEVELS = {
 
 
 @pytest.mark.parametrize(("given", "expected"), _LEVELS.values(), ids=_LEVELS)
-def test_who_may_read_and_write(given: BucketFacts, expected: str) -> None:
+def test_account_access_is_judged_per_bucket(given: BucketFacts, expected: str) -> None:
     assert levels(facts(given)) == expected
 
 
-def test_who_serves_does_not_write() -> None:
+def test_serving_node_needs_no_write_access() -> None:
     assert levels(facts(bucket("b", policy({VIEWER: [MEMBER]})), purpose=Purpose.SERVE)) == "TPU201 ok gs://b"
 
 
 @pytest.mark.parametrize("project", [Unknown("no", "resourcemanager.projects.get"), Absent()])
-def test_an_unknown_account_is_for_the_project_to_say(project: Fact[Project]) -> None:
+def test_access_unknown_account_is_left_to_project_rule(project: Fact[Project]) -> None:
     assert levels(facts(bucket("b", policy({})), project=project)) == ""
 
 
-def test_a_named_account_is_known_without_the_project() -> None:
+def test_access_named_account_needs_no_project() -> None:
     given = facts(
         bucket("b", policy({USER: [f"serviceAccount:{NAMED}"]})), project=Unknown("no"), spec={"service_account": NAMED}
     )
@@ -97,7 +97,7 @@ def test_a_named_account_is_known_without_the_project() -> None:
     assert levels(given) == "TPU201 ok gs://b; TPU202 ok gs://b"
 
 
-def test_what_is_missing_is_named_and_granted_at_once() -> None:
+def test_missing_permissions_are_named_with_grant() -> None:
     given = facts(
         bucket("b", policy({VIEWER: [f"deleted:{MEMBER}?uid=7"]}), requester_pays=True), billing_project="payer"
     )
@@ -107,13 +107,15 @@ def test_what_is_missing_is_named_and_granted_at_once() -> None:
         "TPU201": Found(
             level=Level.ERROR,
             subject="gs://b",
-            text=f"`{ACCOUNT}`, as which the node runs, may not read or write to it: "
-            f"it lacks `{CREATE}`, `{DELETE}`, `{GET}` and `{LIST}`",
-            why="the node's programs are refused with 403 when they read, and the node is paid for by then; "
-            "the default account is an editor of its project only where no organisation policy "
-            "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that; "
-            f"`{VIEWER}` on the bucket is for a deleted account of that name, not for the one made anew; "
-            "what a managed folder grants is not seen here: where that is enough, go on with `--skip-check TPU201`",
+            text=(
+                f"the node's account `{ACCOUNT}` may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, "
+                f"`{GET}` and `{LIST}`"
+            ),
+            why="reads by the node's programs fail with 403, and the node is billed by then; "
+            "the default account is an editor of its project only if no organisation policy "
+            "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it; "
+            f"`{VIEWER}` on the bucket is for a deleted account of that name, not for the new one; "
+            "grants of managed folders are not read; if one of them is enough, continue with `--skip-check TPU201`",
             remedies=(Remedy.by(grant, f"grant it `{USER}` on the bucket"),),
             facts={"account": ACCOUNT, "missingPermissions": [CREATE, DELETE, GET, LIST], "role": USER},
         )
@@ -124,7 +126,7 @@ def test_what_is_missing_is_named_and_granted_at_once() -> None:
     )
 
 
-def test_who_only_reads_is_granted_no_more() -> None:
+def test_read_only_use_gets_viewer_grant() -> None:
     given = facts(
         bucket("b", policy({}), use=BucketUse("b", writes=False)),
         spec={"service_account": NAMED},
@@ -133,12 +135,12 @@ def test_who_only_reads_is_granted_no_more() -> None:
 
     found = said(given)["TPU201"]
     assert (found.text, found.remedies[0].change) == (
-        f"`{NAMED}`, as which the node runs, may not read it: it lacks `{GET}` and `{LIST}`",
+        f"the node's account `{NAMED}` may not read it: it lacks `{GET}` and `{LIST}`",
         GrantBucketRole("b", VIEWER, f"serviceAccount:{NAMED}"),
     )
 
 
-def test_what_is_granted_says_by_which_role_and_member() -> None:
+def test_granted_access_names_role_and_member() -> None:
     given = facts(bucket("b", policy(EDITORS)), project_policy=policy({"roles/editor": [MEMBER]}))
 
     reads, writes = said(given).values()
@@ -165,19 +167,19 @@ def test_what_is_granted_says_by_which_role_and_member() -> None:
     [
         (
             Known(frozenset({GET, LIST})),
-            "; your own account may get and list objects there, which says nothing certain of the node's",
+            "; your own account may get and list objects there, which says nothing certain about the node's account",
             [GET, LIST],
         ),
         (
             Known(frozenset[str]()),
-            "; your own account may not use its objects at all, which says nothing certain of the node's",
+            "; your own account may not use its objects, which says nothing certain about the node's account",
             [],
         ),
         (Unknown("slow"), "", None),
         (None, "", None),
     ],
 )
-def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_so(
+def test_unread_policy_is_unknown_and_shows_caller(
     caller: Fact[frozenset[str]] | None, words: str, permissions: list[str] | None
 ) -> None:
     grant = GrantBucketRole("b", USER, MEMBER)
@@ -185,11 +187,11 @@ def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_s
         "TPU201": Found(
             level=Level.UNKNOWN,
             subject="gs://b",
-            text=f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: "
+            text=f"unknown whether the node's account `{ACCOUNT}` may read and write to it: "
             f"its policy could not be read: you may not{words}",
             remedies=(
                 Remedy("ask for the permission `storage.buckets.getIamPolicy` on the bucket, and check again"),
-                Remedy(f"grant it `{USER}` on gs://b, which settles it", grant.command),
+                Remedy(f"or grant it `{USER}` on gs://b, which settles it", grant.command),
             ),
             facts={
                 "account": ACCOUNT,
@@ -206,22 +208,22 @@ def test_what_cannot_be_read_is_unknown_and_the_callers_permissions_are_called_s
     ("reason", "advice"),
     [
         (
-            Unknown("there was no answer within 15s", is_passing=True),
+            Unknown("no answer within 15s", is_passing=True),
             "check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
         ),
         (
             Unknown("the API is disabled"),
-            "mend that and check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
+            "fix that and check again; reading it takes the permission `storage.buckets.getIamPolicy` on the bucket",
         ),
     ],
 )
-def test_what_may_be_answered_later_says_so(reason: Unknown, advice: str) -> None:
+def test_passing_gap_is_marked(reason: Unknown, advice: str) -> None:
     found = said(facts(bucket("b", reason)))["TPU201"]
 
     assert (found.remedies[0].text, found.is_passing) == (advice, reason.is_passing)
 
 
-def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
+def test_unread_project_policy_is_reported_once() -> None:
     given = facts(
         bucket("a", policy(EDITORS)),
         bucket("b", policy(EDITORS)),
@@ -235,15 +237,15 @@ def test_the_policy_of_a_project_is_missed_once_for_all_buckets() -> None:
         (
             "project p",
             (
-                f"whether `{ACCOUNT}`, as which the node runs, may read and write to gs://a and gs://b cannot be told: "
-                "the policy of project `p` could not be read: you may not"
+                f"unknown whether the node's account `{ACCOUNT}` may read and write to gs://a and gs://b: "
+                "the IAM policy of project `p` could not be read: you may not"
             ),
             [None, *commands],
         )
     ]
 
 
-def test_a_bucket_is_judged_once_whatever_its_prefixes() -> None:
+def test_bucket_with_several_prefixes_is_judged_once() -> None:
     given = facts(
         bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "data", writes=False)),
         bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "checkpoints", reads=False)),
@@ -252,11 +254,11 @@ def test_a_bucket_is_judged_once_whatever_its_prefixes() -> None:
     assert levels(given) == "TPU202 error gs://b; TPU201 ok gs://b"
 
 
-def test_many_reasons_are_not_all_told() -> None:
+def test_many_reasons_are_shortened() -> None:
     groups = [f"group:g{number}@example.com" for number in range(7)]
 
     assert said(facts(bucket("b", policy({USER: groups}))))["TPU201"].text.endswith(
-        "whether `group:g3@example.com` includes it cannot be read; and 3 more reasons"
+        "the members of `group:g3@example.com` cannot be read; and 3 more reasons"
     )
 
 
@@ -277,5 +279,5 @@ _ROLES: dict[str, tuple[Facts, set[str]]] = {
 
 
 @pytest.mark.parametrize(("given", "expected"), _ROLES.values(), ids=_ROLES)
-def test_only_roles_that_decide_are_asked_for(given: Facts, expected: set[str]) -> None:
+def test_roles_to_read_only_deciding_roles(given: Facts, expected: set[str]) -> None:
     assert roles_to_read(given) == expected

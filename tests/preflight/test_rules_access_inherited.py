@@ -43,7 +43,7 @@ BELOW = Known(Project.from_api({"name": "projects/1", "projectId": "p", "state":
         ({}, Unknown("no"), NAMED, "TPU201 warning gs://b"),
     ],
 )
-def test_what_a_folder_or_an_organisation_may_grant_is_no_error(
+def test_missing_role_below_folder_is_warning(
     found: dict[str, list[str]], project: Fact[Project], named: str | None, expected: str
 ) -> None:
     # A bucket of the project that the request names by its number.
@@ -53,16 +53,16 @@ def test_what_a_folder_or_an_organisation_may_grant_is_no_error(
     assert levels(by_number) == expected
 
 
-def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
+def test_possibly_inherited_role_names_its_parent() -> None:
     (finding,) = findings(facts(bucket("b", policy({})), project=BELOW))
     found = finding.found
 
     assert found.text == (
-        f"`{ACCOUNT}`, as which the node runs, may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, `{GET}` and "
+        f"the node's account `{ACCOUNT}` may not read or write to it: it lacks `{CREATE}`, `{DELETE}`, `{GET}` and "
         f"`{LIST}`, unless `folders/3`, above project `p`, grants it"
     )
     assert found.why is not None
-    assert found.why.endswith("roles of folders and organisations are inherited, and are not read here")
+    assert found.why.endswith("roles inherited from folders and organisations are not read")
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,13 @@ def test_a_role_that_may_be_inherited_is_told_with_where_from() -> None:
         (
             BucketUse("b", "x"),
             {VIEWER: [MEMBER]},
-            ["or say that it is only read: `--data-bucket=gs://b/x` instead of `--bucket`"],
+            ["or declare it as read-only: `--data-bucket=gs://b/x` instead of `--bucket`"],
         ),
         (BucketUse("b", "x"), {}, []),
         (BucketUse("b", "x", reads=False), {}, []),
     ],
 )
-def test_a_bucket_that_may_be_read_may_have_been_meant_for_reading(
-    use: BucketUse, found: dict[str, list[str]], expected: list[str]
-) -> None:
+def test_readable_bucket_suggests_data_bucket(use: BucketUse, found: dict[str, list[str]], expected: list[str]) -> None:
     given = facts(bucket("b", policy(found), use=use))
 
     (refused,) = (one.found for one in findings(given) if one.level is Level.ERROR)

@@ -13,7 +13,7 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.rules.addresses import addresses_are_enough, many_addresses
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 
 
 def addresses(limit: float, usage: float) -> Known[dict[str, RegionQuota]]:
@@ -56,13 +56,13 @@ WITH_ADDRESS: dict[str, Any] = {
                 (
                     "unknown",
                     "us-central2",
-                    "how many external addresses us-central2 has left could not be read: there was no answer within 15s",
+                    "the external addresses left in us-central2 could not be read: no answer within 15s",
                 )
             ],
         ),
     ],
 )
-def test_whether_there_are_addresses(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_address_quota_is_compared_with_workers(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(addresses_are_enough, about) == expected
 
 
@@ -70,20 +70,20 @@ def test_whether_there_are_addresses(about: Facts, expected: list[tuple[str, str
     ("about", "expected"),
     [
         (wanted(spec("v4-32")), []),
-        (wanted(spec("v4-64")), [("note", "trainer", "8 external addresses are taken, one by each worker")]),
+        (wanted(spec("v4-64")), [("note", "trainer", "8 external addresses are used, one by each worker")]),
         (wanted(spec("v4-64"), creates=False), []),
         (wanted(spec("v4-64", internal_ips=True)), []),
         (
             wanted(spec("v4-32"), siblings=(spec("v4-32"),)),
-            [("note", "trainer", "8 external addresses are taken, one by each worker")],
+            [("note", "trainer", "8 external addresses are used, one by each worker")],
         ),
     ],
 )
-def test_a_big_slice_is_better_made_without_addresses(about: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_many_addresses_are_a_note(about: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(many_addresses, facts(about)) == expected
 
 
-def test_the_remedy_is_the_same_command_with_internal_addresses() -> None:
+def test_address_remedy_adds_internal_ips() -> None:
     (found,) = found_by(many_addresses, facts(wanted(spec("v4-64", topology="2x4x4", tier=Tier.SPOT))))
 
     command = f"tpuctl up trainer --project=p --zone={ZONE} --type=v4 --topology=2x4x4 --spot --internal-ips"

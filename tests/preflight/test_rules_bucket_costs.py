@@ -39,13 +39,13 @@ _RUNNING, _PAUSED = AnywhereCache("us-central1-a", "RUNNING"), AnywhereCache("us
         (WRITE, Known((_RUNNING,)), ["warning"]),
     ],
 )
-def test_a_running_cache_in_the_zone_serves_reads(use: BucketUse, caches: Any, levels: list[str]) -> None:
+def test_running_cache_in_zone_makes_note(use: BucketUse, caches: Any, levels: list[str]) -> None:
     facts = facts_of(a_bucket("US", "multi-region"), use, zone="us-central1-a", caches=caches)
 
     assert [level for level, _ in said_by("TPU101", facts)] == levels
 
 
-def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
+def test_unread_caches_are_reported_once() -> None:
     denied = Unknown("the caller may not", permission="storage.anywhereCaches.list")
 
     _, found = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), caches=denied))
@@ -57,14 +57,14 @@ def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
     assert found == Found(
         level=Level.UNKNOWN,
         subject="gs://b",
-        text="whether an Anywhere Cache in us-central2-b serves `gs://b` could not be read: the caller may not",
+        text="the Anywhere Caches of `gs://b` in us-central2-b could not be read: the caller may not",
         remedies=found.remedies,
         facts={"permission": "storage.anywhereCaches.list"},
     )
     assert [remedy.text for remedy in found.remedies] == [
         (
             "ask the bucket's owner for the permission `storage.anywhereCaches.list`, which the role `roles/storage.admin` has"
-            ", for whoever checks"
+            ""
         )
     ]
 
@@ -82,7 +82,7 @@ def test_a_cache_that_could_not_be_looked_for_is_told_once() -> None:
         (WRITE, 1500 * 10**9, None, None),
     ],
 )
-def test_an_epoch_has_a_price_where_the_size_is_known(
+def test_epoch_price_needs_known_size(
     use: BucketUse, dataset_size: int | None, contents: Any, size: int | None
 ) -> None:
     facts = facts_of(a_bucket("US-CENTRAL1"), use, wanted={"dataset_size": dataset_size}, contents=contents)
@@ -95,10 +95,10 @@ def test_an_epoch_has_a_price_where_the_size_is_known(
         cost,
         cost,
     )
-    assert ("an epoch, costs" in (found.why or "")) == (size is not None)
+    assert ("one epoch, reading all" in (found.why or "")) == (size is not None)
 
 
-def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
+def test_written_bucket_names_price_of_reading_back() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), WRITE))
 
     assert found.why == (
@@ -111,25 +111,28 @@ def test_of_what_is_only_written_reading_it_back_is_billed() -> None:
     ]
 
 
-def test_a_price_of_nothing_is_the_users_own() -> None:
+def test_zero_price_comes_from_settings() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US-CENTRAL1"), wanted={"egress_prices": {"us-us": "0"}}))
 
-    assert found.why == "every read crosses between regions: it is slower; it is free by the price in your settings"
+    assert (
+        found.why
+        == "every read crosses between regions: it is slower; it is free according to the price in your settings"
+    )
 
 
-def test_an_epoch_is_told_in_words() -> None:
+def test_epoch_price_is_shown_as_text() -> None:
     facts = facts_of(a_bucket("US-CENTRAL1"), wanted={"dataset_size": 1500 * 10**9, "egress_prices": {"us-us": "0.01"}})
 
     (found,) = findings_of("TPU101", facts)
 
     assert found.why == (
-        "every read crosses between regions: it is slower, and billed: $9.31 per TB ($0.01/GiB, the price in your settings); "
-        "reading all 1.5 TB once, an epoch, costs $13.97"
+        "every read crosses between regions: it is slower, and billed: $9.31 per TB ($0.01/GiB, the price in "
+        "your settings); one epoch, reading all 1.5 TB once, costs $13.97"
     )
     assert found.facts["priceDate"] is None
 
 
-def test_what_only_the_layout_says_of_a_place_will_do() -> None:
+def test_placement_from_layout_is_enough() -> None:
     facts = facts_of(DENIED, layout=Known(Placement("EUROPE-WEST4", "region")))
 
     assert [level for level, _ in said_by("TPU101", facts)] == ["error"]

@@ -31,35 +31,35 @@ SERVES = {"purpose": Purpose.SERVE}
             "NEARLINE",
             READ,
             "note",
-            "reading it is charged each time, $9.31 per TB ($0.01/GiB, list price of 2026-06) beside the network",
+            "every read is billed, $9.31 per TB ($0.01/GiB, list price of 2026-06) in addition to the network",
         ),
         (
             "COLDLINE",
             USE,
             "warning",
             (
-                "reading it is charged each time, $18.63 per TB ($0.02/GiB, list price of 2026-06) beside the network; each "
-                "checkpoint is billed for 90 days, however soon it is deleted"
+                "every read is billed, $18.63 per TB ($0.02/GiB, list price of 2026-06) in addition to the "
+                "network; each checkpoint is billed for 90 days, even if it is deleted earlier"
             ),
         ),
-        ("ARCHIVE", WRITE, "warning", "each checkpoint is billed for 365 days, however soon it is deleted"),
+        ("ARCHIVE", WRITE, "warning", "each checkpoint is billed for 365 days, even if it is deleted earlier"),
         ("GLACIAL", USE, "unknown", None),
     ],
 )
-def test_what_the_storage_class_costs(class_: str, use: BucketUse, level: str, why: str | None) -> None:
+def test_storage_class_levels(class_: str, use: BucketUse, level: str, why: str | None) -> None:
     (found,) = findings_of("TPU105", facts_of(a_bucket(storageClass=class_), use))
 
     assert (str(found.level), found.why) == (level, why)
 
 
-def test_autoclass_charges_no_reads_and_an_unnamed_class_says_nothing() -> None:
+def test_storage_class_autoclass_is_note() -> None:
     autoclass = facts_of(a_bucket(storageClass="ARCHIVE", autoclass={"enabled": True}))
 
     assert said_by("TPU105", autoclass) == [("note", "Autoclass chooses the storage class of each object in `gs://b`")]
     assert said_by("TPU105", facts_of(a_bucket(storageClass=""))) == []
 
 
-def test_a_storage_class_can_be_changed() -> None:
+def test_storage_class_remedies_change_it() -> None:
     assert commands_of("TPU105", facts_of(a_bucket(storageClass="ARCHIVE"), BucketUse("b", "data"))) == [
         "gcloud storage buckets update gs://b --default-storage-class=STANDARD",
         "gcloud storage objects update 'gs://b/data/**' --storage-class=STANDARD",
@@ -116,7 +116,7 @@ _UPDATE = "gcloud storage buckets update gs://b"
         ),
     ],
 )
-def test_checkpoints_that_cannot_be_deleted(
+def test_retention_or_hold_is_error(
     fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     assert said_by("TPU106", facts_of(a_bucket(**fields))) == said
@@ -126,15 +126,15 @@ def test_checkpoints_that_cannot_be_deleted(
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_a_bucket_that_keeps_all_may_have_been_meant_for_reading(*, is_locked: bool) -> None:
+def test_retention_suggests_data_bucket(*, is_locked: bool) -> None:
     kept = a_bucket(retentionPolicy={"retentionPeriod": "86400", "isLocked": is_locked})
     advised = [found.remedies[-1].text for use in (USE, WRITE) for found in findings_of("TPU106", facts_of(kept, use))]
 
-    only_read = "or say that it is only read: `--data-bucket=gs://b` instead of `--bucket`"
+    only_read = "or declare it as read-only: `--data-bucket=gs://b` instead of `--bucket`"
     assert [text == only_read for text in advised] == [True, False]
 
 
-_BILLED = "checkpoints that are deleted from `gs://b` or overwritten there are billed on"
+_BILLED = "deleted or overwritten checkpoints in `gs://b` are still billed"
 _VERSIONING = {"versioning": {"enabled": True}}
 _SOFT_DELETE = {"softDeletePolicy": {"retentionDurationSeconds": "604800"}}
 _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"numNewerVersions": 1}}]}}
@@ -143,16 +143,16 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
 @pytest.mark.parametrize(
     ("fields", "said", "commands"),
     [
-        ({}, [("ok", "what is deleted from `gs://b` is no longer billed")], []),
+        ({}, [("ok", "objects deleted from `gs://b` are no longer billed")], []),
         (
             {"softDeletePolicy": {"retentionDurationSeconds": "0"}},
-            [("ok", "what is deleted from `gs://b` is no longer billed")],
+            [("ok", "objects deleted from `gs://b` are no longer billed")],
             [],
         ),
         (_SOFT_DELETE, [("note", f"{_BILLED}: soft delete keeps them for 7 days")], [f"{_UPDATE} --clear-soft-delete"]),
         (
             _VERSIONING,
-            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [("warning", f"{_BILLED}: versioning keeps old versions until you delete them")],
             [f"{_UPDATE} --no-versioning"],
         ),
         (
@@ -167,7 +167,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
         ),
         (
             {**_VERSIONING, "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 30}}]}},
-            [("warning", f"{_BILLED}: versioning keeps old versions until somebody deletes them")],
+            [("warning", f"{_BILLED}: versioning keeps old versions until you delete them")],
             [f"{_UPDATE} --no-versioning"],
         ),
         (
@@ -176,7 +176,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
                 (
                     "warning",
                     (
-                        f"{_BILLED}: versioning keeps old versions until somebody deletes them, and soft delete keeps them for "
+                        f"{_BILLED}: versioning keeps old versions until you delete them, and soft delete keeps them for "
                         "7 days"
                     ),
                 )
@@ -185,7 +185,7 @@ _LIFECYCLE = {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition":
         ),
     ],
 )
-def test_checkpoints_that_are_billed_after_they_are_gone(
+def test_versioning_and_soft_delete_levels(
     fields: dict[str, Any], said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     assert said_by("TPU107", facts_of(a_bucket(**fields))) == said

@@ -65,8 +65,8 @@ from tpuctl.preflight.wanted import BucketUse
             "europe-west4-a",
             "unknown",
             (
-                "EUR9, a dual-region that this version does not know: whether that is near the TPU in europe-west4 "
-                "(zone europe-west4-a) cannot be told"
+                "EUR9, a dual-region that this version does not know; unknown whether it is near the TPU in europe-west4 "
+                "(zone europe-west4-a)"
             ),
         ),
         (
@@ -75,17 +75,17 @@ from tpuctl.preflight.wanted import BucketUse
             "us-east1-d",
             "unknown",
             (
-                "US, a planet that this version does not know: whether that is near the TPU in us-east1 (zone us-east1-d) "
-                "cannot be told"
+                "US, a planet that this version does not know; unknown whether it is near the TPU in us-east1 "
+                "(zone us-east1-d)"
             ),
         ),
     ],
 )
-def test_a_bucket_is_judged_by_how_near_it_is(location: str, kind: str, zone: str, level: str, text: str) -> None:
+def test_bucket_level_depends_on_distance(location: str, kind: str, zone: str, level: str, text: str) -> None:
     assert said_by("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == [(level, f"`gs://b` is in {text}")]
 
 
-def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out() -> None:
+def test_bucket_on_other_continent_has_price_and_remedies() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4")))
 
     assert found == Found(
@@ -119,8 +119,8 @@ def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out
     assert [(remedy.text, remedy.command) for remedy in found.remedies] == [
         (
             (
-                "no zone of europe-west4 offers v4; it offers v2, v3, v5e, v5p, v6e (e.g. `v6e-8` in europe-west4-a), by the "
-                "table that ships with tpuctl"
+                "no zone of europe-west4 offers v4; it offers v2, v3, v5e, v5p, v6e (e.g. `v6e-8` in "
+                "europe-west4-a), according to the table that ships with tpuctl"
             ),
             "tpuctl check --project=p --zone=europe-west4-a --type=v6e-8 --bucket=gs://b",
         ),
@@ -132,7 +132,7 @@ def test_a_bucket_on_another_continent_is_told_with_its_price_and_three_ways_out
             ),
         ),
         (
-            "and copy the data there, which is billed once like reading it once",
+            "and copy the data there, which is billed like reading it once",
             "gcloud storage rsync --recursive gs://b gs://b-us-central2",
         ),
     ]
@@ -153,13 +153,13 @@ _EUROPE = {"europe-west4-a": ("v6e-4", "v6e-8", "v3-8"), "europe-west4-b": ("v5p
         (
             "v6e-8",
             Known(_EUROPE),
-            "put the TPU where the data is: europe-west4-a offers `v6e-8`",
+            "create the TPU where the data is: europe-west4-a offers `v6e-8`",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
             "v6e-8",
             Known({"europe-west4-b": ("v6e-8",), "europe-west4-a": ("v6e-8",)}),
-            "put the TPU where the data is: europe-west4-a, europe-west4-b offer `v6e-8`",
+            "create the TPU where the data is: europe-west4-a, europe-west4-b offer `v6e-8`",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
@@ -177,31 +177,31 @@ _EUROPE = {"europe-west4-a": ("v6e-4", "v6e-8", "v3-8"), "europe-west4-b": ("v5p
         (
             "v4-8",
             Known({"us-central2-b": ("v4-8",)}),
-            "no zone of europe-west4 offers a TPU: move the data rather than the TPU",
+            "no zone of europe-west4 offers a TPU: move the data instead",
             None,
         ),
         (
             "v6e-8",
             LATE,
-            "put the TPU where the data is: europe-west4-a offers `v6e-8`, by the table that ships with tpuctl",
+            "create the TPU where the data is: europe-west4-a offers `v6e-8`, according to the table that ships with tpuctl",
             "--zone=europe-west4-a --type=v6e-8",
         ),
         (
             "v5p-1024",
             None,
-            "put the TPU where the data is: europe-west4-b offers `v5p-1024`, by the table that ships with tpuctl",
+            "create the TPU where the data is: europe-west4-b offers `v5p-1024`, according to the table that ships with tpuctl",
             "--zone=europe-west4-b --type=v5p-1024",
         ),
     ],
 )
-def test_what_tpus_there_are_where_the_data_is(type_: str, offers: Any, text: str, where: str | None) -> None:
+def test_remedy_lists_tpus_near_the_data(type_: str, offers: Any, text: str, where: str | None) -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EUROPE-WEST4"), type_=type_, offers=offers))
 
     command = f"tpuctl check --project=p {where} --bucket=gs://b" if where else None
     assert (found.remedies[0].text, found.remedies[0].command) == (text, command)
 
 
-def test_a_shape_of_ones_own_is_offered_where_its_generation_is() -> None:
+def test_custom_shape_is_offered_with_its_generation() -> None:
     facts = facts_of(a_bucket("EUROPE-WEST4"), zone="us-east5-a", offers=Known(_EUROPE))
     spec = NodeSpec(accelerator_type="v5p-64", runtime_version="v", topology="2x4x4", named=facts.wanted.spec.named)
 
@@ -213,19 +213,19 @@ def test_a_shape_of_ones_own_is_offered_where_its_generation_is() -> None:
     )
 
 
-def test_a_multi_region_elsewhere_is_no_place_to_read_for_free() -> None:
+def test_multi_region_elsewhere_is_error() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("EU", "multi-region"), type_="v6e-8", offers=Known(_EUROPE)))
 
     assert found.remedies[0].text == (
-        "put the TPU where the data is: europe-west4-a offers `v6e-8`; reads from a multi-region are billed there too"
+        "create the TPU where the data is: europe-west4-a offers `v6e-8`; reads from a multi-region are billed there too"
     )
 
 
-def test_a_multi_region_of_the_continent_can_have_a_cache() -> None:
+def test_multi_region_of_continent_suggests_cache() -> None:
     (found,) = findings_of("TPU101", facts_of(a_bucket("US", "multi-region"), zone="us-central1-a"))
 
     assert found.why == (
-        "the data is somewhere in the multi-region: reads are slower, at a speed that varies, and billed: $18.63 per TB "
+        "the data is somewhere in the multi-region: reads are slower, at varying speed, and billed: $18.63 per TB "
         "($0.02/GiB, list price of 2026-06)"
     )
     assert [remedy.command for remedy in found.remedies] == [
@@ -236,7 +236,7 @@ def test_a_multi_region_of_the_continent_can_have_a_cache() -> None:
     assert found.facts["coLocated"] == ["US-CENTRAL1", "NAM4"]
 
 
-def test_several_prefixes_of_a_bucket_are_one_bucket() -> None:
+def test_prefixes_of_one_bucket_are_merged() -> None:
     data = BucketFacts(use=BucketUse("b", "data", writes=False), bucket=Known(a_bucket("EUROPE-WEST4")))
     checkpoints = replace(data, use=BucketUse("b", "ckpt", reads=False))
     facts = replace(facts_of(a_bucket()), buckets=(data, checkpoints))
@@ -260,16 +260,14 @@ def test_several_prefixes_of_a_bucket_are_one_bucket() -> None:
         ("d" * 63, "EU", "multi-region", "d" * 51 + "-us-central2"),
     ],
 )
-def test_the_bucket_that_is_proposed_has_a_name_that_says_where_it_is(
-    name: str, location: str, kind: str, expected: str
-) -> None:
+def test_suggested_bucket_name_ends_with_region(name: str, location: str, kind: str, expected: str) -> None:
     facts = facts_of(a_bucket(location, kind), BucketUse(name, "x/y", writes=False))
 
     command = f"gcloud storage rsync --recursive gs://{name}/x/y gs://{expected}/x/y"
     assert command in commands_of("TPU101", facts)
 
 
-def test_who_pays_is_named_in_the_commands_that_need_it() -> None:
+def test_commands_name_billing_project_if_needed() -> None:
     bucket = a_bucket("US", "multi-region", billing={"requesterPays": True})
     facts = facts_of(bucket, READ, zone="us-central1-a", wanted={"billing_project": "payer"})
 

@@ -26,39 +26,33 @@ from tpuctl.preflight.rules import buckets
 from tpuctl.preflight.wanted import BucketUse, Purpose
 
 
-def test_the_rules_are_in_the_order_of_their_ids_and_all_are_explained() -> None:
+def test_rules_are_sorted_and_explained() -> None:
     assert list(RULES) == [f"TPU{number}" for number in range(101, 109)]
     assert all(len(rule.text) > 100 for rule in RULES.values())
 
 
 @pytest.mark.parametrize("bucket", [DENIED, LATE, Absent()])
-def test_of_a_bucket_that_could_not_be_read_one_rule_speaks(bucket: Fact[Bucket]) -> None:
+def test_unread_bucket_is_reported_by_one_rule(bucket: Fact[Bucket]) -> None:
     facts = facts_of(bucket, layout=LATE)
 
     assert [rule.id for rule in buckets.RULES if list(rule.judge(facts))] == ["TPU102"]
 
 
-_ASK = (
-    "ask the bucket's owner for the permission `storage.buckets.get`, which the role `roles/storage.legacyBucketReader` has, "
-    "for whoever checks"
-)
-_OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids to delete"
+_ASK = "ask the bucket's owner for the permission `storage.buckets.get`, which the role `roles/storage.legacyBucketReader` has"
+_OPEN = "its project, billing, storage class, retention and versioning"
 
 
 @pytest.mark.parametrize(
     ("bucket", "layout", "said"),
     [
-        (Known(a_bucket()), None, ("ok", "`gs://b` is there and can be looked at", None, None, False)),
+        (Known(a_bucket()), None, ("ok", "`gs://b` exists and its metadata can be read", None, None, False)),
         (
             Absent(),
             None,
             (
                 "error",
                 "there is no bucket `gs://b`",
-                (
-                    "every read and write will fail; names of buckets are global, so a name that is slightly wrong may also be "
-                    "somebody else's"
-                ),
+                ("every read and write fails; bucket names are global, so a similar name may belong to someone else"),
                 "compare the name with the buckets of the project",
                 False,
             ),
@@ -69,7 +63,7 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: the caller may not",
-                f"so it stays open {_OPEN}",
+                f"not checked: {_OPEN}",
                 _ASK,
                 False,
             ),
@@ -80,7 +74,7 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: no answer within 15s",
-                f"so it stays open where it is, {_OPEN}",
+                f"not checked: its location, {_OPEN}",
                 "check again; reading it takes the permission `storage.buckets.get`",
                 True,
             ),
@@ -91,14 +85,14 @@ _OPEN = "whose it is, who pays, its storage class, and what it keeps or forbids 
             (
                 "unknown",
                 "`gs://b` could not be read: the caller may not",
-                f"so it stays open where it is, {_OPEN}",
+                f"not checked: its location, {_OPEN}",
                 _ASK,
                 True,
             ),
         ),
     ],
 )
-def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
+def test_unreadable_bucket_is_unknown(bucket: Fact[Bucket], layout: Any, said: tuple[Any, ...]) -> None:
     (found,) = findings_of("TPU102", facts_of(bucket, layout=layout))
 
     remedy = found.remedies[0].text if found.remedies else None
@@ -119,11 +113,11 @@ def test_a_bucket_that_cannot_be_looked_at(bucket: Fact[Bucket], layout: Any, sa
         ("7", Absent(), []),
     ],
 )
-def test_whose_a_bucket_is(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
+def test_bucket_project_is_compared(number: str | None, project: Any, said: list[tuple[str, str]]) -> None:
     assert said_by("TPU103", facts_of(a_bucket(projectNumber=number), project=project)) == said
 
 
-_UNPAID = ("error", "the requester pays for `gs://b`, and no billing project is named")
+_UNPAID = ("error", "`gs://b` is requester-pays, and no billing project is named")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +132,7 @@ _UNPAID = ("error", "the requester pays for `gs://b`, and no billing project is 
         (Absent(), None, [], []),
     ],
 )
-def test_somebody_pays_for_requests(
+def test_requester_pays_needs_billing_project(
     bucket: Any, payer: str | None, said: list[tuple[str, str]], commands: list[str | None]
 ) -> None:
     facts = facts_of(bucket, wanted={"billing_project": payer})
@@ -162,7 +156,7 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
         (
             BucketUse("b", "x"),
             Known(Contents(0, 0, is_complete=True)),
-            [("warning", "nothing is below `gs://b/x/`")],
+            [("warning", "`gs://b/x/` has no objects")],
         ),
         (USE, Known(Contents(1, 512, is_complete=True)), [("ok", "`gs://b` has 1 object, 512 B")]),
         (
@@ -170,22 +164,22 @@ _LISTING = Unknown("the caller may not", permission="storage.objects.list")
             Known(Contents(1000, 3_400_000, is_complete=False)),
             [("ok", "`gs://b/x` has at least 1000 objects, 3.4 MB")],
         ),
-        (USE, _LISTING, [("unknown", "what is in `gs://b` could not be read: the caller may not")]),
-        (USE, LATE, [("unknown", "what is in `gs://b` could not be read: no answer within 15s")]),
+        (USE, _LISTING, [("unknown", "the list of objects in `gs://b` could not be read: the caller may not")]),
+        (USE, LATE, [("unknown", "the list of objects in `gs://b` could not be read: no answer within 15s")]),
     ],
 )
-def test_there_is_something_to_read(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
+def test_prefix_without_objects_is_warning(use: BucketUse, contents: Any, said: list[tuple[str, str]]) -> None:
     assert said_by("TPU108", facts_of(a_bucket(), use, contents=contents)) == said
 
 
-def test_who_serves_from_an_empty_bucket_has_nothing_to_serve() -> None:
+def test_empty_bucket_of_serving_node_is_warning() -> None:
     empty = facts_of(a_bucket(), contents=Known(Contents(0, 0, is_complete=True)), wanted={"purpose": Purpose.SERVE})
 
     (found,) = findings_of("TPU108", empty)
     assert (found.level, found.why) == (Level.WARNING, "a program that reads it finds no data")
 
 
-def test_a_listing_that_was_refused_names_the_permission() -> None:
+def test_refused_listing_names_permission() -> None:
     (refused,) = findings_of("TPU108", facts_of(a_bucket(), contents=_LISTING))
     (late,) = findings_of("TPU108", facts_of(a_bucket(), contents=LATE))
 
@@ -194,8 +188,8 @@ def test_a_listing_that_was_refused_names_the_permission() -> None:
         False,
         [
             (
-                "ask the bucket's owner for the permission `storage.objects.list`, which the role `roles/storage.objectViewer` "
-                "has, for whoever checks"
+                "ask the bucket's owner for the permission `storage.objects.list`, which the role "
+                "`roles/storage.objectViewer` has"
             )
         ],
     )
@@ -206,7 +200,7 @@ def test_a_listing_that_was_refused_names_the_permission() -> None:
 
 
 @pytest.mark.parametrize("id_", ["TPU102", "TPU108"])
-def test_of_a_bucket_that_nobody_pays_for_only_that_is_said(id_: str) -> None:
+def test_unpaid_bucket_is_reported_once(id_: str) -> None:
     unpaid = Unknown("it pays", permission="storage.objects.list", error_id="storage-requester-pays")
 
     assert findings_of(id_, facts_of(unpaid, contents=unpaid)) == []

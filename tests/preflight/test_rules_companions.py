@@ -34,8 +34,8 @@ def vm(zone: str = ZONE, status: str = "RUNNING", *scopes: str, account: str | N
             vm("us-central2-a"),
             [
                 (
-                    "warning vm vm: virtual machine `vm` is in us-central2-a, the node in us-central2-b, "
-                    "another zone of that region"
+                    "warning vm vm: virtual machine `vm` is in us-central2-a, the node in us-central2-b, another "
+                    "zone of that region"
                 )
             ],
         ),
@@ -54,7 +54,7 @@ def vm(zone: str = ZONE, status: str = "RUNNING", *scopes: str, account: str | N
         (REFUSED, ["unknown vm vm: virtual machine `vm` could not be read: permission denied"]),
     ],
 )
-def test_where_the_machine_is(fact: Any, lines: list[str]) -> None:
+def test_machine_location_is_compared(fact: Any, lines: list[str]) -> None:
     assert said(companions.machine_place, facts(want={"machine": "vm"}, machine=fact)) == lines
 
 
@@ -79,13 +79,13 @@ BOTH = BucketUse("both")
         ([], [WRITES], [Level.WARNING]),
     ],
 )
-def test_the_machines_scopes(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
+def test_machine_scopes_are_compared(scopes: list[str], uses: list[BucketUse], level: list[Level]) -> None:
     these = facts(want={"machine": "vm", "buckets": tuple(uses)}, machine=vm(ZONE, "RUNNING", *scopes))
 
     assert levels(companions.machine_scopes, these) == level
 
 
-def test_beside_a_node_that_serves_a_machine_writes_nothing() -> None:
+def test_machine_of_serving_node_needs_no_write_scope() -> None:
     want = {"machine": "vm", "buckets": (BOTH,), "purpose": Purpose.SERVE}
 
     assert levels(companions.machine_scopes, facts(want=want, machine=vm(ZONE, "RUNNING", "devstorage.read_only"))) == [
@@ -94,7 +94,7 @@ def test_beside_a_node_that_serves_a_machine_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("fact", [None, Absent(), REFUSED, LATE])
-def test_the_scopes_of_a_machine_that_is_not_known_are_not_judged(fact: Any) -> None:
+def test_machine_scopes_unknown_machine_is_silent(fact: Any) -> None:
     assert said(companions.machine_scopes, facts(want={"machine": "vm", "buckets": (BOTH,)}, machine=fact)) == []
 
 
@@ -108,7 +108,7 @@ CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
             "vm",
             vm(ZONE, "RUNNING", "devstorage.read_only"),
             None,
-            "virtual machine `vm` has scopes that do not let it write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to write to buckets",
             [
                 "gcloud compute instances stop vm --zone=us-central2-b --project=p",
                 f"{CHANGE} --project=p --scopes=cloud-platform",
@@ -118,28 +118,28 @@ CHANGE = "gcloud compute instances set-service-account vm --zone=us-central2-b"
             "vm",
             vm(ZONE, "TERMINATED", "logging.write"),
             None,
-            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to read or write to buckets",
             [f"{CHANGE} --project=p --scopes=cloud-platform"],
         ),
         (
             "projects/other/zones/us-central2-b/instances/vm",
             vm(ZONE, "TERMINATED", "logging.write"),
             None,
-            "virtual machine `vm` has scopes that do not let it read or write to buckets",
+            "the scopes of virtual machine `vm` do not allow it to read or write to buckets",
             [f"{CHANGE} --project=other --scopes=cloud-platform"],
         ),
         (
             "vm",
             vm(ZONE, "TERMINATED", account=None),
             None,
-            "virtual machine `vm` runs without a service account",
+            "virtual machine `vm` has no service account",
             [f"{CHANGE} --project=p --service-account={ACCOUNT} --scopes=cloud-platform"],
         ),
         # The default account is not known without the project's number: words only.
-        ("vm", vm(account=None), REFUSED, "virtual machine `vm` runs without a service account", []),
+        ("vm", vm(account=None), REFUSED, "virtual machine `vm` has no service account", []),
     ],
 )
-def test_how_the_machine_gets_scopes(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
+def test_machine_scopes_remedies_change_them(name: str, fact: Any, project: Any, text: str, advised: list[str]) -> None:
     given = {"project": project} if project else {}
     these = facts(want={"machine": name, "buckets": (BOTH,)}, machine=fact, **given)
 
@@ -196,19 +196,18 @@ def with_disk(fact: Any, source: str = PATH, mode: str = "READ_WRITE", *, kind: 
             Absent(),
             [
                 (
-                    "note disk data: disk `data` is a regional one of us-central2; whether it has a replica in the node's zone "
-                    "is not read"
+                    "note disk data: disk `data` is a regional disk of us-central2; the zones of its replicas are not read"
                 ),
             ],
         ),
         (
             "projects/p/regions/europe-west4/disks/data",
             Absent(),
-            ["error disk data: disk `data` is a regional one of europe-west4, the node in us-central2"],
+            ["error disk data: disk `data` is a regional disk of europe-west4, the node is in us-central2"],
         ),
     ],
 )
-def test_where_disks_are(source: str, fact: Any, lines: list[str]) -> None:
+def test_disk_location_is_compared(source: str, fact: Any, lines: list[str]) -> None:
     assert said(disks.disk_place, with_disk(fact, source)) == lines
 
 
@@ -233,10 +232,10 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (with_disk(disk(status="RESTORING")), ["warning disk data: disk `data` is RESTORING"]),
         (with_disk(disk(status="FAILED")), ["error disk data: disk `data` is FAILED"]),
         (with_disk(disk(status="DELETING")), ["error disk data: disk `data` is DELETING"]),
-        (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is attached to `worker-0` already"]),
+        (with_disk(disk(users=OTHER)), ["error disk data: disk `data` is already attached to `worker-0`"]),
         (
             with_disk(disk(users=OTHER), mode="READ_ONLY"),
-            ["note disk data: disk `data` is attached to `worker-0` already"],
+            ["note disk data: disk `data` is already attached to `worker-0`"],
         ),
         # The node that goes before has it, by whichever name of the project.
         (
@@ -245,12 +244,12 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         ),
         (
             with_disk(disk(users=OTHER), replaces=holder(PATH.replace(ZONE, "us-central2-a"))),
-            ["error disk data: disk `data` is attached to `worker-0` already"],
+            ["error disk data: disk `data` is already attached to `worker-0`"],
         ),
         # Slices.
         (
             with_disk(disk(), kind="v4-16"),
-            ["error disk data: disk `data` is to be attached READ_WRITE to a slice of 2 workers"],
+            ["error disk data: disk `data` would be attached READ_WRITE to a slice of 2 workers"],
         ),
         (
             with_disk(disk(), mode="READ_ONLY", kind="v4-16"),
@@ -260,13 +259,13 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (
             with_disk(disk(), siblings=(SIBLING,)),
             [
-                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+                "error disk data: disk `data` would be attached to several nodes at once, and not READ_ONLY to all of them"
             ],
         ),
         (
             with_disk(disk(), mode="READ_ONLY", siblings=(SIBLING,)),
             [
-                "error disk data: disk `data` is to be attached to several nodes at once, and not READ_ONLY to all of them"
+                "error disk data: disk `data` would be attached to several nodes at once, and not READ_ONLY to all of them"
             ],
         ),
         (
@@ -278,12 +277,12 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (
             with_disk(disk(kind="pd-balanced"), kind="v6e-8"),
             [
-                "note disk data: disk `data` is a `pd-balanced`; for v6e `hyperdisk-balanced` or `hyperdisk-ml` is documented"
+                "note disk data: disk `data` is a `pd-balanced`; `hyperdisk-balanced` or `hyperdisk-ml` is documented for v6e"
             ],
         ),
         (
             with_disk(disk(kind="pd-ssd")),
-            ["note disk data: disk `data` is a `pd-ssd`; for v4 `pd-balanced` is documented"],
+            ["note disk data: disk `data` is a `pd-ssd`; `pd-balanced` is documented for v4"],
         ),
         (
             with_disk(disk(kind="hyperdisk-ml"), kind="v6e-8"),
@@ -293,5 +292,5 @@ READING = replace(WANTED.spec, data_disks=(DataDisk(PATH, "READ_ONLY"),))
         (with_disk(disk(kind="pd-ssd"), kind="v9-8"), ["ok disk data: disk `data` can be attached READ_WRITE"]),
     ],
 )
-def test_whether_disks_can_be_attached(these: Any, lines: list[str]) -> None:
+def test_disk_attachability(these: Any, lines: list[str]) -> None:
     assert said(disks.attachable, these) == lines

@@ -1,4 +1,4 @@
-"""What mends that no grant covers a node: in words where only its holder knows, and never the command that was refused."""
+"""Remedies for a node without grant: text if only the holder knows the values, never the refused command."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from tpuctl.preflight.rules.money import grant_covers
         (spec("v99-8"), "zone=us-central2-b,type=v99-8,tier=on-demand,count=COUNT,until=DATE"),
     ],
 )
-def test_without_any_grant_the_remedy_says_in_words_how_to_write_one(made: NodeSpec, written: str) -> None:
+def test_no_grants_remedy_explains_setting(made: NodeSpec, written: str) -> None:
     (found,) = found_by(grant_covers, facts(wanted(made, no_billing_outside_grants=True)))
 
     assert found.remedies == (
         Remedy(
-            f"where you have a grant, write it into your own file of settings with `tpuctl config set grants '{written}'`, "
-            "with the chips and the last day that it names; that replaces the grants that are there"
+            f"if you have a grant, add it to your own settings with `tpuctl config set grants '{written}'`, with "
+            "the chips and the last day of the grant; this replaces the configured grants"
         ),
         Remedy(
-            "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a file; "
-            "`tpuctl config show` says where"
+            "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a "
+            "file; `tpuctl config show` says where"
         ),
     )
 
 
-def test_of_two_nodes_of_which_a_grant_covers_one_the_refused_command_is_not_advised_again() -> None:
+def test_grant_for_one_of_two_nodes_suggests_fewer() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 4, None)
 
     (found,) = found_by(grant_covers, facts(wanted(grants=(grant,), siblings=(spec(),)), held=held()))
 
     assert found.remedies == (
-        Remedy("the grant covers this node by itself, not all 2 of the command: make fewer at once"),
+        Remedy("the grant covers this node alone, not all 2 of the command: create fewer at once"),
     )
 
 
-def test_another_tier_is_named_with_its_article() -> None:
+def test_grant_remedy_tier_has_article() -> None:
     grant = Grant(ZONE, "v4", "on-demand", 8, None)
 
     (found,) = found_by(grant_covers, facts(wanted(spec("v4-8", Tier.SPOT), grants=(grant,)), held=held()))

@@ -12,7 +12,7 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.images import Match, judge
 from tpuctl.preflight.rules.images import version_fits, version_is_offered
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,7 @@ SLOW = Unknown("there was no answer within 15s", is_passing=True)
         ("tpu-vm-tf-2.18.0-v4-pjrt", "v5p-8", Match.MISFIT, "tpu-vm-tf-2.18.0-pjrt"),
     ],
 )
-def test_which_image_fits_which_accelerator(
-    image: str, accelerator_type: str, match: Match, better: str | None
-) -> None:
+def test_image_fit_by_name(image: str, accelerator_type: str, match: Match, better: str | None) -> None:
     verdict = judge(f"projects/p/locations/z/runtimeVersions/{image}", parse(accelerator_type))
 
     assert (verdict.match, verdict.better) == (match, better)
@@ -103,9 +101,7 @@ def test_which_image_fits_which_accelerator(
         ),
     ],
 )
-def test_an_image_that_does_not_fit_is_named_with_the_one_that_does(
-    made: Any, *, creates: bool, level: str, text: str, command: str | None
-) -> None:
+def test_misfit_image_names_better_one(made: Any, *, creates: bool, level: str, text: str, command: str | None) -> None:
     (found,) = found_by(version_fits, facts(wanted(made, creates=creates)))
 
     assert (found.level, found.text, [remedy.command for remedy in found.remedies]) == (
@@ -115,7 +111,7 @@ def test_an_image_that_does_not_fit_is_named_with_the_one_that_does(
     )
 
 
-def test_nothing_is_said_of_the_image_of_a_type_that_the_table_lacks() -> None:
+def test_image_of_unknown_type_is_silent() -> None:
     assert said(version_fits, facts(wanted(spec("v9-8")))) == []
 
 
@@ -140,7 +136,7 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             True,
             [("error", f"{ZONE} has no runtime version `zzz`; the nearest is `tpu-ubuntu2204-base`")],
         ),
-        # The documentation names it for v4; of an empty list nothing can be told.
+        # The documentation names it for v4; an empty list says nothing.
         (
             "tpu-ubuntu2204-base",
             Known(("v2-alpha-tpuv6e",)),
@@ -157,7 +153,7 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             "zzz",
             Known(()),
             True,
-            [("unknown", f"which runtime versions {ZONE} offers could not be read: its list is empty")],
+            [("unknown", f"the list of runtime versions in {ZONE} could not be read: its list is empty")],
         ),
         ("zzz", Absent(), True, []),
         ("zzz", Unknown("none", error_id="zone-not-supported"), True, []),
@@ -165,20 +161,18 @@ VERSIONS = ("tpu-ubuntu2204-base", "tpu-vm-tf-2.18.0", "v2-alpha-tpuv6e")
             "zzz",
             SLOW,
             True,
-            [("unknown", f"which runtime versions {ZONE} offers could not be read: there was no answer within 15s")],
+            [("unknown", f"the list of runtime versions in {ZONE} could not be read: no answer within 15s")],
         ),
     ],
 )
-def test_whether_the_zone_offers_the_image(
-    image: str, versions: Any, *, creates: bool, expected: list[tuple[str, str]]
-) -> None:
+def test_image_is_in_zone_list(image: str, versions: Any, *, creates: bool, expected: list[tuple[str, str]]) -> None:
     about = facts(wanted(spec(runtime_version=image), creates=creates), versions=versions)
 
     assert [(str(found.level), found.text) for found in found_by(version_is_offered, about)] == expected
 
 
 @pytest.mark.parametrize("fact", [Absent("no such zone"), Unknown("no such zone", error_id="zone-not-supported")])
-def test_a_zone_with_types_and_no_answer_about_images_is_not_passed_over(fact: Any) -> None:
+def test_image_list_unread_in_zone_with_types_is_unknown(fact: Any) -> None:
     about = facts(versions=fact, types=Known(("v4-8",)))
 
     assert [level for level, _, _ in said(version_is_offered, about)] == ["unknown"]

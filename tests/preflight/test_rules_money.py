@@ -17,7 +17,7 @@ from tpuctl.preflight.grants import Grant
 from tpuctl.preflight.rules.money import RULES, grant_covers, grant_lasts
 from tpuctl.preflight.rules.reservations import reservation_is_there
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 NOTHING = held()
 TODAY = date(2026, 6, 1)
 CHIPS = Grant(ZONE, "v4", "on-demand", 8, TODAY)
@@ -29,7 +29,7 @@ def granted(*grants: Grant, strict: bool = False, made: Any = None, zone: str = 
     return wanted(made, zone=zone, grants=grants, no_billing_outside_grants=strict, **more)
 
 
-def test_the_rules_are_in_the_order_of_their_ids() -> None:
+def test_rules_are_sorted_by_id() -> None:
     assert [rule.id for rule in RULES] == ["TPU405", "TPU406", "TPU407"]
 
 
@@ -43,7 +43,7 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         (facts(granted(CHIPS), held=held(node(f"{ZONE}/a"))), [("ok", ZONE, f"{COVERED}8 of 8 chips")]),
         (
             facts(granted(CHIPS, made=spec("v4-16")), held=held(node(f"{ZONE}/a"))),
-            [("warning", ZONE, f"{BILLED}`{CHIPS}`: 8 chips are needed, and 4 of 8 are left (4 are held)")],
+            [("warning", ZONE, f"{BILLED}`{CHIPS}`: 8 chips are needed, and 4 of 8 are left (4 are in use)")],
         ),
         (
             facts(granted(CHIPS, siblings=(spec(), spec(tier=Tier.SPOT), spec("v2-8"))), held=NOTHING),
@@ -108,7 +108,7 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         (facts(granted(CHIPS), held=held(unreachable=("us-west4-a",))), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
         (
             facts(granted(CHIPS, made=spec("v9-8")), held=NOTHING),
-            [("warning", ZONE, "whether a grant covers v9-8 cannot be told: tpuctl does not know the type")],
+            [("warning", ZONE, "unknown whether a grant covers v9-8: tpuctl does not know the type")],
         ),
         # As a hard stop.
         (facts(granted(CHIPS, strict=True), held=NOTHING), [("ok", ZONE, f"{COVERED}4 of 8 chips")]),
@@ -118,23 +118,29 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         ),
         (
             facts(granted(CHIPS, strict=True), held=SLOW),
-            [("error", ZONE, f"what is held of the grant `{CHIPS}` is not known, so that it may be used up")],
+            [("error", ZONE, f"the current usage of the grant `{CHIPS}` is unknown; it may be used up")],
         ),
         (
             facts(granted(CHIPS, strict=True, made=spec("v9-8")), held=NOTHING),
-            [("error", ZONE, "whether a grant covers v9-8 cannot be told: tpuctl does not know the type")],
+            [("error", ZONE, "unknown whether a grant covers v9-8: tpuctl does not know the type")],
         ),
         (
             facts(granted(strict=True), held=NOTHING),
-            [("error", ZONE, "`no_billing_outside_grants` is set and no grant is: nothing may be created")],
+            [
+                (
+                    "error",
+                    ZONE,
+                    "`no_billing_outside_grants` is set, but no grants are configured: nothing may be created",
+                )
+            ],
         ),
     ],
 )
-def test_whether_a_grant_covers_it(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_grant_coverage_levels(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(grant_covers, about) == expected
 
 
-def test_what_is_not_covered_says_what_would_be() -> None:
+def test_uncovered_node_names_covered_alternative() -> None:
     grants = (Grant("us-central1-f", "v2-8", "on-demand", 5, None), Grant(ZONE, "v4", "spot", 32, None))
     about = facts(granted(*grants, made=spec("v4-8", Tier.ON_DEMAND), zone="europe-west4-b"), held=NOTHING)
 
@@ -144,7 +150,7 @@ def test_what_is_not_covered_says_what_would_be() -> None:
             level=Level.WARNING,
             subject="europe-west4-b",
             text=f"{BILLED}`32 chips of v4 spot in {ZONE}`: {', '.join(difference)}",
-            why="what no grant covers is billed; `--no-billing-outside-grants` would stop it",
+            why="what no grant covers is billed; `--no-billing-outside-grants` prevents that",
             remedies=(
                 Remedy(
                     f"covered by that grant: a spot v4-8 in {ZONE}",
@@ -190,7 +196,7 @@ UP = "tpuctl up trainer --project=p"
         (Grant(ZONE, "v4", "spot", 8, date(2026, 5, 31)), spec("v4-8"), NOTHING, None),
     ],
 )
-def test_the_command_that_would_be_free(grant: Grant, made: Any, records: Any, command: str | None) -> None:
+def test_grant_remedy_command_is_covered(grant: Grant, made: Any, records: Any, command: str | None) -> None:
     (found,) = found_by(grant_covers, facts(granted(grant, made=made), held=records))
 
     assert [remedy.command for remedy in found.remedies] == ([command] if command else [])
@@ -215,7 +221,7 @@ def until(day: int, month: int = 6) -> Grant:
         (facts(granted(until(31, 5))), []),
         (
             facts(granted(until(31, 5), creates=False)),
-            [("warning", ZONE, f"the grant `{until(31, 5)}` has ended, and `trainer` is billed since")],
+            [("warning", ZONE, f"the grant `{until(31, 5)}` has ended; `trainer` is billed since then")],
         ),
         (facts(granted(until(31, 5), until(9), creates=False)), []),
         (
@@ -225,7 +231,7 @@ def until(day: int, month: int = 6) -> Grant:
         (facts(wanted(spec("v2-8"), zone="us-central1-f", creates=False)), []),
     ],
 )
-def test_how_long_a_grant_lasts(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_grant_end_is_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(grant_lasts, about) == expected
 
 
@@ -257,7 +263,7 @@ RESERVED = spec("v4-16", Tier.RESERVED)
         (
             RESERVED,
             SLOW,
-            [("unknown", ZONE, f"the reservations in {ZONE} could not be read: there was no answer within 15s")],
+            [("unknown", ZONE, f"the reservations in {ZONE} could not be read: no answer within 15s")],
         ),
         (RESERVED, reservations(ACTIVE), [("ok", "r0", f"`r0` is a reservation in {ZONE} for v4, 8 of 16 chips used")]),
         (RESERVED, reservations({}), [("ok", "r0", f"`r0` is a reservation in {ZONE}")]),
@@ -279,9 +285,9 @@ RESERVED = spec("v4-16", Tier.RESERVED)
         (
             RESERVED,
             reservations({"state": "EXPIRED"}),
-            [("warning", ZONE, f"the project has no reservation in {ZONE} but those that are over: `r0` (EXPIRED)")],
+            [("warning", ZONE, f"the project has no active reservation in {ZONE}; ended: `r0` (EXPIRED)")],
         ),
     ],
 )
-def test_reserved_capacity_needs_a_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_reserved_tier_needs_reservation(made: Any, found: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(reservation_is_there, facts(wanted(made), reservations=found)) == expected

@@ -9,8 +9,8 @@ from tpuctl.preflight.fact import Absent, Unknown
 from tpuctl.preflight.facts import Facts
 from tpuctl.preflight.rules.names import name_is_free
 
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
-UNREAD = "the nodes and queued resources of the project, and so what they hold of quota and grants, could not be read"
+SLOW = Unknown("no answer within 15s", is_passing=True)
+UNREAD = "the nodes and queued resources of the project, and their use of quota and grants, could not be read"
 
 OWNER = f"projects/p/locations/{ZONE}/queuedResources/q"
 ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
@@ -19,20 +19,20 @@ ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
 @pytest.mark.parametrize(
     ("about", "expected"),
     [
-        (facts(held=held(node(f"{ZONE}/other"))), [("ok", "trainer", "nothing else is called `trainer`")]),
+        (facts(held=held(node(f"{ZONE}/other"))), [("ok", "trainer", "the name `trainer` is free")]),
         (facts(held=None), []),
         (facts(wanted(creates=False), held=held(node(f"{ZONE}/trainer"))), []),
         (facts(wanted(name=None), held=held(node(f"{ZONE}/trainer"))), []),
         (
             facts(wanted(node=node(f"{ZONE}/trainer")), held=held(node(f"{ZONE}/trainer"))),
-            [("ok", "trainer", "nothing else is called `trainer`")],
+            [("ok", "trainer", "the name `trainer` is free")],
         ),
         (
             facts(
                 wanted(replaces=node(f"{ZONE}/trainer", owner=OWNER)),
                 held=held(node(f"{ZONE}/trainer", owner=OWNER), request(f"{ZONE}/q", [ONE])),
             ),
-            [("ok", "trainer", "nothing else is called `trainer`")],
+            [("ok", "trainer", "the name `trainer` is free")],
         ),
         (facts(held=held(node(f"{ZONE}/trainer"))), [("warning", "trainer", f"a node `trainer` is in {ZONE} (READY)")]),
         (
@@ -49,11 +49,11 @@ ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
         ),
         (
             facts(held=held(request("us-west4-a/q", [ONE], state="ACCEPTED"))),
-            [("warning", "trainer", "the queued resource `q` in us-west4-a (ACCEPTED) will make a node `trainer`")],
+            [("warning", "trainer", "the queued resource `q` in us-west4-a (ACCEPTED) will create a node `trainer`")],
         ),
         (
             facts(held=held(request(f"{ZONE}/q", [ONE], state="FAILED"))),
-            [("note", "trainer", f"the queued resource `q` in {ZONE} (FAILED) asked for a node `trainer`")],
+            [("note", "trainer", f"the queued resource `q` in {ZONE} (FAILED) requested a node `trainer`")],
         ),
         # A node that is there speaks for its request.
         (
@@ -62,24 +62,24 @@ ONE = {"node": {"acceleratorType": "v4-8"}, "nodeId": "trainer"}
         ),
         (
             facts(held=held(unreachable=("us-west4-a",))),
-            [("unknown", "trainer", "what is in us-west4-a could not be read: it did not answer")],
+            [("unknown", "trainer", "the nodes in us-west4-a could not be read: it does not answer")],
         ),
         (
             facts(held=held(node("us-west1-c/trainer"), unreachable=("a-b1-a", "a-b1-b"))),
             [
                 ("warning", "trainer", "a node `trainer` is in us-west1-c (READY)"),
-                ("unknown", "trainer", "what is in a-b1-a, a-b1-b could not be read: they did not answer"),
+                ("unknown", "trainer", "the nodes in a-b1-a, a-b1-b could not be read: they do not answer"),
             ],
         ),
-        (facts(held=SLOW), [("unknown", "trainer", f"{UNREAD}: there was no answer within 15s")]),
+        (facts(held=SLOW), [("unknown", "trainer", f"{UNREAD}: no answer within 15s")]),
         (facts(wanted(name=None), held=Absent("no project `p`")), [("unknown", "p", f"{UNREAD}: no project `p`")]),
     ],
 )
-def test_whether_the_name_is_free(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_name_conflicts_are_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(name_is_free, about) == expected
 
 
-def test_what_has_the_name_can_be_taken_down_with_the_command_that_is_shown() -> None:
+def test_name_conflict_command_deletes_it() -> None:
     several = {"node": {"acceleratorType": "v4-8"}, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "trainer"}}
     about = facts(
         wanted(name="trainer-1"),

@@ -43,7 +43,7 @@ def subnet(
         ),
     ],
 )
-def test_which_network_a_spec_names(spec: dict[str, Any], expected: tuple[Any, ...]) -> None:
+def test_interface_from_spec(spec: dict[str, Any], expected: tuple[Any, ...]) -> None:
     names = ("project", "network", "is_named", "subnetwork", "region", "has_external_addresses")
 
     assert Interface.of(wanted(spec=spec)) == Interface(**dict(zip(names, expected, strict=True)))
@@ -58,7 +58,7 @@ def test_which_network_a_spec_names(spec: dict[str, Any], expected: tuple[Any, .
         (
             {},
             {"network": LEGACY},
-            ["warning network default: network `default` is of the legacy kind, without subnetworks"],
+            ["warning network default: network `default` is a legacy network without subnetworks"],
         ),
         (
             {},
@@ -71,17 +71,17 @@ def test_which_network_a_spec_names(spec: dict[str, Any], expected: tuple[Any, .
             {"subnetwork": HOST_SUBNET},
             {"network": Absent()},
             [
-                "warning network default: no network is named beside subnetwork `tpus`, and project `host` has no `default`"
+                "warning network default: no network is named with subnetwork `tpus`, and project `host` has no `default`"
             ],
         ),
         ({}, {"network": REFUSED}, ["unknown network default: network `default` could not be read: permission denied"]),
     ],
 )
-def test_the_network(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
+def test_network_levels(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.network, facts(want={"spec": spec}, **changes)) == lines
 
 
-def test_a_missing_default_network_comes_with_what_makes_one() -> None:
+def test_missing_default_network_suggests_creation() -> None:
     assert commands(rules.network, facts(network=Absent())) == [
         "gcloud compute networks list --project=p",
         "gcloud compute networks create default --subnet-mode=auto --project=p",
@@ -95,7 +95,7 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
         (
             {"network": "mine", "subnetwork": "s"},
             {"network": CUSTOM, "subnetwork": subnet("s", "mine")},
-            ["ok subnetwork s: subnetwork `s` is in us-central2 and of network `mine`"],
+            ["ok subnetwork s: subnetwork `s` is in us-central2 and belongs to network `mine`"],
         ),
         (
             {"network": "mine", "subnetwork": "s"},
@@ -105,17 +105,17 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
         (
             {"network": "mine", "subnetwork": "s"},
             {"network": CUSTOM, "subnetwork": subnet("s", "other")},
-            ["error subnetwork s: subnetwork `s` is of network `other`, not of `mine`"],
+            ["error subnetwork s: subnetwork `s` belongs to network `other`, not to `mine`"],
         ),
         (
             {"subnetwork": "s"},
             {"network": AUTO, "subnetwork": subnet("s", "other")},
-            ["warning subnetwork s: subnetwork `s` is of network `other`, and no network is named"],
+            ["warning subnetwork s: subnetwork `s` belongs to network `other`, and no network is named"],
         ),
         (
             {"subnetwork": "s"},
             {"network": AUTO, "subnetwork": subnet("s", "default")},
-            ["ok subnetwork s: subnetwork `s` is in us-central2 and of network `default`"],
+            ["ok subnetwork s: subnetwork `s` is in us-central2 and belongs to network `default`"],
         ),
         (
             {"subnetwork": "s"},
@@ -131,7 +131,7 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
         (
             {"network": HOST, "subnetwork": HOST_SUBNET},
             {"subnetwork": subnet("tpus", "shared")},
-            ["ok subnetwork tpus: subnetwork `tpus` is in us-central2 and of network `shared`"],
+            ["ok subnetwork tpus: subnetwork `tpus` is in us-central2 and belongs to network `shared`"],
         ),
         (
             {"network": HOST, "subnetwork": HOST_SUBNET},
@@ -155,8 +155,8 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
             {"network": AUTO, "subnetwork": Absent()},
             [
                 (
-                    "warning subnetwork default: network `default` is in auto mode, yet it has no subnetwork `default` "
-                    "in us-central2"
+                    "warning subnetwork default: network `default` is in auto mode, but has no subnetwork "
+                    "`default` in us-central2"
                 )
             ],
         ),
@@ -186,7 +186,7 @@ def test_a_missing_default_network_comes_with_what_makes_one() -> None:
         ),
     ],
 )
-def test_the_subnetwork(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
+def test_subnetwork_levels(spec: dict[str, Any], changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.subnetwork, facts(want={"spec": spec}, **changes)) == lines
 
 
@@ -200,7 +200,7 @@ def test_the_subnetwork(spec: dict[str, Any], changes: dict[str, Any], lines: li
         (rules.subnetwork, {"subnetwork": "regions/us-east1/subnetworks/s"}, {}),
     ],
 )
-def test_a_node_that_is_there_was_made_all_the_same(rule: Any, spec: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_missing_network_of_existing_node_is_warning(rule: Any, spec: dict[str, Any], changes: dict[str, Any]) -> None:
     asked = [levels(rule, facts(want={"spec": spec, "creates": creates}, **changes)) for creates in (True, False)]
 
     assert asked == [[Level.ERROR], [Level.WARNING]]
@@ -208,7 +208,7 @@ def test_a_node_that_is_there_was_made_all_the_same(rule: Any, spec: dict[str, A
 
 FORBIDDEN = {EXTERNAL_IPS: Known(OrgPolicy(EXTERNAL_IPS, denies_all=True))}
 CLOSED = (
-    "warning subnetwork default: the workers will have no external address, and subnetwork `default` has no "
+    "warning subnetwork default: the workers have no external address, and subnetwork `default` has no "
     "Private Google Access"
 )
 
@@ -225,11 +225,11 @@ CLOSED = (
         (True, {}, []),
     ],
 )
-def test_private_google_access(internal: bool, changes: dict[str, Any], lines: list[str]) -> None:
+def test_private_access_levels(internal: bool, changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.private_access, facts(want={"spec": {"internal_ips": internal}}, **changes)) == lines
 
 
-def test_private_google_access_is_turned_on_where_the_subnetwork_is() -> None:
+def test_private_access_command_names_region() -> None:
     spec = {"network": HOST, "subnetwork": HOST_SUBNET, "internal_ips": True}
     these = facts(want={"spec": spec}, subnetwork=subnet("tpus", "shared", private=False))
 

@@ -17,11 +17,11 @@ from tpuctl.preflight.rules.offer import RULES, type_is_of_this_api, type_is_off
 from tpuctl.preflight.rules.quota import quota_is_enough
 
 DENIED = Unknown("the caller may not", "tpu.acceleratortypes.list")
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
+SLOW = Unknown("no answer within 15s", is_passing=True)
 WEST = ("v2-8", "v2-32", "v3-8", "v6e-8")
 
 
-def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> None:
+def test_rules_are_sorted_and_documented() -> None:
     assert [rule.id for rule in RULES] == ["TPU301", "TPU302", "TPU303", "TPU304", "TPU305", "TPU306"]
     assert all(len(rule.text) > 80 for rule in RULES)
 
@@ -49,7 +49,7 @@ def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> No
         # A large slice that no list has, and the documentation allows.
         (
             facts(wanted(spec("v5p-1152"), zone="us-east5-a"), types=Known(("v5p-8",))),
-            [("note", "us-east5-a", "us-east5-a offers v5p, and its list does not have v5p-1152")],
+            [("note", "us-east5-a", "us-east5-a offers v5p, but v5p-1152 is not in its list")],
         ),
         (
             facts(wanted(spec("v5p-1000"), zone="us-east5-a"), types=Known(("v5p-8",))),
@@ -68,15 +68,15 @@ def test_the_rules_are_in_the_order_of_their_ids_and_say_what_they_check() -> No
         (facts(types=DENIED), [("unknown", ZONE, f"what {ZONE} offers could not be read: the caller may not")]),
         (
             facts(types=SLOW),
-            [("unknown", ZONE, f"what {ZONE} offers could not be read: there was no answer within 15s")],
+            [("unknown", ZONE, f"what {ZONE} offers could not be read: no answer within 15s")],
         ),
     ],
 )
-def test_whether_the_zone_offers_the_type(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_type_is_in_zone_list(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(type_is_offered, about) == expected
 
 
-def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_first() -> None:
+def test_offering_zones_are_sorted_by_distance() -> None:
     offers = {"asia-east1-c": ("v6e-8",), "europe-west4-b": ("v6e-8",), "europe-west1-b": ("v6e-8",), "us-east1-d": ()}
     about = facts(
         wanted(spec("v6e-8", runtime_version="v2-alpha-tpuv6e"), zone="europe-west4-a"),
@@ -90,7 +90,7 @@ def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_f
             level=Level.ERROR,
             subject="europe-west4-a",
             text="europe-west4-a does not offer v6e-8; it offers v6e, v2",
-            why="the service refuses to create what the zone does not have",
+            why="the service rejects types that the zone does not offer",
             remedies=(
                 Remedy(
                     "v6e-8 is offered in europe-west4-b, europe-west1-b, asia-east1-c",
@@ -116,23 +116,23 @@ def test_where_a_type_is_offered_comes_from_the_lists_of_the_zones_the_nearest_f
             SLOW,
             spec(),
             Remedy(
-                "v4-8 is offered, by the documentation, which is never complete, in us-central2-b",
+                "v4-8 is offered, according to the (incomplete) documentation, in us-central2-b",
                 "tpuctl check --project=p --zone=us-central2-b --type=v4-8",
             ),
         ),
         (
             Known({"us-central2-b": ("v4-8",)}),
             spec("v4-16", topology="2x2x2"),
-            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v4-16 --project=p"),
+            Remedy("no zone that answered offers it; list what each has", "tpuctl types v4-16 --project=p"),
         ),
         (
             None,
             spec("v9-8"),
-            Remedy("no zone that could be asked offers it; see what each has", "tpuctl types v9-8 --project=p"),
+            Remedy("no zone that answered offers it; list what each has", "tpuctl types v9-8 --project=p"),
         ),
     ],
 )
-def test_without_the_lists_the_documentation_is_named_as_the_source(offers: Any, made: Any, expected: Remedy) -> None:
+def test_offering_zones_from_documentation_say_so(offers: Any, made: Any, expected: Remedy) -> None:
     about = facts(wanted(made, zone="europe-west4-a", name=None), types=Known(WEST), offers=offers)
 
     assert [found.remedies for found in found_by(type_is_offered, about)] == [(expected,)]
@@ -151,24 +151,28 @@ def test_without_the_lists_the_documentation_is_named_as_the_source(offers: Any,
         ("us-east5-b", Known(()), []),
     ],
 )
-def test_single_tenant_zones(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
+def test_single_tenant_zone_is_warning(zone: str, types: Any, expected: list[tuple[str, str, str]]) -> None:
     assert said(zone_is_open, facts(wanted(spec("v6e-8"), zone=zone), types=types)) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "creates", "expected"),
     [
-        ("tpu7x-8", True, [("error", "tpu7x-8", "`tpu7x-8` (Ironwood) is not served by the Cloud TPU API")]),
-        ("ironwood-8", True, [("error", "ironwood-8", "`ironwood-8` (Ironwood) is not served by the Cloud TPU API")]),
+        ("tpu7x-8", True, [("error", "tpu7x-8", "`tpu7x-8` (Ironwood) is not available through the Cloud TPU API")]),
+        (
+            "ironwood-8",
+            True,
+            [("error", "ironwood-8", "`ironwood-8` (Ironwood) is not available through the Cloud TPU API")],
+        ),
         ("tpu7x-8", False, []),
         ("v4-8", True, []),
     ],
 )
-def test_types_that_this_api_does_not_rent(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
+def test_type_of_other_service_is_error(name: str, *, creates: bool, expected: list[tuple[str, str, str]]) -> None:
     assert said(type_is_of_this_api, facts(wanted(spec(name), creates=creates))) == expected
 
 
-def test_only_what_may_pass_is_marked_so() -> None:
+def test_passing_flag_only_for_passing_gaps() -> None:
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=SLOW))] == [True]
     assert [found.is_passing for found in found_by(type_is_offered, facts(types=DENIED))] == [False]
     assert [found.is_passing for found in found_by(name_is_free, facts(held=held(unreachable=("a-b1-a",))))] == [True]
@@ -202,11 +206,11 @@ def nowhere(zone: str, **more: Any) -> Facts:
         (nowhere("mars-x", offers=Known({})), "", []),
     ],
 )
-def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, zones: list[str]) -> None:
+def test_zone_closed_to_project_is_error(about: Facts, meant: str, zones: list[str]) -> None:
     (found,) = found_by(type_is_offered, about)
     up = "tpuctl up trainer --project=p"
 
-    text = f"the project is not offered the zone `{about.wanted.zone}`, or there is none of that name{meant}"
+    text = f"the project cannot use the zone `{about.wanted.zone}`, or it does not exist{meant}"
     assert (found.level, found.subject, found.text) == (Level.ERROR, about.wanted.zone, text)
     assert [remedy.command for remedy in found.remedies] == (
         [f"{up} --zone={zone} --type=v4-8" for zone in zones] or ["tpuctl types v4-8 --project=p"]
@@ -214,7 +218,7 @@ def test_a_zone_that_the_project_has_not_is_an_error(about: Facts, meant: str, z
 
 
 @pytest.mark.parametrize("rule", [quota_is_enough, addresses_are_enough, version_is_offered])
-def test_of_a_zone_that_is_not_there_nothing_else_is_missed(rule: Rule[Facts]) -> None:
+def test_closed_zone_silences_other_rules(rule: Rule[Facts]) -> None:
     refused = Unknown("no such zone", error_id="iam-location-policy")
     about = nowhere("mars-x", quotas=Known(()), region_quotas=Absent(), versions=refused)
 

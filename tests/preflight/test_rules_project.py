@@ -60,12 +60,12 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
             [f"error project p: `{COMPUTE}` is not enabled in project `p`", f"ok project p: `{TPU}` is enabled"],
         ),
         ({"services": Known({TPU: True})}, [f"ok project p: `{TPU}` is enabled"]),
-        ({"services": REFUSED}, ["unknown project p: which APIs are enabled could not be read: permission denied"]),
+        ({"services": REFUSED}, ["unknown project p: the list of enabled APIs could not be read: permission denied"]),
         (
             {"services": REFUSED, "types": TYPES},
             [
                 (
-                    f"unknown project p: which APIs are enabled beside `{TPU}`, which answered, could not be read: "
+                    f"unknown project p: the list of enabled APIs except `{TPU}`, which answered, could not be read: "
                     "permission denied"
                 ),
                 f"ok project p: `{TPU}` is enabled",
@@ -73,15 +73,15 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
         ),
         (
             {"services": Absent()},
-            ["unknown project p: which APIs are enabled could not be read: the API knows no project `p`"],
+            ["unknown project p: the list of enabled APIs could not be read: the API knows no project `p`"],
         ),
     ],
 )
-def test_the_apis(changes: dict[str, Any], lines: list[str]) -> None:
+def test_apis_must_be_enabled(changes: dict[str, Any], lines: list[str]) -> None:
     assert said(rules.services, facts(**changes)) == lines
 
 
-def test_an_api_can_be_enabled_by_the_fix() -> None:
+def test_disabled_api_has_fix() -> None:
     change = EnableService("p", TPU)
 
     assert found(rules.services, facts(services=Known({TPU: False}))) == [
@@ -89,7 +89,7 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
             level=Level.ERROR,
             subject="project p",
             text=f"`{TPU}` is not enabled in project `p`",
-            why="nodes are made through this API",
+            why="nodes are created through this API",
             remedies=(Remedy.by(change, "enable it; this may take a few minutes to take effect"),),
             facts={"service": TPU, "enabled": False},
         )
@@ -108,20 +108,18 @@ def test_an_api_can_be_enabled_by_the_fix() -> None:
         ),
         (
             Unknown("the API is disabled"),
-            "mend that and check again; reading it takes the permission `serviceusage.services.get` on project `p`",
+            "fix that and check again; reading it takes the permission `serviceusage.services.get` on project `p`",
             "serviceusage.services.get",
             False,
         ),
     ],
 )
-def test_what_could_not_be_read_names_who_may_read_it(
-    fact: Unknown, advice: str, permission: str, is_passing: bool
-) -> None:
+def test_unread_project_facts_name_permission(fact: Unknown, advice: str, permission: str, is_passing: bool) -> None:
     assert found(rules.services, facts(services=fact)) == [
         Found(
             level=Level.UNKNOWN,
             subject="project p",
-            text=f"which APIs are enabled could not be read: {fact.reason}",
+            text=f"the list of enabled APIs could not be read: {fact.reason}",
             remedies=(Remedy(advice),),
             facts={"permission": permission},
             is_passing=is_passing,
@@ -139,7 +137,7 @@ def test_what_could_not_be_read_names_who_may_read_it(
         (Absent("no project"), ["unknown project p: whether it is billed could not be read: no project"]),
     ],
 )
-def test_billing(fact: Any, lines: list[str]) -> None:
+def test_billing_must_be_open(fact: Any, lines: list[str]) -> None:
     assert said(rules.billing, facts(billing=fact)) == lines
 
 
@@ -167,7 +165,7 @@ def test_billing(fact: Any, lines: list[str]) -> None:
             REFUSED,
             [
                 (
-                    "unknown project p: the project, and with it its default account and whether buckets are its own, "
+                    "unknown project p: the project, with its default account and its number, "
                     "could not be read: permission denied"
                 ),
             ],
@@ -175,7 +173,7 @@ def test_billing(fact: Any, lines: list[str]) -> None:
         ),
     ],
 )
-def test_the_project_itself(fact: Any, lines: list[str], advised: list[str]) -> None:
+def test_project_state_levels(fact: Any, lines: list[str], advised: list[str]) -> None:
     assert said(rules.project, facts(project=fact)) == lines
     assert commands(rules.project, facts(project=fact)) == advised
 
@@ -201,7 +199,7 @@ EXISTS = {"creates": False}
         (REFUSED, INTERNAL, [Level.UNKNOWN]),
     ],
 )
-def test_external_addresses(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+def test_external_address_policy_levels(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
     assert levels(rules.external_addresses, facts(want=want, org_policies={EXTERNAL_IPS: policy})) == level
 
 
@@ -215,7 +213,7 @@ def test_external_addresses(policy: Any, want: dict[str, Any], level: list[Level
         (REFUSED, []),  # TPU503 says so
     ],
 )
-def test_os_login(policy: Any, level: list[Level]) -> None:
+def test_os_login_policy_is_note(policy: Any, level: list[Level]) -> None:
     assert levels(rules.os_login, facts(org_policies={OS_LOGIN: policy})) == level
 
 
@@ -235,19 +233,19 @@ SECURE = {"spec": {"shielded_secure_boot": True}}
         (REFUSED, {}, []),
     ],
 )
-def test_secure_boot(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
+def test_secure_boot_policy_levels(policy: Any, want: dict[str, Any], level: list[Level]) -> None:
     assert levels(rules.secure_boot, facts(want=want, org_policies={SHIELDED_VM: policy})) == level
 
 
-def test_all_policies_that_could_not_be_read_are_one_finding() -> None:
+def test_unread_policies_are_one_finding() -> None:
     policies = {EXTERNAL_IPS: REFUSED, OS_LOGIN: LATE, SHIELDED_VM: REFUSED}
 
     assert found(rules.external_addresses, facts(org_policies=policies)) == [
         Found(
             level=Level.UNKNOWN,
             subject="project p",
-            text="whether an organisation policy stands in the way (external addresses, OS Login, Secure Boot) could not be "
-            "read: there was no answer within 15s",
+            text="whether an organisation policy forbids it (external addresses, OS Login, Secure Boot) could not be "
+            "read: no answer within 15s",
             remedies=(Remedy("check again; reading it takes the permission `orgpolicy.policy.get` on project `p`"),),
             facts={"permission": "orgpolicy.policy.get"},
             is_passing=True,

@@ -15,8 +15,8 @@ from tpuctl.preflight.quota_names import Pool
 from tpuctl.preflight.rules.quota import RULES, dead_hold_quota, quota_is_enough
 
 REGION, IN_ZONE = "TPUV4sPodPerProjectPerRegionForTPUAPI", "TPUV4sPodPerProjectPerZoneForTPUAPI"
-SLOW = Unknown("there was no answer within 15s", is_passing=True)
-ENOUGH = "the quota for on-demand v4 is enough: "
+SLOW = Unknown("no answer within 15s", is_passing=True)
+ENOUGH = "the quota for on-demand v4 is sufficient: "
 NOTHING = held()
 
 
@@ -29,7 +29,7 @@ def short(need: int, place: str, left: int, name: str, *, of: int, more: str = "
     return ("error", place, text)
 
 
-def test_the_rules_are_in_the_order_of_their_ids() -> None:
+def test_rules_are_sorted_by_id() -> None:
     assert [rule.id for rule in RULES] == ["TPU401", "TPU402", "TPU403", "TPU404"]
 
 
@@ -49,16 +49,14 @@ def test_the_rules_are_in_the_order_of_their_ids() -> None:
         ("v6e-8", Tier.PREEMPTIBLE, ("TPUV6EPreemptiblePerProject", "tpu.googleapis.com/tpu-v6e-preemptible")),
     ],
 )
-def test_limits_are_known_by_the_words_of_their_names(
-    accelerator_type: str, tier: Tier | None, names: tuple[str, ...]
-) -> None:
+def test_limit_names_are_matched_by_words(accelerator_type: str, tier: Tier | None, names: tuple[str, ...]) -> None:
     pool = Pool.of(parse(accelerator_type), tier)
 
     assert {name: Pool.named(name) for name in names} == dict.fromkeys(names, pool)
 
 
 @pytest.mark.parametrize("name", ["tpu.googleapis.com/qps/create", "TPUV9XPerProject", "TPUV5PerProject", ""])
-def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> None:
+def test_limit_name_without_generation_is_ignored(name: str) -> None:
     assert Pool.named(name) is None
 
 
@@ -110,7 +108,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
                 (
                     "unknown",
                     "us-central2",
-                    "the TPU quota of the project could not be read: there was no answer within 15s",
+                    "the TPU quota of the project could not be read: no answer within 15s",
                 )
             ],
         ),
@@ -124,7 +122,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
         ),
         (
             facts(quotas=limits(quota(REGION, 15)), held=held(node(f"{ZONE}/husk", state="PREEMPTED"))),
-            [short(8, "us-central2", 7, REGION, of=15, more=f", and 8 held by `{ZONE}/husk` (PREEMPTED, 8)")],
+            [short(8, "us-central2", 7, REGION, of=15, more=f", and 8 are held by `{ZONE}/husk` (PREEMPTED, 8)")],
         ),
         (
             facts(
@@ -163,7 +161,7 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
                     "the project",
                     (
                         "8 chips are needed in the project, and 7 are left: `tpu.googleapis.com/tpu-v6e` is 8, "
-                        "and 1 held by `us-west4-a/a` (READY, 1)"
+                        "and 1 are held by `us-west4-a/a` (READY, 1)"
                     ),
                 )
             ],
@@ -174,11 +172,11 @@ def test_a_name_without_a_generation_counts_nothing_that_is_known(name: str) -> 
         ),
     ],
 )
-def test_whether_the_quota_is_enough(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_quota_levels(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(quota_is_enough, about) == expected
 
 
-def test_a_shortage_names_the_metric_the_holders_and_what_frees_it() -> None:
+def test_quota_shortage_names_holders_and_remedies() -> None:
     owned = request(f"{ZONE}/q", [{"node": {"acceleratorType": "v4-16"}, "nodeId": "n"}], state="SUSPENDED")
     about = facts(quotas=limits(quota(REGION, 24)), held=held(node(f"{ZONE}/a"), owned))
 
@@ -190,13 +188,13 @@ def test_a_shortage_names_the_metric_the_holders_and_what_frees_it() -> None:
         Found(
             level=Level.ERROR,
             subject="us-central2",
-            text=f"8 cores are needed in us-central2, and 0 are left: `{REGION}` is 24, and 24 held by "
+            text=f"8 cores are needed in us-central2, and 0 are left: `{REGION}` is 24, and 24 are held by "
             f"queued resource `{ZONE}/q` (SUSPENDED, 16), `{ZONE}/a` (READY, 8)",
-            why="the service refuses what goes beyond a limit of the zone or of its region, and both count",
+            why="the service rejects what exceeds a limit of the zone or of its region; both apply",
             remedies=(
                 Remedy(f"delete queued resource `{ZONE}/q`, which is dead", f"tpuctl down {ZONE}/n --project=p"),
                 Remedy(
-                    f"ask for more of `{REGION}` in us-central2: https://console.cloud.google.com/iam-admin/quotas?project=p"
+                    f"request more of `{REGION}` in us-central2: https://console.cloud.google.com/iam-admin/quotas?project=p"
                 ),
             ),
             facts={
@@ -230,5 +228,5 @@ HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` 
         (facts(held=None), []),
     ],
 )
-def test_what_the_dead_hold(about: Facts, expected: list[tuple[str, str, str]]) -> None:
+def test_dead_records_are_reported(about: Facts, expected: list[tuple[str, str, str]]) -> None:
     assert said(dead_hold_quota, about) == expected

@@ -14,12 +14,14 @@ from tpuctl.preflight.rules.quota import quota_is_enough
 
 REGION = "TPUV4sPodPerProjectPerRegionForTPUAPI"
 ONE_V4: list[Mapping[str, Any]] = [{"node": {"acceleratorType": "v4-8"}, "nodeId": "n"}]
-NOT_DOCUMENTED = "whether what is stopped, waits or is being deleted counts against it is not documented"
+NOT_DOCUMENTED = "it is not documented whether stopped, waiting or deleting resources count against it"
 NOTHING_SHOWN = ("note", "us-central2", "the service shows no quota for on-demand v4 in us-central2")
 
 
 def short(holder: str, state: str) -> str:
-    return f"8 cores are needed in us-central2, and 7 are left: `{REGION}` is 15, and 8 held by {holder} ({state}, 8)"
+    return (
+        f"8 cores are needed in us-central2, and 7 are left: `{REGION}` is 15, and 8 are held by {holder} ({state}, 8)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -29,7 +31,7 @@ def short(holder: str, state: str) -> str:
         *(("error", state) for state in ("CREATING", "READY", "REPAIRING", "TERMINATED", "NEW_STATE")),
     ],
 )
-def test_a_node_that_may_not_count_makes_no_error(level: str, state: str) -> None:
+def test_uncounted_node_makes_no_error(level: str, state: str) -> None:
     about = facts(quotas=Known((quota(REGION, 15),)), held=held(node(f"{ZONE}/a", state=state)))
 
     assert said(quota_is_enough, about) == [(level, "us-central2", short(f"`{ZONE}/a`", state))]
@@ -43,7 +45,7 @@ def test_a_node_that_may_not_count_makes_no_error(level: str, state: str) -> Non
         *(("error", state) for state in ("PROVISIONING", "ACTIVE", "FAILED", "SUSPENDED")),
     ],
 )
-def test_a_request_that_may_not_count_makes_no_error(level: str, state: str) -> None:
+def test_uncounted_request_makes_no_error(level: str, state: str) -> None:
     about = facts(quotas=Known((quota(REGION, 15),)), held=held(request(f"{ZONE}/q", ONE_V4, state=state)))
 
     assert said(quota_is_enough, about) == [(level, "us-central2", short(f"queued resource `{ZONE}/q`", state))]
@@ -69,7 +71,7 @@ def test_a_request_that_may_not_count_makes_no_error(level: str, state: str) -> 
         ("x/tpu-v4s-serving", "TPU v4 pod cores", "v4-8", NOTHING_SHOWN),
     ],
 )
-def test_what_a_limit_counts_is_said_by_both_of_its_names(
+def test_limit_pool_comes_from_both_names(
     metric: str, name: str, accelerator_type: str, expected: tuple[str, str, str]
 ) -> None:
     limit = QuotaLimit(metric, name, "1/{project}", 0)

@@ -1,4 +1,4 @@
-"""What several rules know of one cause is told at length once, and what may be a mistyped name is not mended unasked."""
+"""One cause of several findings is explained once; a possibly mistyped name is not fixed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_POLICY = Unknown(PARAGRAPH, "storage.buckets.getIamPolicy")
 NO_LIST = Unknown(PARAGRAPH, "storage.objects.list")
 
 
-def test_why_a_bucket_is_hidden_is_told_once() -> None:
+def test_hidden_bucket_reason_is_shown_once() -> None:
     about = facts(bucket("b", NO_POLICY, bucket=HIDDEN))
     listing = facts_of(HIDDEN, READ, contents=NO_LIST)
 
@@ -34,9 +34,9 @@ def test_why_a_bucket_is_hidden_is_told_once() -> None:
     )
 
     assert hidden.text == f"`gs://b` could not be read: {PARAGRAPH}"
-    assert unlisted.text == "what is in `gs://b` could not be read: see TPU102"
+    assert unlisted.text == "the list of objects in `gs://b` could not be read: see TPU102"
     assert policy_unread.text == (
-        f"whether `{ACCOUNT}`, as which the node runs, may read and write to it cannot be told: its policy could not be read: "
+        f"unknown whether the node's account `{ACCOUNT}` may read and write to it: its policy could not be read: "
         "see TPU102"
     )
     assert (unlisted.facts["permission"], policy_unread.facts["permission"]) == (
@@ -46,24 +46,24 @@ def test_why_a_bucket_is_hidden_is_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "contents"), [(LATE, NO_LIST), (HIDDEN, LATE), (Known(a_bucket()), NO_LIST), (Unknown("no"), NO_LIST)]
+    ("bucket", "contents"), [(LATE, NO_LIST), (HIDDEN, LATE), (Known(a_bucket()), NO_LIST), (Unknown("no"), NO_LIST)]
 )
-def test_what_has_another_cause_is_told_in_full(told: Any, contents: Unknown) -> None:
-    (found,) = findings_of("TPU108", facts_of(told, READ, contents=contents))
+def test_other_cause_is_shown_in_full(bucket: Any, contents: Unknown) -> None:
+    (found,) = findings_of("TPU108", facts_of(bucket, READ, contents=contents))
 
-    assert found.text == f"what is in `gs://b` could not be read: {contents.reason}"
+    assert found.text == f"the list of objects in `gs://b` could not be read: {contents.reason}"
 
 
 @pytest.mark.parametrize(
     ("refusal", "payer", "count"),
     [(DENIED, "payer", 2), (DENIED, None, 1), (LATE, "payer", 1), (Unknown("400"), "payer", 2)],
 )
-def test_the_billing_project_may_be_what_is_wrong(refusal: Unknown, payer: str | None, count: int) -> None:
+def test_refused_bucket_mentions_billing_project(refusal: Unknown, payer: str | None, count: int) -> None:
     (found,) = findings_of("TPU102", facts_of(refusal, wanted={"billing_project": payer}))
 
     doubt = Remedy(
-        "or the billing project `payer` is the cause: it has to exist, and you need `serviceusage.services.use` on it; "
-        "otherwise name another with `--billing-project`"
+        "or the billing project `payer` is the cause: it must exist, and you need `serviceusage.services.use` on "
+        "it; otherwise name another with `--billing-project`"
     )
     assert len(found.remedies) == count
     assert (doubt in found.remedies) == (count == 2)
@@ -76,10 +76,10 @@ def test_the_billing_project_may_be_what_is_wrong(refusal: Unknown, payer: str |
         (None, True),
         ("typo@sandbx.iam.gserviceaccount.com", False),
         ("7-compute@developer.gserviceaccount.com", False),
-        ("somebody@example.com", True),
+        ("user@example.com", True),
     ],
 )
-def test_an_account_of_another_project_is_granted_nothing_unasked(account: str | None, is_mended: bool) -> None:
+def test_foreign_account_is_not_fixed(account: str | None, is_mended: bool) -> None:
     (found,) = may_read.judge(facts(bucket("b", policy({})), spec={"service_account": account}))
 
     (remedy,) = found.remedies
@@ -95,7 +95,7 @@ def test_an_account_of_another_project_is_granted_nothing_unasked(account: str |
         (Placement("US-CENTRAL1", "region"), "or use a bucket where the TPU is, in US-CENTRAL2"),
     ],
 )
-def test_the_first_remedy_is_no_alternative(placement: Placement, first: str) -> None:
+def test_first_remedy_does_not_start_with_or(placement: Placement, first: str) -> None:
     (found,) = findings_of("TPU101", facts_of(DENIED, USE, layout=Known(placement)))
 
     assert first in [remedy.text for remedy in found.remedies]
@@ -114,7 +114,7 @@ DIFFERS = replace(spec("v4-16"), named=frozenset({"accelerator_type"}))
         (spec("v4-16"), "READY", False),
     ],
 )
-def test_a_node_that_is_there_and_differs_is_made_anew_on_demand_only(made: Any, state: str, is_said: bool) -> None:
+def test_differing_node_is_recreated_only_with_replace(made: Any, state: str, is_said: bool) -> None:
     there = node(f"{ZONE}/trainer", state=state)
 
     found = list(name_is_free.judge(offered(wanted(made, replaces=there), held=held(there))))
@@ -122,11 +122,11 @@ def test_a_node_that_is_there_and_differs_is_made_anew_on_demand_only(made: Any,
     said = Found(
         level=Level.NOTE,
         subject="trainer",
-        text=f"`trainer` is there ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
+        text=f"`trainer` exists ({state}) and differs: accelerator_type: wanted `v4-16`, found `v4-8`",
         why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
         remedies=(
             Remedy(
-                "make it anew where that is meant",
+                "to recreate it",
                 f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-16 --replace",
             ),
         ),

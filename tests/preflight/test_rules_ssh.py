@@ -17,8 +17,8 @@ HOST_SUBNET = f"projects/host/regions/{REGION}/subnetworks/tpus"
 INTERNAL = {"spec": {"internal_ips": True}}
 OWN = allow("own", "10.128.0.0/9")
 BASTION = allow("bastion", source_ranges=(), source_tags=("bastion",))
-NONE_OUTSIDE = "warning network default: no firewall rule of network `default` lets ssh (tcp:22) in from outside"
-NONE_INSIDE = "warning network default: no firewall rule of network `default` lets ssh (tcp:22) in from inside it"
+NONE_OUTSIDE = "warning network default: no firewall rule of network `default` allows ssh (tcp:22) from outside"
+NONE_INSIDE = "warning network default: no firewall rule of network `default` allows ssh (tcp:22) from inside it"
 
 
 @pytest.mark.parametrize(
@@ -30,33 +30,33 @@ NONE_INSIDE = "warning network default: no firewall rule of network `default` le
             REFUSED,
             [
                 (
-                    "unknown network default: the firewall rules, and with them whether ssh gets in, could not be read: "
+                    "unknown network default: the firewall rules, which decide whether ssh is allowed, could not be read: "
                     "permission denied"
                 ),
             ],
         ),
-        ({}, [allow("open")], ["ok network default: ssh is let in from everywhere (`open`)"]),
+        ({}, [allow("open")], ["ok network default: ssh is allowed from everywhere (`open`)"]),
         ({}, [], [NONE_OUTSIDE]),
         ({}, [OWN, BASTION, allow("iap", "35.235.240.0/20")], [NONE_OUTSIDE]),
         ({}, [allow("open", target_tags=("web",))], [NONE_OUTSIDE]),
         (
             {"spec": {"tags": ("web",)}},
             [allow("open", target_tags=("web",))],
-            ["ok network default: ssh is let in from everywhere (`open`)"],
+            ["ok network default: ssh is allowed from everywhere (`open`)"],
         ),
-        ({}, [allow("open"), deny("shut")], [f"{NONE_OUTSIDE}; `shut` keeps it out"]),
+        ({}, [allow("open"), deny("shut")], [f"{NONE_OUTSIDE}; `shut` denies it"]),
         (
             {},
             [allow("office", "198.51.100.0/24")],
-            ["note network default: ssh is let in from 198.51.100.0/24 only; whether you come from there is not known"],
+            ["note network default: ssh is allowed only from 198.51.100.0/24; tpuctl does not know your address"],
         ),
         (
             {},
             [allow("office", *(f"198.51.100.{number}/32" for number in range(1, 12, 2)))],
             [
                 (
-                    "note network default: ssh is let in from 198.51.100.1/32, 198.51.100.3/32, 198.51.100.5/32, "
-                    "198.51.100.7/32 and 2 more ranges only; whether you come from there is not known"
+                    "note network default: ssh is allowed only from 198.51.100.1/32, 198.51.100.3/32, "
+                    "198.51.100.5/32, 198.51.100.7/32 and 2 more ranges; tpuctl does not know your address"
                 ),
             ],
         ),
@@ -64,54 +64,54 @@ NONE_INSIDE = "warning network default: no firewall rule of network `default` le
         (
             {},
             [allow("open", target_accounts=("7-compute@developer.gserviceaccount.com",))],
-            ["ok network default: ssh is let in from everywhere (`open`)"],
+            ["ok network default: ssh is allowed from everywhere (`open`)"],
         ),
         ({"iap": True}, [], []),
-        ({"internal_ip": True}, [OWN], ["ok network default: ssh is let in from inside the network (`own`)"]),
+        ({"internal_ip": True}, [OWN], ["ok network default: ssh is allowed from inside the network (`own`)"]),
         ({"internal_ip": True}, [], [NONE_INSIDE]),
-        (INTERNAL, [allow("open")], ["ok network default: ssh is let in from inside the network (`open`)"]),
+        (INTERNAL, [allow("open")], ["ok network default: ssh is allowed from inside the network (`open`)"]),
         (
             INTERNAL,
             [BASTION],
-            ["note network default: ssh is let in only from machines that have a tag or account of `bastion`"],
+            ["note network default: ssh is allowed only from machines with a tag or account of `bastion`"],
         ),
         (INTERNAL, [allow("office", "198.51.100.0/24")], [NONE_INSIDE]),
-        (INTERNAL, [OWN, deny("shut")], [f"{NONE_INSIDE}; `shut` keeps it out"]),
+        (INTERNAL, [OWN, deny("shut")], [f"{NONE_INSIDE}; `shut` denies it"]),
     ],
 )
-def test_ssh_from_outside_and_from_inside(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
+def test_ssh_firewall_levels(want: dict[str, Any], firewalls: Any, lines: list[str]) -> None:
     fact = Known(tuple(firewalls)) if isinstance(firewalls, list) else firewalls
 
     assert said(ssh.ssh_in, facts(want=want, firewalls=fact)) == lines
 
 
-def test_where_it_hangs_on_an_account_that_is_not_known_nothing_is_claimed() -> None:
+def test_ssh_unknown_account_is_silent() -> None:
     rules = (allow("open", target_accounts=("robot@p.iam.gserviceaccount.com",)),)
 
     assert said(ssh.ssh_in, facts(project=REFUSED, firewalls=Known(rules))) == []
     assert said(ssh.iap_in, facts(project=REFUSED, firewalls=Known(rules), want={"iap": True})) == []
     assert said(ssh.ssh_in, facts(project=REFUSED, firewalls=Known((*rules, allow("all"))))) == [
-        "ok network default: ssh is let in from everywhere (`all`)"
+        "ok network default: ssh is allowed from everywhere (`all`)"
     ]
 
 
-def test_a_network_that_is_not_there_has_no_missing_rules() -> None:
+def test_ssh_missing_network_is_silent() -> None:
     these = facts(network=Absent(), firewalls=Known(()), want={"iap": True})
 
     assert said(ssh.ssh_in, these) + said(ssh.iap_in, these) == []
 
 
-def test_the_ways_in_from_outside_never_open_it_to_the_world_and_are_no_change() -> None:
+def test_ssh_remedies_never_open_to_the_world() -> None:
     (one,) = found(ssh.ssh_in, facts(firewalls=Known(())))
 
     assert one.remedies == (
         Remedy(
-            "reach the workers through Identity-Aware Proxy: `--iap`, and let its range 35.235.240.0/20 in",
+            "connect through Identity-Aware Proxy: `--iap`, and allow its range 35.235.240.0/20",
             "gcloud compute firewall-rules create allow-ssh-from-iap --project=p --network=default --direction=INGRESS "
             "--allow=tcp:22 --source-ranges=35.235.240.0/20",
         ),
         Remedy(
-            "or let your own address in: `gcloud compute firewall-rules create allow-ssh --project=p --network=default "
+            "or allow your own address: `gcloud compute firewall-rules create allow-ssh --project=p --network=default "
             "--direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
         ),
         Remedy("or run tpuctl on a machine of the network, with `--internal-ip`"),
@@ -119,9 +119,7 @@ def test_the_ways_in_from_outside_never_open_it_to_the_world_and_are_no_change()
 
 
 TUNNELS = allow("tunnels", "35.235.240.0/20")
-NO_TUNNELS = (
-    "no firewall rule of network `default` lets tunnels of Identity-Aware Proxy (35.235.240.0/20) reach port 22"
-)
+NO_TUNNELS = "no firewall rule of network `default` allows tunnels of Identity-Aware Proxy (35.235.240.0/20) to port 22"
 
 
 @pytest.mark.parametrize(
@@ -136,16 +134,16 @@ NO_TUNNELS = (
         (
             {"iap": True},
             [TUNNELS, deny("shut", priority=10)],
-            [f"warning network default: {NO_TUNNELS}; `shut` keeps it out"],
+            [f"warning network default: {NO_TUNNELS}; `shut` denies it"],
         ),
         (
             {"iap": True},
             [TUNNELS],
-            ["ok network default: tunnels of Identity-Aware Proxy reach port 22 (`tunnels`)"],
+            ["ok network default: tunnels of Identity-Aware Proxy can reach port 22 (`tunnels`)"],
         ),
     ],
 )
-def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
+def test_iap_firewall_levels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> None:
     assert said(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules)))) == lines
 
 
@@ -157,7 +155,7 @@ def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> No
             [],
             Remedy.by(
                 OpenFirewall("p", "default", "allow-ssh-from-iap", ("35.235.240.0/20",)),
-                "let its range 35.235.240.0/20 in",
+                "allow its range 35.235.240.0/20",
             ),
         ),
         # Names are unique in a project: one of another network, or one that is off, has it already.
@@ -166,7 +164,7 @@ def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> No
             [allow("allow-ssh-from-iap")],
             Remedy.by(
                 OpenFirewall("host", "shared", "allow-ssh-from-iap-shared", ("35.235.240.0/20",)),
-                "let its range 35.235.240.0/20 in",
+                "allow its range 35.235.240.0/20",
             ),
         ),
         (
@@ -174,24 +172,24 @@ def test_tunnels(want: dict[str, Any], rules: list[Any], lines: list[str]) -> No
             [allow("allow-ssh-from-iap", is_disabled=True), allow("allow-ssh-from-iap-default", is_disabled=True)],
             Remedy.by(
                 OpenFirewall("p", "default", "allow-ssh-from-iap-default-2", ("35.235.240.0/20",)),
-                "let its range 35.235.240.0/20 in",
+                "allow its range 35.235.240.0/20",
             ),
         ),
         # A rule that comes first would still keep them out.
         (
             "default",
             [deny("shut", priority=900)],
-            Remedy("let its range 35.235.240.0/20 in by a rule that comes before `shut`"),
+            Remedy("allow its range 35.235.240.0/20 by a rule with a priority before `shut`"),
         ),
     ],
 )
-def test_how_tunnels_are_let_in(network: str, rules: list[Any], remedy: Remedy) -> None:
+def test_iap_remedy_creates_rule(network: str, rules: list[Any], remedy: Remedy) -> None:
     want = {"spec": {"network": network}, "iap": True}
 
     assert [one.remedies for one in found(ssh.iap_in, facts(want=want, firewalls=Known(tuple(rules))))] == [(remedy,)]
 
 
-def test_the_rules_of_a_network_that_only_its_subnetwork_names_are_looked_at() -> None:
+def test_ssh_network_comes_from_subnetwork() -> None:
     these = facts(
         want={"spec": {"subnetwork": HOST_SUBNET}},
         subnetwork=Known(Subnetwork("tpus", REGION, "shared", private_google_access=True)),
@@ -202,7 +200,7 @@ def test_the_rules_of_a_network_that_only_its_subnetwork_names_are_looked_at() -
         Found(
             level=Level.OK,
             subject="network shared",
-            text="ssh is let in from everywhere (`open`)",
+            text="ssh is allowed from everywhere (`open`)",
             facts={"network": "shared", "rules": ["open"], "sourceRanges": ["0.0.0.0/0"]},
         )
     ]

@@ -79,11 +79,11 @@ ROWS = [
     ("fact", "start"),
     [
         (LATE, "check again; reading it takes the permission"),
-        (DOWN, "mend that and check again; reading it takes the permission"),
+        (DOWN, "fix that and check again; reading it takes the permission"),
         (REFUSED, "ask for the permission"),
     ],
 )
-def test_one_rule_says_so_with_who_may_read_it_and_where(  # noqa: PLR0917  # what a row says
+def test_unread_fact_is_reported_by_one_rule(  # noqa: PLR0917  # what a row says
     name: str, id_: str, permission: str, project: str, fact: Unknown, start: str
 ) -> None:
     report = evaluate(with_fact(name, fact), RULES)
@@ -107,16 +107,16 @@ def test_one_rule_says_so_with_who_may_read_it_and_where(  # noqa: PLR0917  # wh
     ],
 )
 @pytest.mark.parametrize("fact", [LATE, DOWN, REFUSED])
-def test_so_it_is_of_a_bucket(name: str, id_: str, fact: Unknown) -> None:
+def test_unread_bucket_fact_is_reported_by_one_rule(name: str, id_: str, fact: Unknown) -> None:
     facts = replace(with_fact(name, fact), project=Known(Project("p", "42", "ACTIVE")))
     unknown = evaluate(facts, RULES).of(Level.UNKNOWN)
 
-    told = [(one.id, one.found.is_passing) for one in unknown if fact.reason in one.found.text]
-    assert told == [(id_, fact.is_passing)]
+    found = [(one.id, one.found.is_passing) for one in unknown if fact.reason in one.found.text]
+    assert found == [(id_, fact.is_passing)]
     assert all(one.found.remedies for one in unknown)
 
 
-def test_what_was_not_asked_for_is_not_spoken_of() -> None:
+def test_facts_not_requested_are_silent() -> None:
     """A node alone, of which nothing but the project is known."""
     plain = wanted(spec={"network": None})
     found = evaluate(replace(FACTS, wanted=plain), RULES).findings
@@ -126,7 +126,7 @@ def test_what_was_not_asked_for_is_not_spoken_of() -> None:
     assert isinstance(plain.spec, NodeSpec)
 
 
-def test_the_zones_that_did_not_answer_are_said_once() -> None:
+def test_unreachable_zones_are_reported_once() -> None:
     held = Known(Held(unreachable=("europe-west4-a", ZONE)))
     facts = replace(FACTS, wanted=WHOLE, held=held, network=Known(Network("shared", "", True, False)))
 

@@ -20,7 +20,7 @@ from tpuctl.preflight.wanted import BucketUse, parse_bucket
         ("gs://data/a/part-0.tfrecord", "data", "a/part-0.tfrecord", "gs://data/a/part-0.tfrecord"),
     ],
 )
-def test_a_place_is_a_bucket_and_perhaps_a_prefix(text: str, bucket: str, prefix: str, url: str) -> None:
+def test_parse_bucket_with_optional_prefix(text: str, bucket: str, prefix: str, url: str) -> None:
     use = parse_bucket(text, writes=False)
 
     assert (use, use.url) == (BucketUse(bucket, prefix, reads=True, writes=False), url)
@@ -33,13 +33,13 @@ def test_a_place_is_a_bucket_and_perhaps_a_prefix(text: str, bucket: str, prefix
         ("s3a://data", "`s3a://data` is not in Cloud Storage", "copy it first"),
         ("https://x/y", "`https://x/y` is not in Cloud Storage", "write it like"),
         ("://data", "`://data` is not in Cloud Storage", "write it like"),
-        ("data/train", "`data/train` is a path of this machine", "put the files into a bucket"),
-        ("./data", "`./data` is a path of this machine", "put the files into a bucket"),
-        ("~", "`~` is a path of this machine", "put the files into a bucket"),
-        ("..", "`..` is a path of this machine", "put the files into a bucket"),
+        ("data/train", "`data/train` is a path on this machine", "copy them to a bucket"),
+        ("./data", "`./data` is a path on this machine", "copy them to a bucket"),
+        ("~", "`~` is a path on this machine", "copy them to a bucket"),
+        ("..", "`..` is a path on this machine", "copy them to a bucket"),
         ("data", "`data` is not a bucket", "did you mean `gs://data`?"),
         ("", "`` is not a bucket", "write it like"),
-        ("gs://data//", "`gs://data//` names no place: it ends with several slashes", "write it like"),
+        ("gs://data//", "`gs://data//` is not a valid location: it ends with several slashes", "write it like"),
         ("gs://data///a", "`gs://data///a` names no place: it has several slashes in a row", "write it like"),
         ("gs://data//a", "`gs://data//a` names no place: it has several slashes in a row", "write it like"),
         ("gs://data/a//b", "`gs://data/a//b` names no place: it has several slashes in a row", "write it like"),
@@ -53,7 +53,7 @@ def test_a_place_is_a_bucket_and_perhaps_a_prefix(text: str, bucket: str, prefix
         ("gs://", "`gs://` names no bucket", ""),
     ],
 )
-def test_what_names_no_bucket_is_refused_with_what_it_is(text: str, message: str, hint: str) -> None:
+def test_parse_bucket_invalid_text_is_explained(text: str, message: str, hint: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         parse_bucket(text)
 
@@ -61,7 +61,7 @@ def test_what_names_no_bucket_is_refused_with_what_it_is(text: str, message: str
     assert (raised.value.hint or "").startswith(hint)
 
 
-def test_a_node_is_called_by_its_name_or_by_its_type() -> None:
+def test_wanted_node_text_is_name_or_type() -> None:
     assert wanted().what == "a v4-8"
     assert wanted(name=NodeName("p", "us-central2-b", "trainer")).what == "`trainer`"
     assert wanted().region == "us-central2"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tpuctl.colocation import Price, Relation
+from tpuctl.colocation.places import Relation
+from tpuctl.colocation.prices import Price
 from tpuctl.model import Node, NodeSpec, Tier
 from tpuctl.model.bucket import Bucket, Placement
 from tpuctl.model.project import QuotaLimit
@@ -102,7 +103,7 @@ def unread(name: str = "b") -> BucketFacts:
         ([at("MARS1", "planet"), at("US-EAST1")], [EAST, CENTRAL, EUROPE, TOKYO]),
     ],
 )
-def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[str]) -> None:
+def test_ranking_nearest_zones_first(placements: list[Placement], zones: list[str]) -> None:
     found = ranked(V6E, buckets=[bucket(each) for each in placements])
 
     assert [zone.zone for zone in found.zones] == zones
@@ -115,7 +116,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
         (NodeSpec(accelerator_type="v6e-256", runtime_version=""), OFFERS, [], None),
         # A type of the zone's list that no table knows is as good as any.
         (NodeSpec(accelerator_type="v9-8", runtime_version=""), Known({TOKYO: ("v9-8",)}), [TOKYO], None),
-        (NodeSpec(accelerator_type="v9-8", runtime_version=""), None, [], "the API was not asked"),
+        (NodeSpec(accelerator_type="v9-8", runtime_version=""), None, [], "the API was not called"),
         # The list has a type of each size, but not of each topology.
         (
             NodeSpec(accelerator_type="v6e-32", runtime_version="", topology="2x16"),
@@ -133,7 +134,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
             NodeSpec(accelerator_type="v4-8", runtime_version=""),
             Absent(),
             ["us-central2-b"],
-            "the API knows of no zones",
+            "the API returned no zones",
         ),
         (
             NodeSpec(accelerator_type="v5p-8", runtime_version=""),
@@ -143,7 +144,7 @@ def test_the_nearest_zones_come_first(placements: list[Placement], zones: list[s
         ),
     ],
 )
-def test_the_zones_are_those_of_the_api_else_of_the_documentation(
+def test_ranking_zones_from_api_else_documentation(
     spec: NodeSpec, offers: Fact[dict[str, tuple[str, ...]]] | None, zones: list[str], offline: str | None
 ) -> None:
     found = ranked(spec, offers=offers)
@@ -171,7 +172,7 @@ def grant(zone: str = EAST, kind: str = "v6e", tier: str = "on-demand", count: i
         (grant(CENTRAL), None, False),
     ],
 )
-def test_a_grant_wins_among_zones_that_are_as_near(granted: Grant, tier: Tier | None, covered: bool) -> None:
+def test_ranking_prefers_granted_zones(granted: Grant, tier: Tier | None, covered: bool) -> None:
     spec = NodeSpec(accelerator_type="v6e-8", runtime_version="", tier=tier)
     us = [bucket(at("NAM4", "dual-region"))]
 
@@ -213,7 +214,7 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
         ([limit(16)], Held((node(), node("us-east1-b"))), Quota(16, 0, 8, "chips"), False),
         ([limit(16)], Held((node(), node(CENTRAL), node(CENTRAL))), Quota(16, 8, 8, "chips"), True),
         ([limit(16)], Held((node(kind="v4-8"), DEAD_SPOT)), Quota(16, 16, 8, "chips"), True),
-        # Limits of the zone and of its region both count: the one that leaves less is told.
+        # Limits of the zone and of its region both count: the tighter one is reported.
         ([limit(64, region="us-east1"), limit(8, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
         ([limit(8, region="us-east1"), limit(64, zone=EAST)], Held((node(),)), Quota(8, 0, 8, "chips"), False),
         ([limit(64), limit(4, region="us-east1")], Held(), Quota(4, 4, 8, "chips"), False),
@@ -225,7 +226,7 @@ DEAD_SPOT = node(state="PREEMPTED", schedulingConfig={"spot": True})
         ([limit(16)], None, Quota(16, None, 8, "chips"), True),
     ],
 )
-def test_among_zones_as_near_quota_that_suffices_comes_first(
+def test_ranking_prefers_sufficient_quota(
     quotas: list[QuotaLimit], held: Held | None, quota: Quota | None, is_first: bool
 ) -> None:
     offers = Known({EAST: ("v6e-8",), "us-west9-z": ("v6e-8",)})
@@ -250,7 +251,7 @@ def test_among_zones_as_near_quota_that_suffices_comes_first(
         (None, False),
     ],
 )
-def test_a_grant_counts_as_far_as_it_is_known_to_be_left(held: Fact[Held] | None, is_covered: bool) -> None:
+def test_ranking_counts_known_remaining_grant(held: Fact[Held] | None, is_covered: bool) -> None:
     given = grant(count=16)
 
     found = ranked(V6E, grants=(given,), held=held)
@@ -258,7 +259,7 @@ def test_a_grant_counts_as_far_as_it_is_known_to_be_left(held: Fact[Held] | None
     assert next(zone for zone in found.zones if zone.zone == EAST).grants == ((given,) if is_covered else ())
 
 
-def test_a_zone_without_any_quota_is_last_of_its_kind_whatever_else_speaks_for_it() -> None:
+def test_ranking_zero_quota_is_last() -> None:
     near, none = [bucket(at("NAM4", "dual-region"))], Known((limit(64), limit(0, region="us-central1")))
 
     found = ranked(V6E, grants=(grant(CENTRAL),), buckets=near, quotas=none)
@@ -266,13 +267,13 @@ def test_a_zone_without_any_quota_is_last_of_its_kind_whatever_else_speaks_for_i
     assert [zone.zone for zone in found.zones] == [EAST, CENTRAL, EUROPE, TOKYO]
 
 
-def test_only_the_zones_that_were_named_are_ranked() -> None:
+def test_ranking_limited_to_named_zones() -> None:
     found = ranked(V6E, zones=[EAST, TOKYO, "us-central2-b"])
 
     assert [zone.zone for zone in found.zones] == [TOKYO, EAST]
 
 
-def test_a_zone_tells_all_that_is_known_of_it() -> None:
+def test_zone_rank_has_all_facts() -> None:
     us, dual, hidden = (
         bucket(at("US", "multi-region"), "us"),
         bucket(at("EUR4", "dual-region"), "eur"),
@@ -303,7 +304,7 @@ def test_a_zone_tells_all_that_is_known_of_it() -> None:
     assert found.zones[0].is_apart
 
 
-def test_a_bucket_is_placed_by_its_layout_where_it_may_not_be_read_itself() -> None:
+def test_ranking_uses_layout_of_unreadable_bucket() -> None:
     seen = BucketFacts(use=BucketUse("b"), bucket=Unknown("not allowed", "p"), layout=Known(at("US-EAST1")))
 
     found = ranked(V6E, buckets=[seen])
@@ -311,7 +312,7 @@ def test_a_bucket_is_placed_by_its_layout_where_it_may_not_be_read_itself() -> N
     assert (found.zones[0].zone, found.zones[0].worst, found.unplaced) == (EAST, Relation.SAME_REGION, ())
 
 
-def test_own_prices_count_and_wrong_ones_are_refused() -> None:
+def test_ranking_own_prices_apply() -> None:
     far = [bucket(at("US-EAST1"))]
     own = ranked(
         V6E,
@@ -334,7 +335,7 @@ def written(
     return out.getvalue(), err.getvalue()
 
 
-def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
+def test_ranking_on_terminal_is_table_with_notes() -> None:
     offers = Known({CENTRAL: ("v6e-8",), "us-east4-a": ("v6e-8",), EUROPE: ("v6e-8",)})
     found = ranked(
         V6E,
@@ -354,12 +355,12 @@ def test_a_person_sees_a_table_and_what_else_there_is_to_say() -> None:
         "europe-west4-a  other continent (US-WEST1)  $46.57 to $74.51 (list of 2026-06)\n"
     )
     assert err == (
-        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in US-CENTRAL1 or NAM4\n"
-        "  for us-central1, US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
+        "no zone with v6e-8 is near every bucket; co-located buckets would be in US-CENTRAL1 or NAM4 for\n"
+        "  us-central1, US-EAST4 for us-east4, EUROPE-WEST4 or EUR4 for europe-west4\n"
     )
 
 
-def test_where_columns_do_not_fit_no_word_is_broken() -> None:
+def test_ranking_narrow_terminal_breaks_no_word() -> None:
     """Notes go below their row; where that does not fit either each zone has lines of its own."""
     found = ranked(V6E, grants=(grant(EAST),), offers=Known({EAST: ("v6e-8",)}), buckets=[bucket(at("US-WEST1"))])
 
@@ -396,7 +397,7 @@ def test_where_columns_do_not_fit_no_word_is_broken() -> None:
         ),
     ],
 )
-def test_many_buckets_are_counted_for_a_person(uses: tuple[str, ...], person: str, pipe: str) -> None:
+def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pipe: str) -> None:
     """Places in one bucket count once."""
     seen = [
         BucketFacts(
@@ -411,17 +412,17 @@ def test_many_buckets_are_counted_for_a_person(uses: tuple[str, ...], person: st
     assert written(found)[0].split("\t")[1] == pipe
 
 
-def test_a_pipe_gets_tabs_and_what_could_not_be_read_is_said() -> None:
+def test_ranking_in_pipe_uses_tabs() -> None:
     far, own = at("US-EAST1"), {"us-europe": "0.01"}
     offers = Known({EUROPE: ("v6e-8",)})
     found = ranked(V6E, egress_prices=own, offers=offers, buckets=[bucket(far), unread("c")])
 
     out, err = written(found)
 
-    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c not known\t$9.31 or more (your settings)\t\n"
+    assert out == f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t\n"
     assert err == (
-        "`gs://c` is left out of account: not allowed; `storage.buckets.get` would let you read it\n"
-        "no zone with v6e-8 has every bucket beside it; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
+        "`gs://c` is ignored: not allowed; reading it takes the permission `storage.buckets.get`\n"
+        "no zone with v6e-8 is near every bucket; co-located buckets would be in EUROPE-WEST4 or EUR4 for europe-west4\n"
     )
     assert written(found, Format.NAME) == (f"{EUROPE}\n", "")
 
@@ -437,8 +438,8 @@ def with_quota(quota: Quota) -> Ranking:
             Ranking("v9-8", (), (), "the API is down"),
             "",
             (
-                "the zones are those of the documentation, and may have changed: the API is down\n"
-                "no zone is known to offer v9-8; `tpuctl types` lists what there is\n"
+                "the zones are from the documentation, and may be outdated: the API is down\n"
+                "no known zone offers v9-8; `tpuctl types` lists all types\n"
             ),
         ),
         (Ranking("v4-8", (ZoneRank(zone="z-a"),)), "z-a\t\t\t\n", ""),
@@ -446,7 +447,7 @@ def with_quota(quota: Quota) -> Ranking:
             Ranking(
                 "v4-8", (ZoneRank(zone="z-a", buckets=(BucketFrom(BucketUse("b"), None, Relation.UNKNOWN, None),)),)
             ),
-            "z-a\tnot known\tnot known\t\n",
+            "z-a\tunknown\tunknown\t\n",
             "",
         ),
         (
@@ -461,11 +462,11 @@ def with_quota(quota: Quota) -> Ranking:
         (with_quota(Quota(None, None, 8, "cores")), "z-a\t\t\t\n", ""),
     ],
 )
-def test_what_is_missing_is_said_in_words(ranking: Ranking, out: str, err: str) -> None:
+def test_ranking_missing_values_are_text(ranking: Ranking, out: str, err: str) -> None:
     assert written(ranking) == (out, err)
 
 
-def test_json_holds_everything() -> None:
+def test_ranking_json_has_everything() -> None:
     found = ranked(
         V6E,
         offers=Known({EUROPE: ("v6e-8",)}),

@@ -1,4 +1,4 @@
-"""What `tpuctl check --ai-platform FILE` does: read a job of AI Platform Training, say what to do now, write its successor."""
+"""`tpuctl check --ai-platform FILE`: read a job of AI Platform Training, report findings, write a `tpuctl.yaml`."""
 
 from __future__ import annotations
 
@@ -31,21 +31,24 @@ def translate(
     strict: bool = False,
     skip_checks: tuple[str, ...] = (),
 ) -> int:
-    """Show what a job comes to, and write its `tpuctl.yaml`: to `write`, else to stdout. Return the exit code.
+    """Convert a job to a `tpuctl.yaml`, written to `write`, else to stdout. Return the exit code.
 
-    Findings go to stderr, since stdout has the file; with `write` stdout has the command that replaces the job. What is there
-    already is overwritten only where `yes` says so or the user does. No call is made. Raises `InvalidInputError` for an
-    id that no check has, and for a file that cannot be read or holds no job with a TPU, `NotConfirmedError` for a no.
+    Findings go to stderr, as stdout has the file; with `write` stdout has the command that replaces the job. An existing file
+    is overwritten only with `yes` or after confirmation. No request is sent. Raises `InvalidInputError` for an unknown check
+    id and for a file that cannot be read or has no job with a TPU, `NotConfirmedError` if the user declines.
     """
     target = write or _TARGET
     if not target.endswith(_SUFFIXES):
         raise InvalidInputError(
-            f"`--write {target}`: `tpuctl run --up` knows a file by its ending", hint=f"write to `{target}.yaml`"
+            f"`--write {target}`: `tpuctl run --up` needs the ending `.yaml` or `.yml`",
+            hint=f"write to `{target}.yaml`",
         )
     accepted = accepted_checks(app, skip_checks)
-    translation = from_ai_platform(
-        _read(app, name), name if name != _STDIN else "stdin", target=target, accepted=accepted
-    )
+    if name == _STDIN:
+        text, source = read_stream(app.invocation.streams.stdin), "stdin"
+    else:
+        text, source = read_text(app.invocation.folder / expand(Path(name)), what=f"`--ai-platform {name}`"), name
+    translation = from_ai_platform(text, source, target=target, accepted=accepted)
     if write is not None and translation.file is not None:
         _write(app, app.invocation.folder / expand(Path(write)), translation.file, yes=yes)
     _show(app, translation, is_written=write is not None)
@@ -67,21 +70,15 @@ def _show(app: App, translation: Translation, *, is_written: bool) -> None:
     terminal.note(*page(report, width=width, colored=False, verbose=app.is_verbose))
     terminal.note(summary(report))
     if translation.file is None:
-        terminal.warn("no tpuctl.yaml is made: the errors say why")
+        terminal.warn("no tpuctl.yaml was written, because of the errors")
     elif is_written and translation.command:
         terminal.write(translation.command)
     else:
         terminal.document(translation.file)
 
 
-def _read(app: App, name: str) -> str:
-    if name == _STDIN:
-        return read_stream(app.invocation.streams.stdin)
-    return read_text(app.invocation.folder / expand(Path(name)), what=f"`--ai-platform {name}`")
-
-
 def _write(app: App, path: Path, text: str, *, yes: bool) -> None:
-    """Write the file. What is there and says the same is left alone."""
+    """Write the file. An identical file is not written again."""
     try:
         if not path.exists():
             with path.open("x", encoding="utf-8") as file:
@@ -90,7 +87,7 @@ def _write(app: App, path: Path, text: str, *, yes: bool) -> None:
             raise InvalidInputError(f"cannot write {path}: it is not a regular file")
         elif path.stat().st_size != len(text.encode()) or path.read_bytes() != text.encode():
             if not app.terminal.confirm(f"overwrite {path}?", yes=yes):
-                raise NotConfirmedError(f"{path} is left as it was", hint="name another file with `--write`")
+                raise NotConfirmedError(f"{path} was not changed", hint="name another file with `--write`")
             path.write_text(text, "utf-8")
     except OSError as error:
         raise InvalidInputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -13,8 +13,6 @@ from tpuctl.cli.spec import spec_options
 from tpuctl.errors import ExitCode, InvalidInputError, ServiceUnavailableError
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.cli.app import App
     from tpuctl.preflight.evaluation import Report
@@ -24,23 +22,23 @@ if TYPE_CHECKING:
 @cli_command("check", asks_trust=False)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
-@click.option("--vm", metavar="NAME", help="Virtual machine that works beside the node.")
-@click.option("--for", "purpose", type=click.Choice(["train", "serve"]), help="What for. [default: train]")
+@click.option("--vm", metavar="NAME", help="Name of a virtual machine that works with the node.")
+@click.option("--for", "purpose", type=click.Choice(["train", "serve"]), help="Purpose of the node. [default: train]")
 @click.option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
-@click.option("--all", "shows_all", is_flag=True, help="Show also what is ok.")
-@click.option("--strict", is_flag=True, help="Fail also by warnings, and by what could not be read.")
-@click.option("--fix", is_flag=True, help="Do what is safe to do, after showing it; never touches data.")
+@click.option("--all", "shows_all", is_flag=True, help="Also show checks that are ok.")
+@click.option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")
+@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; never touches data.")
 @yes_option
-@click.option("--ai-platform", metavar="FILE", help="Read a job of AI Platform Training, and write its tpuctl.yaml.")
-@click.option("--write", metavar="FILE", help="With --ai-platform: where to write it. [default: stdout]")
+@click.option("--ai-platform", metavar="FILE", help="Job file of AI Platform Training to convert to a tpuctl.yaml.")
+@click.option("--write", metavar="FILE", help="Output file for --ai-platform. [default: stdout]")
 @spec_options
 @reach_options
 def command(app: App, **options: Any) -> int:  # click's options
-    """Check that a TPU and all that it works with belong together, before money is spent.
+    """Check that a TPU works with its buckets, network and quota, before money is spent.
 
-    Where the buckets are and what reading them costs, who may read them, whether the zone has such a TPU and the project
-    quota for it, network, firewall, disks, machines, APIs and policies. Nothing is created. Without a zone, the zones are
-    ranked by how near they are to the buckets. `tpuctl up` does the same right before it creates something.
+    Checks the location of the buckets and the cost of reading them, IAM access, the zone's offers, quota, network, firewall,
+    disks, machines, APIs and policies. Nothing is created. Without a zone, it ranks the zones by their distance to the
+    buckets. `tpuctl up` runs the same checks right before it creates a node.
 
     \b
     Examples:
@@ -51,7 +49,7 @@ def command(app: App, **options: Any) -> int:  # click's options
     from tpuctl.preflight.wanted import Purpose  # noqa: PLC0415  # completion and --help need not wait for it
 
     if options["ai_platform"]:
-        from tpuctl.cli.ai_platform import translate  # noqa: PLC0415  # rarely asked for
+        from tpuctl.cli.ai_platform import translate  # noqa: PLC0415  # rarely needed
 
         return translate(
             app, options["ai_platform"], **{name: options[name] for name in ("write", "yes", "strict", "skip_checks")}
@@ -64,57 +62,52 @@ def command(app: App, **options: Any) -> int:  # click's options
     target = find_target(app, checks, options)
     if isinstance(target, Somewhere):
         if options["fix"]:
-            raise InvalidInputError("`--fix` needs a zone: what it mends depends on it", hint="name one with `--zone`")
+            raise InvalidInputError("`--fix` needs a zone, as the fixes depend on it", hint="name one with `--zone`")
         from tpuctl.cli.check_zones import show_zones  # noqa: PLC0415  # see above
 
         return show_zones(app, checks, target)
-    report, mended = _check(app, checks, target, options)
-    if not checks.was_heard:
+    report, fix_code = _check(app, checks, target, options)
+    if not checks.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
-    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else mended
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code
 
 
 def _check(app: App, checks: Gate, wanted: Wanted, options: dict[str, Any]) -> tuple[Report, ExitCode]:
-    """Check, show what was found, mend it where that was asked for; return what there is then, and how mending went."""
+    """Check, show the report, apply fixes if requested. Return the last report and the exit code of the fixes."""
     from tpuctl.cli.check_waiting import sign_of_life  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
+    from tpuctl.output.findings import show_findings  # noqa: PLC0415  # as above
 
     real = app.invocation.clock or SystemClock()
-    began, looks = real.monotonic(), 0
+    began, runs = real.monotonic(), 0
 
-    def look() -> Report:
-        nonlocal began, looks
-        if looks:
-            # Something was mended since.
-            checks.forget()
+    def check() -> Report:
+        nonlocal began, runs
+        if runs:
+            # A fix was applied since.
+            checks.discard_answers()
             began = real.monotonic()
-        looks += 1
+        runs += 1
         with sign_of_life(app.terminal):
             return checks.report(wanted)
 
     def show(report: Report) -> None:
-        _show(app, report, wanted, options, elapsed=real.monotonic() - began)
+        show_findings(
+            app.terminal,
+            app.as_typed(report),
+            app.format,
+            wanted=wanted,
+            elapsed=real.monotonic() - began,
+            verbose=options["shows_all"] or app.is_verbose,
+            can_fix=not options["fix"],
+            sandbox=app.is_sandbox,
+        )
 
     if options["fix"]:
-        from tpuctl.cli.check_fix import look_and_mend  # noqa: PLC0415  # rarely asked for
+        from tpuctl.cli.check_fix import look_and_mend  # noqa: PLC0415  # rarely needed
 
-        return look_and_mend(app, look, show, yes=options["yes"], form=app.format)
-    report = look()
+        return look_and_mend(app, check, show, yes=options["yes"], form=app.format)
+    report = check()
     show(report)
     return report, ExitCode.OK
-
-
-def _show(app: App, report: Report, wanted: Wanted, options: dict[str, Any], *, elapsed: timedelta) -> None:
-    from tpuctl.output.findings import show_findings  # noqa: PLC0415  # completion and --help need not wait for it
-
-    show_findings(
-        app.terminal,
-        app.as_typed(report),
-        app.format,
-        wanted=wanted,
-        elapsed=elapsed,
-        verbose=options["shows_all"] or app.is_verbose,
-        can_fix=not options["fix"],
-        sandbox=app.is_sandbox,
-    )

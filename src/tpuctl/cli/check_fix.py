@@ -1,4 +1,4 @@
-"""What `--fix` of `tpuctl check` and `tpuctl doctor` does: show what mends the findings, ask, do it, and say how far it got."""
+"""`--fix` of `tpuctl check` and `tpuctl doctor`: show the fixes of the findings, ask, apply them, and report the result."""
 
 from __future__ import annotations
 
@@ -19,50 +19,58 @@ if TYPE_CHECKING:
 
 
 def look_and_mend(
-    app: App, look: Callable[[], Report], show: Callable[[Report], None], *, yes: bool, form: Format
+    app: App, check: Callable[[], Report], show: Callable[[Report], None], *, yes: bool, form: Format
 ) -> tuple[Report, ExitCode]:
-    """Look, show what was found, mend it, look again; return what there is then, and how mending went.
+    """Check, show the report, apply fixes, check again. Return the last report and the exit code of the fixes.
 
-    A format for programs is written once, as it is at the end. Raises what `mend` raises.
+    A format for programs is written once, with the last report. Raises what `mend` raises.
     """
-    report = look()
+    report = check()
     if form is Format.TABLE:
         show(report)
-    mending = mend(app, report, yes=yes)
-    if mending is not None:
-        report = look()
-    if mending is not None or form is not Format.TABLE:
+    fixes = mend(app, report, yes=yes)
+    if fixes is not None:
+        report = check()
+    if fixes is not None or form is not Format.TABLE:
         show(report)
-    if mending is None:
+    if fixes is None:
         return report, ExitCode.OK
-    say_what_failed(app, mending)
-    return report, ending(mending)
+    say_what_failed(app, fixes)
+    return report, ending(fixes)
 
 
 def mend(app: App, report: Report, *, yes: bool) -> Mending | None:
-    """Do what is safe to do, once it was agreed to; nothing where nothing was tried. What the cloud refuses is in the result.
+    """Apply the safe fixes after confirmation. Return None if none was applied; the result has the errors of the API.
 
-    Raises `CredentialsError`. Where that or a signal ends it, what was done and what was not has been said.
+    Raises `CredentialsError`. If that or a signal interrupts it, the applied and the remaining fixes have been reported.
     """
     planned = changes(report)
     if not planned:
-        app.terminal.note("there is nothing that `--fix` could do")
+        app.terminal.note("`--fix` has nothing to do")
         return None
-    app.terminal.note("what `--fix` would do:", *(f"  {change.command}" for change in planned))
+    app.terminal.note("`--fix` would run:", *(f"  {change.command}" for change in planned))
     if not app.terminal.confirm(f"do {'this' if len(planned) == 1 else 'these'}?", yes=yes):
         app.terminal.note("nothing was changed")
         return None
-    mending = Mending(list(planned))
+    fixes = Mending(list(planned))
     try:
-        mending.go_on(_maker(app, planned), app.terminal.note)
-    except BaseException:  # a signal too: what was changed must not go unsaid
-        _say_where_it_ended(app, mending)
+        fixes.run(_apply_function(app, planned), app.terminal.note)
+    except BaseException:  # also signals: the applied changes must be reported
+        from tpuctl.cli.signals import undisturbed  # noqa: PLC0415  # rarely needed
+
+        with undisturbed():
+            lines = ["`--fix` was interrupted"]
+            lines += [f"  done: {change.command}" for change in fixes.done]
+            lines += [f"  failed: {change.command}: {error.message}" for change, error in fixes.failed]
+            lines += [f"  started, may be done: {change.command}" for change in fixes.waiting[:1]]
+            lines += [f"  not done: {change.command}" for change in fixes.waiting[1:]]
+            app.terminal.warn(*lines)
         raise
-    return mending
+    return fixes
 
 
-def _maker(app: App, planned: Iterable[Change]) -> Callable[[Change], None]:
-    """Return what makes one change. Where all are on this machine no cloud is connected to, and no settings are needed."""
+def _apply_function(app: App, planned: Iterable[Change]) -> Callable[[Change], None]:
+    """Return the function that applies a change. If all are on this machine, it needs no cloud and no settings."""
     if all(isinstance(change, LocalChange) for change in planned):
         from tpuctl.actions.checkup.local_changes import carry_out_here  # noqa: PLC0415  # most are in the cloud
 
@@ -71,30 +79,18 @@ def _maker(app: App, planned: Iterable[Change]) -> Callable[[Change], None]:
     return lambda change: carry_out(cloud, change)
 
 
-def say_what_failed(app: App, mending: Mending) -> None:
-    """Say at the end which changes were made and which failed, with their commands; nothing where all were made."""
-    if not mending.failed:
+def say_what_failed(app: App, fixes: Mending) -> None:
+    """Report which changes were applied and which failed, with their commands; nothing if none failed."""
+    if not fixes.failed:
         return
-    lines = [f"`--fix` did {len(mending.done)} of {len(mending.done) + len(mending.failed)} changes"]
-    lines += [f"  done: {change.command}" for change in mending.done]
-    for change, error in mending.failed:
+    lines = [f"`--fix` did {len(fixes.done)} of {len(fixes.done) + len(fixes.failed)} changes"]
+    lines += [f"  done: {change.command}" for change in fixes.done]
+    for change, error in fixes.failed:
         lines += [f"  failed: {change.command}", f"    {error.message}"]
         lines += [f"    hint: {line}" for line in (error.hint or "").splitlines()]
     app.terminal.warn(*lines)
 
 
-def ending(mending: Mending) -> ExitCode:
-    """Return the exit code of what failed, 0 where nothing did."""
-    return worst(error.exit_code for _, error in mending.failed)
-
-
-def _say_where_it_ended(app: App, mending: Mending) -> None:
-    from tpuctl.cli.signals import undisturbed  # noqa: PLC0415  # a rare way
-
-    with undisturbed():
-        lines = ["`--fix` has ended early"]
-        lines += [f"  done: {change.command}" for change in mending.done]
-        lines += [f"  failed: {change.command}: {error.message}" for change, error in mending.failed]
-        lines += [f"  begun, perhaps done: {change.command}" for change in mending.waiting[:1]]
-        lines += [f"  not done: {change.command}" for change in mending.waiting[1:]]
-        app.terminal.warn(*lines)
+def ending(fixes: Mending) -> ExitCode:
+    """Return the exit code of the failed changes, 0 if none failed."""
+    return worst(error.exit_code for _, error in fixes.failed)

@@ -1,4 +1,4 @@
-"""The options that say what a node works with and what may be spent, and the gate that they make."""
+"""The options of the checks: what a node works with and what may be billed; and the gate with these options."""
 
 from __future__ import annotations
 
@@ -22,28 +22,34 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// place that the node reads and writes."
+        "--bucket", "buckets", metavar="URL", multiple=True, help="gs:// location that the node reads and writes."
     ),
-    click.option("--data-bucket", "data_buckets", metavar="URL", multiple=True, help="One that it only reads."),
     click.option(
-        "--checkpoint-bucket", "checkpoint_buckets", metavar="URL", multiple=True, help="One that it writes to."
+        "--data-bucket", "data_buckets", metavar="URL", multiple=True, help="gs:// location that the node only reads."
     ),
-    click.option("--dataset-size", metavar="SIZE", help="What one epoch reads, like 1.2TB."),
-    click.option("--billing-project", metavar="ID", help="Who pays for buckets whose requester pays."),
+    click.option(
+        "--checkpoint-bucket",
+        "checkpoint_buckets",
+        metavar="URL",
+        multiple=True,
+        help="Checkpoint bucket (gs://); write access is checked.",
+    ),
+    click.option("--dataset-size", metavar="SIZE", help="Size of the data read in one epoch, like 1.2TB."),
+    click.option("--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."),
     click.option(
         "--no-billing-outside-grants",
         is_flag=True,
         default=None,
-        help="Create nothing that no grant covers (up, create, run --up; not start and watch).",
+        help="Create only nodes that a grant covers (up, create, run --up; not start and watch).",
     ),
     click.option(
         "--skip-check",
         "skip_checks",
         metavar="ID",
         multiple=True,
-        help="Checks that stop nothing, like TPU101,TPU401, or all.",
+        help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
     ),
-    click.option("--check-timeout", metavar="TIME", help="How long the checks may ask the cloud. [default: 15s]"),
+    click.option("--check-timeout", metavar="TIME", help="Timeout of all requests of the checks. [default: 15s]"),
 )
 _NAMES = (
     "buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "billing_project", "no_billing_outside_grants",
@@ -51,27 +57,27 @@ _NAMES = (
 )  # fmt: skip
 
 
-# What may be billed is for whoever pays to say.
+# Only the user who pays may skip these.
 _NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405"})
 
 
 def check_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that the checks go by; each is a setting too."""
+    """Add the options of the checks; each is a setting too."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def take_checks(options: dict[str, Any]) -> dict[str, Any]:
-    """Take these options out of a command's options; those not given are left out."""
+    """Remove these options from a command's options and return those that were given."""
     taken = {name: options.pop(name) for name in _NAMES}
     return {name: value for name, value in taken.items() if value not in (None, ())}
 
 
 def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, machine: str | None = None) -> Gate:
-    """Return the gate that these options and the settings make.
+    """Return the gate for these options and the settings.
 
-    Raises `InvalidInputError` for a place that is no bucket and for an id that no check has.
+    Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
     """
     from tpuctl.actions.checking.gate import Gate  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.checked import Checked  # noqa: PLC0415  # as above
@@ -80,31 +86,34 @@ def gate(app: App, given: dict[str, Any], *, purpose: Purpose | None = None, mac
 
     for name in ("buckets", "data_buckets", "checkpoint_buckets"):
         for text in given.get(name, ()):
-            parse_bucket(text)  # also what is empty, and would not count as a value
+            parse_bucket(text)  # also an empty text, which would not count as a value
     settings = app.settings_with({name: _as_setting(name, value) for name, value in given.items()})
+    # The flags of the checks do not change who is asking.
+    user = app.settings
+    place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
     return Gate(
         lambda: sources(app),
         _wishes(settings, purpose, machine),
         Checked(checked_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
         accepted=_accepted(settings),
         timeout=settings.duration("check_timeout"),
-        # A network takes real time, whatever the clock of a sandbox says.
+        # A network takes real time, even if the clock of the sandbox is simulated.
         real=app.invocation.clock or SystemClock(),
         now=app.now,
-        identity=_identity(app),
+        identity=f"{place} {user.text('account')} {user.text('impersonate_service_account')}",
     )
 
 
 def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
-    """Return the ids that `--skip-check`, else the settings, name. Raises `InvalidInputError` for one that no check has."""
+    """Return the ids of `--skip-check`, else of the settings. Raises `InvalidInputError` for an unknown id."""
     flags = {"skip_checks": _as_setting("skip_checks", given)} if given else {}
     return _accepted(app.settings_with(flags))
 
 
 def sources(app: App) -> Sources:
-    """Return what the checks ask. Nothing is sent."""
+    """Return the API clients of the checks. Sends no request."""
     from tpuctl.actions.checking.sources import Sources  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.api import connections  # noqa: F401, PLC0415  # 60 ms, for which threads that begin to ask would queue
+    from tpuctl.api import connections  # noqa: F401, PLC0415  # 60 ms, for which starting threads would queue
     from tpuctl.api.buckets import BucketsClient  # noqa: PLC0415  # as above
     from tpuctl.api.compute import ComputeClient  # noqa: PLC0415  # as above
     from tpuctl.api.projects import ProjectsClient  # noqa: PLC0415  # as above
@@ -114,7 +123,7 @@ def sources(app: App) -> Sources:
 
     factory, endpoint = http_access(app)
     return Sources(
-        # Not the app's own, which waits half a minute for a service that is down: what is asked here is good to know.
+        # Not the app's own client, which retries for half a minute: the checks are optional.
         tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE),
         buckets=BucketsClient(factory, app.clock, endpoint=endpoint),
         compute=ComputeClient(factory, app.clock, endpoint=endpoint),
@@ -126,9 +135,14 @@ def _wishes(settings: Settings, purpose: Purpose | None, machine: str | None) ->
     from tpuctl.preflight.grants import Grant  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.preflight.wanted import Purpose, Wishes  # noqa: PLC0415  # as above
 
+    uses = (
+        *_parsed(settings, "buckets"),
+        *_parsed(settings, "data_buckets", writes=False),
+        *_parsed(settings, "checkpoint_buckets", reads=False),
+    )
     return Wishes(
         purpose=purpose or Purpose.TRAIN,
-        buckets=_buckets(settings),
+        buckets=tuple(dict.fromkeys(uses)),
         machine=machine,
         dataset_size=settings.size("dataset_size"),
         billing_project=settings.text("billing_project"),
@@ -144,7 +158,7 @@ def _prices(settings: Settings) -> dict[str, str]:
     prices = settings.pairs("egress_prices")
     if not prices:
         return prices
-    from tpuctl.colocation import own_prices  # noqa: PLC0415  # few have prices of their own
+    from tpuctl.colocation.prices import own_prices  # noqa: PLC0415  # few users have their own prices
 
     try:
         own_prices(prices)
@@ -154,18 +168,9 @@ def _prices(settings: Settings) -> dict[str, str]:
 
 
 def _stands(settings: Settings, key: str) -> str:
-    """Return where a setting stands, and its name."""
+    """Return the source of a setting, and its name."""
     setting = settings[key]
     return f"{setting.source}: `{key}`" if setting else f"`{key}`"
-
-
-def _buckets(settings: Settings) -> tuple[BucketUse, ...]:
-    uses = (
-        *_parsed(settings, "buckets"),
-        *_parsed(settings, "data_buckets", writes=False),
-        *_parsed(settings, "checkpoint_buckets", reads=False),
-    )
-    return tuple(dict.fromkeys(uses))
 
 
 def _parsed(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:
@@ -181,7 +186,12 @@ def _accepted(settings: Settings) -> frozenset[str]:
     from tpuctl.preflight.evaluation import ALL  # noqa: PLC0415  # completion and --help need not wait for it
 
     given = frozenset(text.upper() if text.lower() != ALL else ALL for text in settings.items("skip_checks"))
-    _check_who_skips(settings, given)
+    setting, refused = settings["skip_checks"], sorted(given & _NOT_FOR_A_PROJECT_FILE)
+    if setting and setting.source.kind is SourceKind.PROJECT_FILE and refused:
+        raise SettingError(
+            f"{setting.source}: `skip_checks` of a project file cannot name {' and '.join(f'`{id_}`' for id_ in refused)}",
+            hint="it may come from another author: use the flag `--skip-check`, or your own settings file",
+        )
     if given <= {ALL}:
         return given
     from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
@@ -191,19 +201,9 @@ def _accepted(settings: Settings) -> frozenset[str]:
     return given
 
 
-def _check_who_skips(settings: Settings, given: frozenset[str]) -> None:
-    """Raise `SettingError` where a file that may come from a stranger's repository lets pass what guards money."""
-    setting, refused = settings["skip_checks"], sorted(given & _NOT_FOR_A_PROJECT_FILE)
-    if setting and setting.source.kind is SourceKind.PROJECT_FILE and refused:
-        raise SettingError(
-            f"{setting.source}: `skip_checks` of a project file cannot name {' and '.join(f'`{id_}`' for id_ in refused)}",
-            hint="it may come from a repository of others: use the flag `--skip-check`, or your own file",
-        )
-
-
 def _check_ids(given: list[str], settings: Settings) -> None:
-    """Return if these are ids of checks of AI Platform's jobs; else raise `InvalidInputError` naming where one stands."""
-    from tpuctl.preflight import ai_platform  # noqa: PLC0415  # few have such a job
+    """Return if these are ids of checks of AI Platform jobs; else raise `InvalidInputError` with the source of the id."""
+    from tpuctl.preflight import ai_platform  # noqa: PLC0415  # few users have such a job
     from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
     known = [*(rule.id for rule in RULES), *(rule.id for rule in ai_platform.RULES)]
@@ -211,7 +211,7 @@ def _check_ids(given: list[str], settings: Settings) -> None:
     for text in given:
         if text not in known:
             near = nearest(text, known[: len(RULES)]) or nearest(text, known)
-            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` is every one"
+            hint = f"did you mean `{near}`?" if near else "`tpuctl check --all` shows the ids; `all` skips every check"
             if setting is None or setting.source.kind is SourceKind.FLAG:
                 raise InvalidInputError(f"`--skip-check {text}`: there is no such check", hint=hint)
             raise SettingError(f"{setting.source}: `skip_checks`: there is no check `{text}`", hint=hint)
@@ -220,11 +220,5 @@ def _check_ids(given: list[str], settings: Settings) -> None:
 def _as_setting(name: str, value: Any) -> Any:  # click's value, as the settings take it
     if value is True:
         return "true"
-    # Of a list's items none is split: an id has no comma, a bucket's name may.
+    # Only ids are split at commas; a bucket name may have one.
     return tuple(part.strip() for text in value for part in text.split(",")) if name == "skip_checks" else value
-
-
-def _identity(app: App) -> str:
-    settings = app.settings
-    place = "sandbox" if app.is_sandbox else settings.text("endpoint") or "google"
-    return f"{place} {settings.text('account')} {settings.text('impersonate_service_account')}"

@@ -1,4 +1,4 @@
-"""What `tpuctl check` is about: a node that is there, one that is to be made, or a type that looks for a zone."""
+"""The target of `tpuctl check`: an existing node, a new node, or a type without a zone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LIKE_A_TYPE = re.compile(r"(tpu)?v\d")
 
 @dataclass(frozen=True, slots=True)
 class Somewhere:
-    """A type that looks for a zone, among some or all."""
+    """A type without a zone; `zones` limits the search, empty means all."""
 
     spec: NodeSpec
     zones: tuple[str, ...]
 
 
 def use_file(app: App, options: dict[str, Any]) -> None:
-    """Read the settings from the file that was named in place of a node, if one was, else from `tpuctl.yaml`, once trusted."""
+    """Read the settings from the file named in place of a node, else from `tpuctl.yaml` if it is trusted."""
     text = options["target"]
     if not text or not text.endswith(_FILES):
         app.require_trust()
@@ -46,17 +46,24 @@ def use_file(app: App, options: dict[str, Any]) -> None:
 
 
 def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somewhere:
-    """Return what is to be checked. Raises `InvalidInputError` where nothing says which type, `NodeNotFoundError`."""
+    """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
     text, given = options["target"], take_spec(options)
     if text and text.startswith("gs://"):
-        raise InvalidInputError(f"`{text}` is no node", hint=f"name what reads it: `tpuctl check v4-8 --bucket {text}`")
+        raise InvalidInputError(
+            f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
+        )
     if text and (find(text) or sold_elsewhere(text)):
         given, text = {**given, "type": text}, None
-    spec = _spec(app, given)
+    kind = given.get("type", "")
+    if sold_elsewhere(kind):
+        # For types of another service no image is known, and none is needed to report that.
+        spec: NodeSpec | None = NodeSpec(accelerator_type=kind, runtime_version=given.get("version", ""))
+    else:
+        spec = build_spec(app, given)
     if text:
         return _node(app, gate, text, spec, is_asked=bool(given))
     if spec is None:
-        raise InvalidInputError("what is to be checked?", hint="name a node, a file, or a type: `tpuctl check v4-8`")
+        raise InvalidInputError("no node or type to check", hint="name a node, a file, or a type: `tpuctl check v4-8`")
     if options["where"] or len(app.zones) > 1:
         return Somewhere(spec, app.zones)
     zone = app.place.zone or app.place.default_zone
@@ -65,19 +72,11 @@ def find_target(app: App, gate: Gate, options: dict[str, Any]) -> Wanted | Somew
     return gate.wishes.wanted(app.project, zone, spec)
 
 
-def _spec(app: App, given: dict[str, Any]) -> NodeSpec | None:
-    """Return what is asked for. Of what another service rents no image is known, and none is needed to say so."""
-    wanted = given.get("type", "")
-    if sold_elsewhere(wanted):
-        return NodeSpec(accelerator_type=wanted, runtime_version=given.get("version", ""))
-    return build_spec(app, given)
-
-
 def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: bool) -> Wanted:
-    """Return the node as it is; where it is not there, is dead or differs from what is asked for, as it would be made.
+    """Return the existing node; if it is missing, dead or differs from the requested one, return the new node.
 
-    What a file says about new nodes is not asked of one that is there: `is_asked` tells that a flag did. Where nobody can say
-    whether it is there, what is asked for is checked all the same.
+    Settings of a file apply to new nodes only; `is_asked` says that a flag names the type. If the existence of the node is
+    unknown, the requested node is checked.
     """
     from tpuctl.cli.target import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
 
@@ -99,11 +98,11 @@ def _node(app: App, gate: Gate, text: str, spec: NodeSpec | None, *, is_asked: b
 
 
 def _remembered(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> NodeSpec:
-    """Return what the node was. Raises why it cannot be told, and what was probably meant."""
+    """Return the last known spec of the node. Raises an error with the reason if there is none, and a suggestion."""
     node_id, zone, project = reference.node_id, reference.zone, reference.project or app.project
     if not isinstance(fact, Known):
         kind = AccessError if isinstance(fact, Unknown) and not fact.is_passing else ServiceUnavailableError
-        raise kind(f"whether there is a node `{node_id}` could not be read: {fact.reason}")
+        raise kind(f"could not read whether the node `{node_id}` exists: {fact.reason}")
     if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
         raise unreachable(node_id, silent)
     remembered = app.journal.last_spec(NodeName(project, zone, node_id)) if zone else None
@@ -116,5 +115,5 @@ def _remembered(app: App, reference: NodeReference, fact: Fact[NodeListing]) -> 
                 hint=f"types of that size are {known}; see `tpuctl types`" if known else "see `tpuctl types`",
             )
         raise NodeNotFoundError(node_id, zone) if zone else NodeNowhereError(node_id, project)
-    app.terminal.note(f"`{node_id}` is not there: checking what it was, {remembered.spec.accelerator_type}")
+    app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.spec.accelerator_type}")
     return remembered.spec

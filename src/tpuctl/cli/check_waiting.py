@@ -1,4 +1,4 @@
-"""A sign of life on a terminal while a cloud takes long to answer a check. Elsewhere nothing."""
+"""A notice on a terminal while the cloud takes long to answer a check. Elsewhere none."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
     from tpuctl.output.terminal import Terminal
 
-# What is over sooner needs no word.
+# Shorter waits need no notice.
 _AFTER = timedelta(seconds=2)
 
 
 @contextmanager
 def sign_of_life(terminal: Terminal, *, after: timedelta = _AFTER) -> Iterator[None]:
-    """Say once on stderr that the cloud is waited for, if what is done meanwhile takes longer, in real time, than `after`."""
+    """Show one notice on stderr if the block takes longer, in real time, than `after`."""
     if not terminal.is_redrawn or terminal.quiet:
         yield
         return
     is_over = threading.Event()
 
-    def tell() -> None:
+    def notify() -> None:
         if not is_over.wait(after.total_seconds()):
             terminal.note("still waiting for the cloud …")
 
-    thread = threading.Thread(target=tell, daemon=True)
+    thread = threading.Thread(target=notify, daemon=True)
     thread.start()
     try:
         yield
     finally:
         is_over.set()
-        # So that it never speaks into what is shown next.
+        # So that the notice never interleaves with later output.
         thread.join()

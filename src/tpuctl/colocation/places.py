@@ -1,4 +1,4 @@
-"""How near a bucket is to a TPU, and where one would be near."""
+"""How near a bucket is to a TPU, and which locations would be near."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Relation(StrEnum):
-    """How near a bucket is to a TPU, the nearest first. What cannot be told is the last."""
+    """How near a bucket is to a TPU, the nearest first; `UNKNOWN` is last."""
 
     SAME_ZONE = "same-zone"
     SAME_REGION = "same-region"
@@ -24,7 +24,7 @@ class Relation(StrEnum):
 
     @property
     def is_colocated(self) -> bool:
-        """Tell whether reads stay within the region, and are free."""
+        """Return whether reads stay within the region, and are free."""
         return self in {Relation.SAME_ZONE, Relation.SAME_REGION, Relation.DUAL_REGION}
 
     @property
@@ -36,9 +36,9 @@ class Relation(StrEnum):
 def relation(placement: Placement, zone: str) -> Relation:
     """Return how near a bucket is to a TPU in a zone.
 
-    Never raises: a location, a kind or a region that the table lacks is `UNKNOWN`, unless it is the TPU's very own. A
-    multi-region that does not reach the TPU's region is another place of the continent, or of another
-    [documentation, bucket locations].
+    Never raises: a location, kind or region that the table lacks is `UNKNOWN`, unless it is the TPU's own region. A
+    multi-region that does not contain the TPU's region counts as another location of its continent [documentation,
+    bucket locations].
     """
     region = zone.rpartition("-")[0]
     regions = regions_within(placement)
@@ -57,21 +57,21 @@ def relation(placement: Placement, zone: str) -> Relation:
 
 
 def is_colocated(placement: Placement, zone: str) -> bool:
-    """Tell whether reads of a bucket from a TPU in a zone stay within the region; never where that cannot be told."""
+    """Return whether reads of a bucket from a TPU in a zone stay within the region; false if unknown."""
     return relation(placement, zone).is_colocated
 
 
 def best_locations(region: str) -> tuple[str, ...]:
-    """Return the locations in which a bucket would be co-located with TPUs of a region, as the storage API writes them."""
+    """Return the bucket locations that are co-located with TPUs of a region, as the storage API writes them."""
     duals = [name for name, regions in load().dual_regions.items() if region in regions]
     return (region.upper(), *duals)
 
 
 def regions_within(placement: Placement) -> tuple[str, ...]:
-    """Return the regions that hold a bucket's data; nothing for a multi-region and for what is not known."""
+    """Return the regions that hold a bucket's data; empty for a multi-region and if unknown."""
     place = placement.location.lower()
     named = tuple(region.lower() for region in placement.data_locations)
-    # A configurable dual-region is within a continent or a country, and only its regions say where [API storage v1].
+    # A configurable dual-region has a continent or country as its location; only its regions are precise [API storage v1].
     if len(named) > 1:
         return named
     match placement.kind:
@@ -86,19 +86,19 @@ def regions_within(placement: Placement) -> tuple[str, ...]:
 
 
 def _zone_of(placement: Placement) -> str:
-    """Return the zone of a zonal bucket: its location, or where that is the region, what it names beside [unverified]."""
+    """Return the zone of a zonal bucket: its location or, if that is the region, the data location [unverified]."""
     return next(iter(placement.data_locations), placement.location).lower()
 
 
 def spans(placement: Placement, region: str) -> bool:
-    """Tell whether a bucket's data is in a region, or may be there as in the rest of a multi-region."""
+    """Return whether a bucket's data is, or within a multi-region may be, in a region."""
     regions = regions_within(placement)
     multi = load().multi_regions.get(placement.location) if placement.kind == "multi-region" and not regions else None
     return multi.spans(region) if multi else region in regions
 
 
 def areas_within(placement: Placement) -> frozenset[str]:
-    """Return the areas (keys of the price table) in which a bucket is; nothing where one of them is not known."""
+    """Return the areas (keys of the price table) of a bucket; empty if any of them is unknown."""
     regions = regions_within(placement)
     if placement.kind == "multi-region" and not regions:
         multi = load().multi_regions.get(placement.location)
@@ -108,6 +108,6 @@ def areas_within(placement: Placement) -> frozenset[str]:
 
 
 def area_of(region: str) -> str | None:
-    """Return the area of a region, by the first part of its name; nothing where the table has none."""
+    """Return the area of a region, by the first part of its name; None if the table has none."""
     prefix, dash, _ = region.partition("-")
     return next((name for name, area in load().areas.items() if dash and prefix in area.prefixes), None)

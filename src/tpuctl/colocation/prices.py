@@ -1,4 +1,4 @@
-"""What it costs to read a bucket from where a TPU is. Every price is a dated list price, or the user's own."""
+"""The cost of reading a bucket from a TPU. Every price is a dated list price, or the user's own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ TB = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per GiB: the lowest and the highest that sources name. `seen` is the month of a list price; nothing where free.
+    """Dollars per GiB: the lowest and the highest price in the sources.
 
-    With `is_own` it comes from the user's settings; `is_disputed` tells that sources disagree on the group of the region.
+    `seen` is the month of a list price; None if free. `is_own`: the price is from the user's settings. `is_disputed`:
+    sources disagree on the price group of the region.
     """
 
     low: Decimal
@@ -34,16 +35,16 @@ class Price:
 
     @property
     def is_free(self) -> bool:
-        """Tell whether nothing is charged."""
+        """Return whether reading is free."""
         return not self.high
 
     def cost(self, size: int) -> tuple[Decimal, Decimal]:
-        """Return the dollars for so many bytes, low and high, in cents."""
+        """Return the dollars for a number of bytes, low and high, rounded to cents."""
         cent = Decimal("0.01")
         return (self.low * size / GIB).quantize(cent), (self.high * size / GIB).quantize(cent)
 
     def of(self, size: int) -> str:
-        """Return the cost of so many bytes: `$18.63`, `$46.57 to $74.51`."""
+        """Return the cost of a number of bytes: `$18.63`, `$46.57 to $74.51`."""
         low, high = self.cost(size)
         if size and self.high and not high:
             return "less than $0.01"
@@ -51,7 +52,7 @@ class Price:
 
     @property
     def basis(self) -> str:
-        """The price itself and where it comes from: `$0.02/GiB, list price of 2026-06`."""
+        """The price and its source: `$0.02/GiB, list price of 2026-06`."""
         each = _between(_dollars(self.low), _dollars(self.high))
         if self.is_own:
             return f"{each}/GiB, the price in your settings"
@@ -67,10 +68,10 @@ FREE = Price(Decimal(0), Decimal(0))
 
 
 def price(placement: Placement, zone: str, *, own: Mapping[str, str] | None = None) -> Price | None:
-    """Return what reading a bucket from a TPU in a zone costs; nothing where that is not known.
+    """Return what reading a bucket from a TPU in a zone costs; None if unknown.
 
-    `own` are the user's prices, as `own_prices` takes them. Of several areas the dearest counts. Raises `ValueError` where
-    `own` is wrong.
+    `own` are the user's prices, as for `own_prices`. Of several areas the dearest counts. Raises `ValueError` if `own`
+    is invalid.
     """
     mine = own_prices(own or {})
     how = relation(placement, zone)
@@ -81,52 +82,43 @@ def price(placement: Placement, zone: str, *, own: Mapping[str, str] | None = No
     if how is Relation.UNKNOWN or there is None:
         return None
     pairs = [load().pair(area, there) for area in areas_within(placement)]
-    dearest = max((_priced(pair, mine) for pair in pairs), key=lambda found: found.high, default=None)
-    return dearest and _disputed(dearest, (region, *regions_within(placement)))
-
-
-def _disputed(found: Price, regions: tuple[str, ...]) -> Price:
-    """Return a list price up to the highest that is seen for one of the regions."""
-    highest = max((load().dearer[region] for region in regions if region in load().dearer), default=found.high)
-    return found if found.is_own or highest <= found.high else replace(found, high=highest, is_disputed=True)
+    prices = [
+        Price(mine[pair], mine[pair], is_own=True) if pair in mine else Price(*load().prices[pair], load().prices_seen)
+        for pair in pairs
+    ]
+    dearest = max(prices, key=lambda found: found.high, default=None)
+    if dearest is None or dearest.is_own:
+        return dearest
+    # Some sources put one of the regions in a dearer group.
+    dearer = [load().dearer[name] for name in (region, *regions_within(placement)) if name in load().dearer]
+    highest = max(dearer, default=dearest.high)
+    return dearest if highest <= dearest.high else replace(dearest, high=highest, is_disputed=True)
 
 
 def retrieval(storage_class: str) -> Price | None:
-    """Return what reading objects of a storage class costs beside the network; nothing for a class that is not known."""
+    """Return the retrieval price of a storage class, in addition to the network; None for an unknown class."""
     found = load().classes.get(storage_class)
     return Price(found.retrieval, found.retrieval, load().prices_seen) if found else None
 
 
 def own_prices(settings: Mapping[str, str]) -> Mapping[Pair, Decimal]:
-    """Return the user's prices, `{"us-europe": "0.05"}` in dollars per GiB, by pair of areas; either order will do.
+    """Return the user's prices, `{"us-europe": "0.05"}` in dollars per GiB, by pair of areas in either order.
 
-    Raises `ValueError`, in words for the user, where a key is no pair of areas or a value no price.
+    Raises `ValueError` with a message for the user if a key is not a pair of areas or a value not a price.
     """
-    return {_pair(key): _price(key, value) for key, value in settings.items()}
-
-
-def _pair(key: str) -> Pair:
-    areas = load().areas
-    first, _, second = str(key).strip().lower().partition("-")
-    if first not in areas or second not in areas:
-        raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
-    return load().pair(first, second)
-
-
-def _price(key: str, value: str) -> Decimal:
-    try:
-        found = Decimal(str(value).strip())
-    except InvalidOperation:
-        found = Decimal("NaN")
-    if not found.is_finite() or found < 0:
-        raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
-    return found
-
-
-def _priced(pair: Pair, mine: Mapping[Pair, Decimal]) -> Price:
-    if pair in mine:
-        return Price(mine[pair], mine[pair], is_own=True)
-    return Price(*load().prices[pair], load().prices_seen)
+    areas, prices = load().areas, {}
+    for key, value in settings.items():
+        first, _, second = str(key).strip().lower().partition("-")
+        if first not in areas or second not in areas:
+            raise ValueError(f"`{key}` is not a pair of areas: write two of {', '.join(areas)}, such as `us-europe`")
+        try:
+            found = Decimal(str(value).strip())
+        except InvalidOperation:
+            found = Decimal("NaN")
+        if not found.is_finite() or found < 0:
+            raise ValueError(f"`{value}` for `{key}` is not a price: write dollars per GiB, such as `0.05`")
+        prices[load().pair(first, second)] = found
+    return prices
 
 
 def _between(low: str, high: str) -> str:
@@ -134,7 +126,7 @@ def _between(low: str, high: str) -> str:
 
 
 def _dollars(amount: Decimal) -> str:
-    """Return `$1,234.50`, and of a price below a cent all its digits."""
+    """Return `$1,234.50`; all digits of a price below a cent."""
     text = f"{amount:,f}"
     whole, _, digits = text.partition(".")
     return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"

@@ -1,4 +1,4 @@
-"""The locations of Cloud Storage and the list prices between them, as package data."""
+"""The locations of Cloud Storage and the list prices between them, from package data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Span = tuple["Decimal", "Decimal"]
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A continent of the price list, and the first parts of the names of its regions."""
+    """A continent of the price list, and the prefixes of its region names."""
 
     title: str
     prefixes: tuple[str, ...]
@@ -24,20 +24,20 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class MultiRegion:
-    """A multi-region: regions by the first part of their names, but for some."""
+    """A multi-region: prefixes of its region names, and the regions that are excluded."""
 
     area: str
     prefixes: tuple[str, ...]
     excluded: tuple[str, ...]
 
     def spans(self, region: str) -> bool:
-        """Tell whether data of it may be in a region."""
+        """Return whether its data may be in a region."""
         return region.partition("-")[0] in self.prefixes and region not in self.excluded
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """What reading costs in dollars per GiB, and the days for which an object is billed at least [price list]."""
+    """The retrieval price in dollars per GiB, and the minimum number of days billed per object [price list]."""
 
     retrieval: Decimal
     days: int
@@ -47,7 +47,7 @@ class StorageClass:
 class Locations:
     """The whole table. `prices_seen` is the month of the prices, such as `2026-06`.
 
-    `dearer` are regions that some sources have in a dearer group than their area, with the highest price seen for it.
+    `dearer` has the regions that some sources put in a dearer group than their area, with the highest price found.
     """
 
     areas: dict[str, Area]
@@ -59,14 +59,14 @@ class Locations:
     classes: dict[str, StorageClass]
 
     def pair(self, area: str, other: str) -> Pair:
-        """Return two areas in the order in which the table has them."""
+        """Return two areas in the order of the table."""
         order = list(self.areas)
         return (area, other) if order.index(area) <= order.index(other) else (other, area)
 
 
 @cache
 def load() -> Locations:
-    """Return the table, read once."""
+    """Return the table; the file is read once."""
     from decimal import Decimal  # noqa: PLC0415  # only to read the table
     from importlib import resources  # noqa: PLC0415  # only to read the table
 
@@ -83,14 +83,11 @@ def load() -> Locations:
             for name, entry in data["multi_regions"].items()
         },
         prices_seen=str(data["prices_seen"]),
-        prices={_pair(name): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()},
+        prices={
+            tuple(name.split("-", 1)): (Decimal(seen[0]), Decimal(seen[-1])) for name, seen in data["prices"].items()
+        },
         dearer={region: Decimal(highest) for region, highest in data["dearer"].items()},
         classes={
             name: StorageClass(Decimal(entry["retrieval"]), entry["days"]) for name, entry in data["classes"].items()
         },
     )
-
-
-def _pair(name: str) -> Pair:
-    area, _, other = name.partition("-")
-    return area, other

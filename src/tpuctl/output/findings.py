@@ -1,4 +1,4 @@
-"""How the findings of a check are shown: to a person, and to a program. What they say is decided elsewhere."""
+"""How findings are shown: on a terminal, in a pipe and as JSON. Their text comes from the rules."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
     from tpuctl.output.terminal import Terminal
     from tpuctl.preflight.evaluation import Report
-    from tpuctl.preflight.findings import Finding, Remedy
+    from tpuctl.preflight.findings import Finding
     from tpuctl.preflight.wanted import Wanted
 
-# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+# Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 SCHEMA_VERSION = 1
 
 _STYLES = {Level.ERROR: "red", Level.WARNING: "yellow", Level.UNKNOWN: "magenta", Level.NOTE: "dim", Level.OK: "green"}
 _PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
 _WORD = max(map(len, Level))
-# So many subjects are named of which the same is said.
+# Up to this many subjects are named for which the text is the same.
 _NAMED = 5
-# Longer lines are hard to read, narrower ones hard to wrap.
+# Longer lines are hard to read, shorter ones hard to wrap.
 _WIDEST, _NARROWEST = 100, 40
-# Words, and commands in backticks, which can be copied only from one line.
+# Words, and commands in backticks, which must stay on one line to be copied.
 _WORDS = re.compile(r"(?:`[^`]*`|\S)+")
 
 
@@ -47,10 +47,10 @@ def show_findings(
     can_fix: bool = False,
     sandbox: bool = False,
 ) -> None:
-    """Show a report on stdout, and as a table what it comes to on stderr.
+    """Show a report on stdout; for a table also a summary on stderr.
 
-    What is ok is in JSON always, elsewhere only where `verbose`. `can_fix` tells that the command at hand takes `--fix`.
-    `about` are further fields of the JSON that say what was looked at; of a wanted node they are its `target`.
+    JSON always has the checks that are ok, other formats only with `verbose`. `can_fix`: the current command has `--fix`.
+    `about` has additional JSON fields that describe what was checked; for a node they are its `target`.
     """
     if form in {Format.JSON, Format.YAML}:
         target = {"target": target_to_json(wanted)} if wanted else {}
@@ -68,14 +68,18 @@ def show_findings(
 
 
 def page(report: Report, *, width: int, colored: bool, verbose: bool = False, can_fix: bool = False) -> Iterator[str]:
-    """Yield the lines for a person: the worst first, what is said of one subject together, what is ok in one line."""
+    """Yield the lines for a terminal: the worst first, findings of one subject together, one line for all that are ok."""
     shown = [finding for finding in report.findings if finding.level is not Level.OK]
     subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
     in_order = sorted(shown, key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
     for finding, *others in _folded(in_order):
         yield from block(finding, width=width, colored=colored, can_fix=can_fix)
         if others:
-            yield from wrapped(f"the same is true of {_named(others)}", first="  ", rest="    ", width=width)
+            # The subject of the block counts as named.
+            names = [other.found.subject for other in others]
+            named, more = ", ".join(names[: _NAMED - 1]), len(names) - _NAMED + 1
+            text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
+            yield from wrapped(text, first="  ", rest="    ", width=width)
         yield ""
     fine = report.of(Level.OK)
     if verbose:
@@ -86,9 +90,9 @@ def page(report: Report, *, width: int, colored: bool, verbose: bool = False, ca
 
 
 def _folded(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Return the findings that say the same of many subjects together, each other one by itself, in their order.
+    """Return groups of findings with the same text for many subjects, and single findings, in their order.
 
-    Of what is worse than a note each has its own command that mends it, which must not be left out.
+    Findings worse than a note are not grouped if they have a command, as each command must be shown.
     """
     alike: dict[Any, list[Finding]] = {}
     for finding in findings:
@@ -105,7 +109,7 @@ def _folded(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def _gist(finding: Finding) -> tuple[object, ...]:
-    """Return what a finding says but for the name of its subject."""
+    """Return the text of a finding without the name of its subject."""
     found = finding.found
     bucket = found.subject.removeprefix("gs://").partition("/")[0]
     texts = (found.text, found.why or "", *(remedy.text for remedy in found.remedies))
@@ -113,17 +117,10 @@ def _gist(finding: Finding) -> tuple[object, ...]:
     return (finding.id, finding.level, finding.accepted, *gist)
 
 
-def _named(others: Sequence[Finding]) -> str:
-    """Return the first subjects by name, with that of their block as many as are named at all, and how many more there are."""
-    names = [finding.found.subject for finding in others]
-    shown, more = names[: _NAMED - 1], len(names) - _NAMED + 1
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
-
-
 def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False) -> Iterator[str]:
-    """Yield the lines of one finding: level, id and subject; what was found; why it matters; what mends it.
+    """Yield the lines of one finding: level, id and subject; text; reason; remedies.
 
-    Words are wrapped. A command is a line of its own, whole, so that it can be copied.
+    Text is wrapped. A command has its own unbroken line, so that it can be copied.
     """
     found = finding.found
     yield _header(finding, colored=colored)
@@ -132,13 +129,18 @@ def block(finding: Finding, *, width: int, colored: bool, can_fix: bool = False)
         yield from wrapped(found.why, first="  why: ", rest="       ", width=width)
     for remedy in found.remedies:
         colon = ":" if remedy.command else ""
-        yield from wrapped(_advice(remedy, can_fix=can_fix) + colon, first="  → ", rest="    ", width=width)
+        yield from wrapped(
+            (f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text) + colon,
+            first="  → ",
+            rest="    ",
+            width=width,
+        )
         if remedy.command:
             yield "      " + styled(visible(remedy.command), "cyan", colored=colored)
 
 
 def summary(report: Report, elapsed: timedelta | None = None) -> str:
-    """Return what a report comes to: `2 errors, 1 warning, 3 unknown, 1 note, 17 ok in 0.6 s`."""
+    """Return the counts of a report: `2 errors, 1 warning, 3 unknown, 1 note, 17 ok in 0.6 s`."""
     counts = [(level, len(report.of(level))) for level in Level]
     words = [f"{count} {_PLURALS.get(level, level) if count > 1 else level}" for level, count in counts if count]
     took = f" in {elapsed.total_seconds():.1f} s" if elapsed is not None else ""
@@ -151,7 +153,7 @@ def to_json(report: Report, wanted: Wanted, *, sandbox: bool) -> dict[str, Any]:
 
 
 def report_to_json(report: Report, about: Mapping[str, Any], *, sandbox: bool) -> dict[str, Any]:
-    """Return a report for scripts. Every field is always there, null or empty where there is nothing to say."""
+    """Return a report for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": SCHEMA_VERSION,
         **about,
@@ -162,7 +164,7 @@ def report_to_json(report: Report, about: Mapping[str, Any], *, sandbox: bool) -
 
 
 def target_to_json(wanted: Wanted) -> dict[str, Any]:
-    """Return what was checked. `nodeId` is null where no node was named."""
+    """Return the target of the check. `nodeId` is null if no node was named."""
     spec = wanted.spec
     return {
         "project": wanted.project,
@@ -180,7 +182,7 @@ def target_to_json(wanted: Wanted) -> dict[str, Any]:
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
-    """Return one finding for scripts; every field is always there."""
+    """Return one finding for scripts; every field is always present."""
     found = finding.found
     return {
         "id": finding.id,
@@ -194,17 +196,12 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
             {"text": remedy.text, "command": remedy.command, "fixable": remedy.change is not None}
             for remedy in found.remedies
         ],
-        "facts": _json(found.facts),
+        "facts": json.loads(json.dumps(dict(found.facts))),
     }
 
 
-def _json(facts: Mapping[str, Any]) -> Any:  # JSON
-    """Return the facts as plain JSON values: YAML's safe writer knows neither enumerations nor tuples."""
-    return json.loads(json.dumps(dict(facts)))
-
-
 def _row(finding: Finding) -> tuple[Cell, ...]:
-    """Return the whole of it in one row: the log of a CI job is all that somebody has to go by."""
+    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
     found = finding.found
     text = f"{found.text} {ACCEPTED}" if is_milder(finding) else found.text
     advice = [remedy.text + (f": `{remedy.command}`" if remedy.command else "") for remedy in found.remedies]
@@ -217,12 +214,8 @@ def _header(finding: Finding, *, colored: bool) -> str:
     return f"{level}  {about}" + (f"  {ACCEPTED}" if is_milder(finding) else "")
 
 
-def _advice(remedy: Remedy, *, can_fix: bool) -> str:
-    return f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
-
-
 def wrapped(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
-    """Yield the text in lines of a readable width. A word, or what is quoted, is not broken even if it is longer."""
+    """Yield the text in lines of readable width. Words and quoted commands are never broken, even if they are longer."""
     room = min(max(width, _NARROWEST), _WIDEST)
     line, words = first, _WORDS.findall(visible(text))
     for index, word in enumerate(words):

@@ -1,11 +1,11 @@
-"""How zones are shown that a type could run in: a table, JSON, and what else there is to say of them."""
+"""How the ranking of zones is shown: table, JSON and notes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import Relation
+from tpuctl.colocation.places import Relation
 from tpuctl.escaping import visible
 from tpuctl.output.findings import wrapped
 from tpuctl.output.tables import Cell, columns, styled, text_width
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from decimal import Decimal
 
-    from tpuctl.colocation import Price
     from tpuctl.output.terminal import Terminal
-    from tpuctl.preflight.zones import BucketFrom, Quota, Ranking, ZoneRank
+    from tpuctl.preflight.zones import BucketFrom, Ranking, ZoneRank
 
 HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "NOTES")
-# Of the JSON. Fields may be added within a version; none is removed or changes its meaning.
+# Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 SCHEMA_VERSION = 1
 
 _WORDS = {
@@ -30,7 +29,7 @@ _WORDS = {
     Relation.MULTI_REGION: "in its multi-region",
     Relation.SAME_AREA: "same continent",
     Relation.OTHER_AREA: "other continent",
-    Relation.UNKNOWN: "not known",
+    Relation.UNKNOWN: "unknown",
 }
 _STYLES = {
     Relation.MULTI_REGION: "yellow",
@@ -38,14 +37,14 @@ _STYLES = {
     Relation.OTHER_AREA: "red",
     Relation.UNKNOWN: "magenta",
 }
-# So many buckets are named; of more it is counted where they are.
+# Up to this many buckets are named; more are counted by relation.
 _LISTED = 2
-# So many regions are named for which a bucket would have to be made.
+# Up to this many regions are named with their co-located bucket locations.
 _NAMED = 3
 
 
 def show_zones(terminal: Terminal, ranking: Ranking, form: Format, *, sandbox: bool = False) -> None:
-    """Show the zones on stdout, the best first, and what else there is to say on stderr."""
+    """Show the zones on stdout, the best first, and notes on stderr."""
     if form in {Format.JSON, Format.YAML}:
         terminal.data(to_json(ranking, sandbox=sandbox), form)
         return
@@ -63,16 +62,18 @@ def show_zones(terminal: Terminal, ranking: Ranking, form: Format, *, sandbox: b
 
 
 def row(zone: ZoneRank) -> tuple[Cell, ...]:
-    """Return the row of one zone."""
+    """Return the table row of one zone."""
     style = _STYLES.get(zone.worst, "green") if zone.worst else ""
-    where = Cell(_where(zone), _listed(zone), style)
-    return (Cell(zone.zone), where, Cell(_price(zone)), Cell("; ".join(_notes(zone))))
+    # For a pipe each location of each bucket; for a single one only the relation.
+    words = [(seen.use.url, _relation(seen)) for seen in zone.buckets]
+    listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
+    return (Cell(zone.zone), Cell(_where(zone), listed, style), Cell(_price(zone)), Cell("; ".join(_notes(zone))))
 
 
 def page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
-    """Yield the lines for a person: columns where these fit, else notes below their row, else each zone on lines of its own.
+    """Yield the lines for a terminal: columns if they fit, else notes below their row, else each zone on its own lines.
 
-    No word is broken, whatever the width.
+    Words are never broken, at any width.
     """
     if _fits(HEADER, rows, width):
         yield from columns(HEADER, rows, width=None, colored=colored)
@@ -102,24 +103,24 @@ def _below(cells: Iterable[Cell], width: int) -> Iterator[str]:
 
 
 def notes(ranking: Ranking) -> Iterator[str]:
-    """Yield what there is to say about the whole: what was not known, and where a bucket would be beside the TPU."""
+    """Yield notes about the whole ranking: what is unknown, and which bucket locations would be co-located."""
     what = ranking.accelerator_type
     for bucket in ranking.unplaced:
-        missing = f"; `{bucket.permission}` would let you read it" if bucket.permission else ""
-        yield f"`gs://{bucket.use.bucket}` is left out of account: {bucket.reason}{missing}"
+        missing = f"; reading it takes the permission `{bucket.permission}`" if bucket.permission else ""
+        yield f"`gs://{bucket.use.bucket}` is ignored: {bucket.reason}{missing}"
     if ranking.offline is not None:
-        yield f"the zones are those of the documentation, and may have changed: {ranking.offline}"
+        yield f"the zones are from the documentation, and may be outdated: {ranking.offline}"
     if not ranking.zones:
-        yield f"no zone is known to offer {what}; `tpuctl types` lists what there is"
+        yield f"no known zone offers {what}; `tpuctl types` lists all types"
         return
     if all(zone.is_apart for zone in ranking.zones):
         regions = {zone.zone.rpartition("-")[0]: " or ".join(zone.locations) for zone in ranking.zones}
         places = [f"{locations} for {region}" for region, locations in regions.items()][:_NAMED]
-        yield f"no zone with {what} has every bucket beside it; co-located buckets would be in {', '.join(places)}"
+        yield f"no zone with {what} is near every bucket; co-located buckets would be in {', '.join(places)}"
 
 
 def to_json(ranking: Ranking, *, sandbox: bool) -> dict[str, Any]:
-    """Return the ranking for scripts. Every field is always there, null or empty where there is nothing to say."""
+    """Return the ranking for scripts. Every field is always present; null or empty without a value."""
     return {
         "schemaVersion": SCHEMA_VERSION,
         "acceleratorType": ranking.accelerator_type,
@@ -147,30 +148,29 @@ def _zone_to_json(zone: ZoneRank) -> dict[str, Any]:
         "quotaLeft": zone.quota.left if zone.quota else None,
         "quotaSuffices": zone.quota.suffices if zone.quota else None,
         "coLocated": list(zone.locations),
-        "buckets": [_bucket_to_json(seen) for seen in zone.buckets],
-    }
-
-
-def _bucket_to_json(seen: BucketFrom) -> dict[str, Any]:
-    low, high = seen.price.cost(10**12) if seen.price else (None, None)
-    return {
-        "bucket": seen.use.url,
-        "location": seen.placement.location if seen.placement else None,
-        "relation": str(seen.relation),
-        "pricePerTBLow": _number(low),
-        "pricePerTBHigh": _number(high),
-        "priceDate": seen.price.seen if seen.price else None,
+        "buckets": [
+            {
+                "bucket": seen.use.url,
+                "location": seen.placement.location if seen.placement else None,
+                "relation": str(seen.relation),
+                "pricePerTBLow": _number(seen.price.cost(10**12)[0]) if seen.price else None,
+                "pricePerTBHigh": _number(seen.price.cost(10**12)[1]) if seen.price else None,
+                "priceDate": seen.price.seen if seen.price else None,
+            }
+            for seen in zone.buckets
+        ],
     }
 
 
 def _where(zone: ZoneRank) -> str:
-    """Return where the buckets are from there: of one only that, two by their names, more counted, the nearest first.
+    """Return the relation of the buckets to the zone: of a single one, of two with names, else counts, the nearest first.
 
-    Several places in one bucket count once.
+    Several locations in one bucket count once.
     """
     places = {seen.use.bucket: seen for seen in zone.buckets}
     if len(places) > _LISTED:
-        counts = Counter(_group(each) for each in sorted((seen.relation for seen in places.values()), key=_rank))
+        relations = sorted((seen.relation for seen in places.values()), key=lambda relation: relation.rank)
+        counts = Counter("co-located" if each.is_colocated else _WORDS[each] for each in relations)
         return ", ".join(f"{count} {group}" for group, count in counts.items())
     words = [_relation(seen) for seen in places.values()]
     if len(words) == 1:
@@ -178,58 +178,37 @@ def _where(zone: ZoneRank) -> str:
     return ", ".join(f"gs://{name} {where}" for name, where in zip(places, words, strict=True))
 
 
-def _listed(zone: ZoneRank) -> str:
-    """Return where each place is from there, for a pipe: each with its name, but of one only where it is."""
-    words = [(seen.use.url, _relation(seen)) for seen in zone.buckets]
-    if len(words) == 1:
-        return words[0][1]
-    return ", ".join(f"{url} {where}" for url, where in words)
-
-
 def _relation(seen: BucketFrom) -> str:
     place = f" ({seen.placement.location})" if seen.placement else ""
     return _WORDS[seen.relation] + place
 
 
-def _rank(relation: Relation) -> int:
-    return relation.rank
-
-
-def _group(relation: Relation) -> str:
-    return "co-located" if relation.is_colocated else _WORDS[relation]
-
-
 def _price(zone: ZoneRank) -> str:
     if zone.span is None:
-        return "not known" if zone.buckets else ""
+        return "unknown" if zone.buckets else ""
     low, high = zone.span
     more = " or more" if len(zone.prices) < len(zone.buckets) else ""
     if not high:
         return f"free{more}"
-    basis = ", ".join(sorted({_basis(price) for price in zone.prices if not price.is_free}))
+    billed = [price for price in zone.prices if not price.is_free]
+    basis = ", ".join(sorted({"your settings" if price.is_own else f"list of {price.seen}" for price in billed}))
     return f"{f'${low:,}' if low == high else f'${low:,} to ${high:,}'}{more} ({basis})"
 
 
 def _notes(zone: ZoneRank) -> Iterator[str]:
+    quota = zone.quota
     if zone.grants:
         yield f"grant: {' and '.join(map(str, zone.grants))}"
-    if zone.quota and zone.quota.limit is not None:
-        yield _left(zone.quota, zone.quota.limit)
+    if quota and quota.limit == 0:
+        yield "the quota is 0"
+    elif quota and quota.limit is not None:
+        needed = f", {quota.needed} needed" if quota.suffices is False else ""
+        if quota.left is None:
+            yield f"quota of {quota.limit} {quota.unit}{needed}"
+        else:
+            yield f"{quota.left} of {quota.limit} {quota.unit} of quota left{needed}"
     if zone.single_tenant:
         yield "single tenant: only by agreement with Google"
-
-
-def _left(quota: Quota, limit: int) -> str:
-    if limit == 0:
-        return "the quota is 0"
-    short = f", {quota.needed} needed" if quota.suffices is False else ""
-    if quota.left is None:
-        return f"quota of {limit} {quota.unit}{short}"
-    return f"{quota.left} of {limit} {quota.unit} of quota left{short}"
-
-
-def _basis(price: Price) -> str:
-    return "your settings" if price.is_own else f"list of {price.seen}"
 
 
 def _number(amount: Decimal | None) -> float | None:

@@ -1,1 +1,1 @@
-"""Is everything in one place, and will it work? Pure decisions: facts in, findings out. Nothing is asked from here."""
+"""Checks before money is spent: pure decisions from facts to findings. Nothing here calls an API."""

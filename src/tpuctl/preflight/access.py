@@ -1,7 +1,7 @@
-"""Whether an account may use the objects of a bucket, from the policies as they were read.
+"""Whether an account may use the objects of a bucket, decided from the IAM policies that were read.
 
-A policy does not show everything: roles inherited from a folder or an organisation, policies of managed folders, deny
-policies and access boundaries are not seen here, and callers say so where it matters.
+Policies do not show everything: roles inherited from a folder or an organisation, policies of managed folders, deny
+policies and access boundaries are not read. Callers say so where it matters.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 
 READ = ("storage.objects.get", "storage.objects.list")
 WRITE = ("storage.objects.create", "storage.objects.delete")
-# Members that stand for whoever has a basic role in a project [documentation: convenience values].
+# Members that stand for the holders of a basic role in a project [documentation: convenience values].
 _BASIC_ROLES = {"projectOwner": "roles/owner", "projectEditor": "roles/editor", "projectViewer": "roles/viewer"}
 _BUCKET = "the bucket"
-# What the console writes for a grant that ends.
+# The condition that the console writes for a grant with an end time.
 _ENDS = re.compile(r"""\s*request\.time\s*<\s*timestamp\(["']([^"']+)["']\)\s*""")
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why it cannot be told. `project` is the one whose policy is not known.
+    """Why the access is unknown.
 
-    `permission` on `place` is what reading it takes, nothing where no reading would tell; `is_denied` that it is lacking.
+    `permission` on `place` is what it takes to read the missing policy; None if no reading would answer the question.
+    `project` is the project whose policy is unknown. `is_denied`: the caller lacks `permission`. `is_passing`: a later
+    read may succeed.
     """
 
     reason: str
@@ -52,7 +54,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A role permits it, which the account has as a `member` of a binding of `place`."""
+    """A role grants the permission. The account has the role through `member` of a binding on `place`."""
 
     role: str
     member: str
@@ -61,12 +63,12 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class NotGranted:
-    """No policy that was read permits it, and there is no doubt about any of them."""
+    """None of the policies grants the permission, and all of them are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perhaps:
-    """It cannot be told."""
+    """The access is unknown, for the reasons in `doubts`."""
 
     doubts: tuple[Doubt, ...]
 
@@ -76,12 +78,12 @@ Access = Granted | NotGranted | Perhaps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """What decides about one bucket.
+    """The policies that decide the access to one bucket.
 
-    `project` is the one that the bucket belongs to, by id or number, nothing where that is not known; `projects` has the
-    policies of projects, each by its id and by its number; `roles` what roles permit that the table of `roles.py` lacks.
-    Without uniform access objects may have access lists of their own; where public access is prevented a grant to
-    everybody has no effect [documentation of Cloud Storage]. A grant that ends at a time counts until then, by `now`.
+    `project` is the project of the bucket, by id or number; None if unknown. `projects` has the policy of each project
+    under its id and its number. `roles` has the permissions of roles that are missing in `data/roles.yaml`. Without
+    uniform access, objects may have access lists of their own. With public access prevention, grants to `allUsers` have
+    no effect [documentation of Cloud Storage]. A grant with an end time counts until that time, compared with `now`.
     """
 
     bucket: Fact[IamPolicy]
@@ -94,7 +96,7 @@ class Policies:
 
     @classmethod
     def of(cls, bucket: BucketFacts, facts: Facts) -> Policies | None:
-        """Return those of a bucket; nothing where its policy was not asked for, or there is no such bucket."""
+        """Return the policies of a bucket; None if its policy was not requested, or the bucket does not exist."""
         if bucket.policy is None or isinstance(bucket.policy, Absent) or isinstance(bucket.bucket, Absent):
             return None
         about, project = known(bucket.bucket), known(facts.project)
@@ -113,20 +115,20 @@ class Policies:
 
 
 def needed(wanted: Wanted, use: BucketUse) -> tuple[str, ...]:
-    """Return what the node's account needs of a bucket. Who serves writes nothing."""
+    """Return the permissions that the node's account needs on a bucket. A node that serves does not write."""
     return (*(READ if use.reads else ()), *(WRITE if use.writes and wanted.purpose is Purpose.TRAIN else ()))
 
 
 def resolve(account: str, policies: Policies) -> dict[str, Access]:
-    """Return for each of OBJECT_PERMISSIONS whether an account has it."""
+    """Return the access for each of OBJECT_PERMISSIONS."""
     entries = list(_entries(account, policies))
     return {permission: _judge(permission, entries, policies) for permission in OBJECT_PERMISSIONS}
 
 
 def deleted_roles(account: str, policies: Policies) -> tuple[str, ...]:
-    """Return the roles that the bucket still grants to a deleted account of the same address.
+    """Return the roles that the bucket still grants to a deleted account with the same address.
 
-    An account that is made anew under the address of a deleted one has none of its roles [documentation of IAM].
+    A new account with the address of a deleted one has none of its roles [documentation of IAM].
     """
     policy = known(policies.bucket)
     start = f"deleted:serviceAccount:{account}?".lower()
@@ -135,7 +137,7 @@ def deleted_roles(account: str, policies: Policies) -> tuple[str, ...]:
 
 
 def roles_to_read(facts: Facts) -> frozenset[str]:
-    """Return the roles whose permissions decide, and that the table lacks: custom ones, and rare predefined ones."""
+    """Return the roles that decide and are missing in the table: custom roles and rare predefined ones."""
     account, found = facts.account, set[str]()
     for bucket in facts.buckets if account else ():
         policies = Policies.of(bucket, facts)
@@ -149,7 +151,7 @@ def roles_to_read(facts: Facts) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A role that the account has, or has perhaps."""
+    """A role that the account has, or may have."""
 
     role: str
     member: str
@@ -171,28 +173,22 @@ def _judge(permission: str, entries: list[_Entry], policies: Policies) -> Access
             case Absent():  # a custom role that was deleted grants nothing [documentation of IAM]
                 continue
             case Unknown() as fact:
-                what = f"what `{entry.role}` permits"
+                what = f"the permissions of `{entry.role}`"
                 doubts += (*entry.doubts, _not_read(fact, what, "iam.roles.get", f"role `{entry.role}`"))
-    doubts += _unread(policies, has_project=any(doubt.project for doubt in doubts))
+    # The API names a bucket's project by number, members name it by id. If the bucket's own policy is missing, only that is
+    # reported: it has to be read first.
+    if isinstance(policies.bucket, Unknown):
+        doubts.append(_not_read(policies.bucket, "its policy", "storage.buckets.getIamPolicy", _BUCKET))
+    elif policies.project is None:
+        doubts.append(Doubt("its project is unknown"))
+    elif not any(doubt.project for doubt in doubts):
+        policy = policies.projects.get(policies.project)
+        if not isinstance(policy, Known | Absent):
+            doubts.append(_no_policy(policies.project, policy))
     has_lists = isinstance(policies.bucket, Known) and not policies.has_uniform_access
     if permission == "storage.objects.get" and has_lists:
         doubts.append(Doubt("its objects may have access lists (ACLs) of their own"))
     return Perhaps(tuple(dict.fromkeys(doubts))) if doubts else NotGranted()
-
-
-def _unread(policies: Policies, *, has_project: bool) -> Iterator[Doubt]:
-    """Yield what was not read at all. The API names a bucket's project by number where members name it by id.
-
-    Without the bucket's own policy nothing else matters: it is what has to be read first.
-    """
-    if isinstance(policies.bucket, Unknown):
-        yield _not_read(policies.bucket, "its policy", "storage.buckets.getIamPolicy", _BUCKET)
-    elif policies.project is None:
-        yield Doubt("the project that it belongs to is not known")
-    elif not has_project:
-        policy = policies.projects.get(policies.project)
-        if not isinstance(policy, Known | Absent):
-            yield _no_policy(policies.project, policy)
 
 
 def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
@@ -204,7 +200,10 @@ def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
             condition = _condition(binding, policies)
             if condition is None:
                 continue
-            permits = _permits(binding.role, policies)
+            permits, listed = policies.roles.get(binding.role), listed_permissions(binding.role)
+            if not isinstance(permits, Known) and listed is not None:
+                permits = Known(listed)
+            permits = permits or Unknown("it was not requested")
             if isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS):
                 continue
             for member in binding.members:
@@ -213,16 +212,8 @@ def _entries(account: str, policies: Policies) -> Iterator[_Entry]:
                     yield _Entry(binding.role, member, place, permits, doubts + condition)
 
 
-def _permits(role: str, policies: Policies) -> Fact[frozenset[str]]:
-    fact = policies.roles.get(role)
-    listed = listed_permissions(role)
-    if isinstance(fact, Known) or listed is None:
-        return fact or Unknown("it was not asked for")
-    return Known(listed)
-
-
 def _membership(account: str, member: str, policies: Policies) -> tuple[Doubt, ...] | None:
-    """Return why it is in doubt that a member is, or includes, the account: nothing at all where it is not."""
+    """Return the doubts about whether `member` is, or includes, the account. Return None if it does not."""
     kind, _, name = member.partition(":")
     match kind:
         case "allUsers" | "allAuthenticatedUsers":
@@ -232,11 +223,11 @@ def _membership(account: str, member: str, policies: Policies) -> tuple[Doubt, .
         case "deleted" | "principal":
             return None
         case "principalSet" if name.startswith("//iam.googleapis.com/"):
-            return None  # identities of another provider: no service account is among them
+            return None  # identities of another provider, never service accounts
         case "projectOwner" | "projectEditor" | "projectViewer":
             return _by_basic_role(account, _BASIC_ROLES[kind], name, policies)
-        case _:  # group, domain, principalSet of a project, and kinds that this version does not know
-            return (Doubt(f"whether `{member}` includes it cannot be read"),)
+        case _:  # group, domain, principalSet of a project, and kinds unknown to this version
+            return (Doubt(f"the members of `{member}` cannot be read"),)
 
 
 def _by_basic_role(account: str, role: str, project: str, policies: Policies) -> tuple[Doubt, ...] | None:
@@ -249,7 +240,7 @@ def _by_basic_role(account: str, role: str, project: str, policies: Policies) ->
     for binding in policy.value.bindings:
         condition = _condition(binding, policies)
         for member in binding.members if binding.role == role and condition is not None else ():
-            # A project's own policy has no such members, so that this ends.
+            # A project's own policy has no such members, so the recursion ends.
             doubts = None if member.partition(":")[0] in _BASIC_ROLES else _membership(account, member, policies)
             if doubts is None:
                 continue
@@ -261,18 +252,18 @@ def _by_basic_role(account: str, role: str, project: str, policies: Policies) ->
 
 
 def _condition(binding: Binding, policies: Policies) -> tuple[Doubt, ...] | None:
-    """Return what a condition leaves open; nothing at all (`None`) for a grant that has ended."""
+    """Return the doubts that a condition leaves; None for a grant that has ended."""
     if not binding.condition:
         return ()
     ends = _ENDS.fullmatch(binding.condition)
     end = parse_timestamp(ends[1]) if ends else None
     if end is None or policies.now is None:
-        return (Doubt(f"`{binding.role}` is granted only where `{binding.condition}`"),)
+        return (Doubt(f"`{binding.role}` is granted only under the condition `{binding.condition}`"),)
     return () if policies.now < end else None
 
 
 def _no_policy(project: str, policy: Unknown | None) -> Doubt:
-    words = f"the policy of project `{project}`"
+    words = f"the IAM policy of project `{project}`"
     if policy is None:
         return Doubt(f"{words} was not read", project=project)
     return _not_read(policy, words, "resourcemanager.projects.getIamPolicy", f"project `{project}`", project=project)

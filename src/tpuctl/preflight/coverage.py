@@ -1,4 +1,4 @@
-"""Whether grants cover a wanted node with all that is held already, and if not which comes nearest and what it would cover."""
+"""Whether grants cover a node beside everything that is held; if not, the nearest grant and what it would cover."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What grants come to for a wanted node, in chips. `grants` are those that its zone, type and tier fall under.
+    """The chips that grants provide for a node. `grants` match its zone, type and tier.
 
-    `used` is what is held of them, `needed` what is to be made.
+    `used` chips are in use already; `needed` chips are for the nodes that the command creates.
     """
 
     grants: tuple[Grant, ...]
@@ -33,7 +33,7 @@ class Coverage:
 
     @property
     def is_enough(self) -> bool:
-        """Tell whether they cover it."""
+        """Return whether the grants cover the node."""
         return bool(self.grants) and self.used + self.needed <= self.granted
 
     @property
@@ -44,7 +44,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What a grant would cover in place of the wanted node."""
+    """A node that a grant would cover instead."""
 
     zone: str
     accelerator_type: str
@@ -52,12 +52,12 @@ class Alternative:
 
 
 def matching(wanted: Wanted, accelerator: AcceleratorType) -> tuple[Grant, ...]:
-    """Return the grants for the node's zone, type and tier, be they over or not."""
+    """Return the grants for the node's zone, type and tier, including grants that have ended."""
     return tuple(grant for grant in wanted.grants if not differences(grant, wanted, accelerator))
 
 
 def cover(wanted: Wanted, accelerator: AcceleratorType, held: Iterable[Holding], today: date) -> Coverage:
-    """Return what the grants that hold today come to. What is dead is not billed, and uses up none of them."""
+    """Return the coverage by the grants that are valid today. Dead resources are not billed and use no chips."""
     grants = tuple(grant for grant in matching(wanted, accelerator) if not grant.has_ended(today))
     needed = accelerator.chips
     for spec in wanted.siblings:
@@ -73,7 +73,7 @@ def cover(wanted: Wanted, accelerator: AcceleratorType, held: Iterable[Holding],
 
 
 def differences(grant: Grant, wanted: Wanted, accelerator: AcceleratorType) -> tuple[str, ...]:
-    """Return in words in what a grant is for something else: another zone, type or tier."""
+    """Return, as text, how a grant differs from the node: zone, type or tier."""
     found = []
     if grant.zone != wanted.zone:
         found.append(f"it is for the zone {grant.zone}, not {wanted.zone}")
@@ -85,7 +85,7 @@ def differences(grant: Grant, wanted: Wanted, accelerator: AcceleratorType) -> t
 
 
 def nearest(wanted: Wanted, accelerator: AcceleratorType, today: date) -> Grant | None:
-    """Return the grant that differs least: one that holds first, then in type, then in zone, then in tier."""
+    """Return the grant that differs least: first a valid grant, then the same type, then zone, then tier."""
 
     def distance(grant: Grant) -> tuple[bool, bool, bool, bool]:
         generation = grant.generation
@@ -100,7 +100,7 @@ def nearest(wanted: Wanted, accelerator: AcceleratorType, today: date) -> Grant 
 
 
 def alternative(grant: Grant, accelerator: AcceleratorType, held: Iterable[Holding], today: date) -> Alternative | None:
-    """Return what a grant would cover: the same type where it may be, else the largest that is left and not larger."""
+    """Return what a grant would cover: the same type if possible, else the largest type that fits and is not larger."""
     left = grant.chips - sum(one.chips for one in held if _uses(one, grant))
     generation = grant.generation
     if grant.has_ended(today) or generation is None:

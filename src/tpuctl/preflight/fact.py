@@ -1,4 +1,4 @@
-"""What is known of one question that was asked of the cloud: an answer, that there is nothing, or why it is not known."""
+"""The answer of the cloud to one question: a value, that it does not exist, or why it is unknown."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[T_co]):
-    """The cloud's own answer."""
+    """The API returned a value."""
 
     value: T_co
 
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The API itself says that what was asked for does not exist."""
+    """The API said that the resource does not exist."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It could not be read. `permission` is the one whose holder would get the answer, where that is the cause.
+    """The value could not be read.
 
-    `is_passing` tells whether the same question may well be answered later: a deadline, an API that is down. `error_id` is
-    what `diagnosis` calls the refusal.
+    `permission` is the missing permission, if that is the cause. `is_passing`: the same request may succeed later, as
+    after a timeout or an outage. `error_id` is the id of the error in the message catalogue.
     """
 
     reason: str
@@ -36,10 +36,10 @@ class Unknown:
     error_id: str | None = None
 
 
-# Whoever takes a fact has to say what it does with each of the three.
+# Code that takes a fact must handle all three cases.
 Fact = Known[T_co] | Absent | Unknown
 
 
 def known(fact: Fact[T_co] | None) -> T_co | None:
-    """Return the answer, or nothing where there is none; for where the difference does not matter."""
+    """Return the value; None if it is absent or unknown. Use it only if the difference does not matter."""
     return fact.value if isinstance(fact, Known) else None

@@ -1,4 +1,4 @@
-"""Everything that the rules look at, as it was gathered. What nobody had to ask for is nothing (`None`)."""
+"""All facts that the rules read, as they were gathered. A fact that was not requested is None."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.model.project import OrgPolicy, Project, QuotaLimit, Reservation
     from tpuctl.preflight.wanted import BucketUse, Wanted
 
-# Tested for the caller where a policy cannot be read.
+# Tested for the caller if a policy cannot be read.
 OBJECT_PERMISSIONS = (
     "storage.objects.create",
     "storage.objects.delete",
@@ -28,8 +28,8 @@ OBJECT_PERMISSIONS = (
 )
 TPU, COMPUTE, STORAGE = "tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com"
 IAP = "iap.googleapis.com"
-# What `diagnosis` calls the refusal of a request that names nobody who pays, and of one that names a zone that is not there
-# or not for the project, which the service does not tell apart.
+# The error ids of a request without a billing project, and of one for a zone that does not exist or is closed to the project:
+# the service does not distinguish the two.
 _REQUESTER_PAYS = "storage-requester-pays"
 _NO_ZONE = "iam-location-policy"
 EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (
@@ -41,7 +41,7 @@ EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM = (
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The nodes and queued resources of all zones, and the zones of which nothing is known."""
+    """The nodes and queued resources of all zones, and the zones that did not answer."""
 
     nodes: tuple[Node, ...] = ()
     requests: tuple[QueuedResource, ...] = ()
@@ -50,11 +50,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketFacts:
-    """One bucket that the node will use.
+    """The facts about one bucket of the node.
 
-    `layout` is asked for where the bucket itself may not be read. `caller` are those of OBJECT_PERMISSIONS that the
-    *caller* has, asked for where `policy` cannot be read. `contents` is what is below the prefix; `caches` are asked for
-    where the bucket is not in the TPU's region.
+    `layout` is requested if the bucket itself cannot be read. `caller` has those of OBJECT_PERMISSIONS that the
+    *caller* has; it is requested if `policy` cannot be read. `contents` lists what is below the prefix. `caches` are
+    requested if the bucket is not in the TPU's region.
     """
 
     use: BucketUse
@@ -67,23 +67,24 @@ class BucketFacts:
 
     @property
     def is_unpaid(self) -> bool:
-        """Tell whether it could not be read since the requester pays, and nobody does."""
+        """Return whether the bucket could not be read because it is requester-pays and no project pays."""
         return isinstance(self.bucket, Unknown) and self.bucket.error_id == _REQUESTER_PAYS
 
     @property
     def placement(self) -> Placement | None:
-        """Where it is, from whichever answer says so."""
+        """The location of the bucket, from the bucket itself or from its layout."""
         bucket = known(self.bucket)
         return bucket.placement if bucket else known(self.layout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was gathered about one wanted node, at a time.
+    """Everything that was gathered about one node, and when.
 
-    `types` and `versions` are those of the zone; `offers` those of every zone, asked for where the type is not in the
-    zone, or a bucket is elsewhere. `roles` are the permissions of each role that a policy names. `network` is nothing
-    where the node names only a subnetwork by link, and so on: what no rule needs is not asked for.
+    `types` and `versions` are those of the zone. `offers` has the types of every zone; it is requested if the zone
+    lacks the type, or if a bucket is elsewhere. `roles` has the permissions of each role that a policy names. A fact
+    that no rule needs is not requested: `network`, for example, is None if the node names only the link of a
+    subnetwork.
     """
 
     now: datetime
@@ -110,11 +111,11 @@ class Facts:
 
     @property
     def is_without_zone(self) -> bool:
-        """Tell whether the project has no such zone: there is none of that name, or the project is not admitted to it."""
+        """Return whether the project cannot use the zone: the zone does not exist, or the project has no access to it."""
         return isinstance(self.types, Unknown) and self.types.error_id == _NO_ZONE
 
     @property
     def account(self) -> str | None:
-        """The account that the workers run as; nothing where it is the default one of a project whose number is not known."""
+        """The account that the workers run as; None if it is the default account and the project number is unknown."""
         project = known(self.project)
         return self.wanted.spec.service_account or (project.default_account if project else None)

@@ -1,4 +1,4 @@
-"""What a check has found: a level, a subject, what, why it matters, and what mends it. The ids are a contract with scripts."""
+"""What a check has found: level, subject, text, reason and remedies. The ids are a contract with scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Level(StrEnum):
-    """How bad it is. `unknown` could not be read, and is never `ok`."""
+    """Severity. `unknown` means that a value could not be read; it is never `ok`."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,7 +24,7 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the worst."""
+        """Position in the order of severity; 0 is the worst."""
         return list(Level).index(self)
 
 
@@ -37,13 +37,13 @@ class EnableService:
 
     @property
     def command(self) -> str:
-        """The gcloud command that does the same."""
+        """The equivalent gcloud command."""
         return shlex.join(["gcloud", "services", "enable", self.service, f"--project={self.project}"])
 
 
 @dataclass(frozen=True, slots=True)
 class GrantBucketRole:
-    """Give an account a role on one bucket."""
+    """Grant an account a role on one bucket."""
 
     bucket: str
     role: str
@@ -52,9 +52,9 @@ class GrantBucketRole:
 
     @property
     def command(self) -> str:
-        """The gcloud command that does the same."""
+        """The equivalent gcloud command."""
         words = ["gcloud", "storage", "buckets", "add-iam-policy-binding", f"gs://{self.bucket}"]
-        # Without a condition named gcloud asks for one where the policy has others, and cannot ask a script.
+        # Without `--condition`, gcloud prompts for one if the policy has conditions, which fails in a script.
         words += [f"--member={self.member}", f"--role={self.role}", "--condition=None"]
         words += [f"--billing-project={self.user_project}"] if self.user_project else []
         return shlex.join(words)
@@ -62,7 +62,7 @@ class GrantBucketRole:
 
 @dataclass(frozen=True, slots=True)
 class OpenFirewall:
-    """Let some addresses reach tcp ports of every machine of a network."""
+    """Create a firewall rule that allows TCP ports of every machine of a network from some addresses."""
 
     project: str
     network: str
@@ -72,7 +72,7 @@ class OpenFirewall:
 
     @property
     def command(self) -> str:
-        """The gcloud command that does the same."""
+        """The equivalent gcloud command."""
         return shlex.join(
             [
                 *("gcloud", "compute", "firewall-rules", "create", self.name, f"--project={self.project}"),
@@ -85,49 +85,49 @@ class OpenFirewall:
 
 @dataclass(frozen=True, slots=True)
 class SetMode:
-    """Let only the owner use a file or folder of this machine."""
+    """Restrict a file or folder of this machine to its owner."""
 
     path: str
     mode: int
 
     @property
     def command(self) -> str:
-        """The shell command that does the same."""
+        """The equivalent shell command."""
         return shlex.join(["chmod", f"{self.mode:o}", self.path])
 
 
 @dataclass(frozen=True, slots=True)
 class MakeSshKey:
-    """Make the key pair for the workers below a home folder, where there is none."""
+    """Create the key pair for the workers in a home folder that has none."""
 
     home: str
 
     @property
     def command(self) -> str:
-        """The command that does the same."""
+        """The equivalent command."""
         return "tpuctl ssh-key renew"
 
 
 @dataclass(frozen=True, slots=True)
 class AddToAgent:
-    """Let the ssh agent hold a key; it asks for the passphrase."""
+    """Add a key to the ssh agent, which asks for the passphrase."""
 
     path: str
 
     @property
     def command(self) -> str:
-        """The shell command that does the same."""
+        """The equivalent shell command."""
         return shlex.join(["ssh-add", self.path])
 
 
 LocalChange = SetMode | MakeSshKey | AddToAgent
-# What `--fix` may do: nothing that creates, moves or deletes data, and nothing that costs.
+# What `--fix` may do. It never creates, moves or deletes data, and never costs money.
 Change = EnableService | GrantBucketRole | OpenFirewall | LocalChange
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What mends it, in words; a `command` to type where there is one; a `change` where `--fix` can do it."""
+    """How to fix a finding: `text`, an optional `command` to run, and a `change` if `--fix` can do it."""
 
     text: str
     command: str | None = None
@@ -135,15 +135,16 @@ class Remedy:
 
     @classmethod
     def by(cls, change: Change, text: str) -> Remedy:
-        """Return the remedy that a change is."""
+        """Return the remedy that applies `change`."""
         return cls(text, change.command, change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one rule says of one subject.
+    """The result of one rule for one subject.
 
-    `facts` are values for scripts, with stable names; `is_passing` that the same question may be answered later.
+    `facts` are values for scripts, with stable names. `is_passing`: a value could not be read now and may be readable
+    later.
     """
 
     level: Level
@@ -157,7 +158,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, under the id of the rule that says so. An error that was `accepted` stops nothing."""
+    """A result with the id and title of its rule. An `accepted` error blocks nothing."""
 
     id: str
     title: str
@@ -166,7 +167,7 @@ class Finding:
 
     @property
     def level(self) -> Level:
-        """How bad it is; what was accepted is one step less so."""
+        """The level; one step milder if the finding is accepted."""
         if not self.accepted:
             return self.found.level
         return {Level.ERROR: Level.WARNING, Level.WARNING: Level.NOTE}.get(self.found.level, self.found.level)
@@ -174,7 +175,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[T]):
-    """One rule: a question about facts. `text` says, for the reference, what is checked and why."""
+    """A rule: a function from facts to results. `text` explains in the reference what is checked and why."""
 
     id: str
     title: str
@@ -183,7 +184,7 @@ class Rule(Generic[T]):
 
 
 def rule(id_: str, title: str) -> Callable[[Callable[[T], Iterable[Found]]], Rule[T]]:
-    """Make a rule of a function; its docstring is the reference's text."""
+    """Make a rule of a function; its docstring is the text of the reference."""
 
     def made(judge: Callable[[T], Iterable[Found]]) -> Rule[T]:
         return Rule(id_, title, " ".join((judge.__doc__ or "").split()), judge)

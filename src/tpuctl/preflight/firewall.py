@@ -1,7 +1,8 @@
-"""From where the firewall rules of a network let a tcp port of a machine be reached. Pure; IPv4 only, as workers have it.
+"""From which addresses the firewall rules of a network allow a TCP port. Pure; IPv4 only, as workers have no IPv6.
 
-Lower priority numbers come first, and at the same number what denies; what no rule names is denied [API field text of
-Firewall]. Hierarchical and network firewall policies are not looked at: other APIs hold them.
+Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
+matches is denied [API field text of Firewall]. Hierarchical and network firewall policies belong to other APIs and are
+not read.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from tpuctl.model.network import FirewallRule
 
 SSH = 22
-# Tunnels of Identity-Aware Proxy come from here [documentation of IAP TCP forwarding].
+# Source range of the tunnels of Identity-Aware Proxy [documentation of IAP TCP forwarding].
 IAP_RANGE = "35.235.240.0/20"
 _PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
-# Nobody comes from outside with such an address: reserved ones, and those of Google's health checks [documentation].
+# Never a source address outside: reserved ranges, and those of Google's health checks [documentation].
 _RESERVED = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "35.191.0.0/16", "130.211.0.0/22")
 _LAST = 2**32 - 1
 _TCP = ("tcp", "6", "all")
@@ -31,7 +32,7 @@ Span = tuple[int, int]
 
 
 class Area(Enum):
-    """Where somebody comes from: anywhere outside Google Cloud, a private address, a tunnel of Identity-Aware Proxy."""
+    """Where a connection comes from: outside Google Cloud, a private address, or a tunnel of Identity-Aware Proxy."""
 
     OUTSIDE = "outside"
     INSIDE = "inside"
@@ -39,7 +40,7 @@ class Area(Enum):
 
     @property
     def spans(self) -> list[Span]:
-        """Its addresses."""
+        """The addresses of the area."""
         match self:
             case Area.OUTSIDE:
                 return _without([(0, _LAST)], _spans((*_PRIVATE, *_RESERVED, IAP_RANGE)))
@@ -51,7 +52,7 @@ class Area(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine that rules may be about. `account` is nothing where it is not known."""
+    """The machine that rules apply to. `account` is None if unknown."""
 
     network: str
     tags: frozenset[str]
@@ -60,7 +61,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The addresses that a rule decides, those left out of which a rule before it has decided."""
+    """The addresses that a rule decides, without those that an earlier rule has decided."""
 
     rule: str
     denies: bool
@@ -69,9 +70,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """From where a port may be reached.
+    """From which addresses a port can be reached.
 
-    `for_machines` are rules that let in machines of the network by tag or account: those never hold for addresses outside
+    `for_machines` are rules that allow machines of the network by tag or account; they never apply to outside addresses
     [API field text].
     """
 
@@ -79,19 +80,25 @@ class Opening:
     for_machines: tuple[str, ...]
 
     def reach(self, area: Area) -> tuple[str, ...]:
-        """Return the ranges of an area that may reach the port, in as few as say it."""
-        return _ranges(_common(area.spans, self._allowed))
+        """Return the ranges of an area that can reach the port, as few as possible."""
+        from ipaddress import IPv4Address, summarize_address_range  # noqa: PLC0415  # as above
+
+        return tuple(
+            str(network)
+            for first, last in _common(area.spans, self._allowed)
+            for network in summarize_address_range(IPv4Address(first), IPv4Address(last))
+        )
 
     def covers(self, area: Area) -> bool:
-        """Tell whether every address of an area may reach the port."""
+        """Return whether every address of an area can reach the port."""
         return not _without(area.spans, self._allowed)
 
     def allowed_by(self, area: Area) -> tuple[str, ...]:
-        """Return the rules that let somebody of an area in."""
+        """Return the rules that allow addresses of an area."""
         return self._deciding(area, denies=False)
 
     def denied_by(self, area: Area) -> tuple[str, ...]:
-        """Return the rules that keep somebody of an area out."""
+        """Return the rules that deny addresses of an area."""
         return self._deciding(area, denies=True)
 
     @property
@@ -104,9 +111,9 @@ class Opening:
 
 
 def openings(rules: Iterable[FirewallRule], target: Target, *, port: int = SSH) -> tuple[Opening, Opening]:
-    """Return what is open at least, and what is open at most.
+    """Return the smallest and the largest set of addresses that can reach the port.
 
-    They differ only where rules are for certain service accounts and the target's is not known.
+    They differ only if rules apply to service accounts and the target's account is unknown.
     """
     ordered = sorted(
         (rule for rule in rules if _concerns(rule, target.network, port)),
@@ -122,17 +129,18 @@ def _concerns(rule: FirewallRule, network: str, port: int) -> bool:
     if not rule.is_ingress or rule.is_disabled or rule.network != network:
         return False
     listed = [rule.protocols[name] for name in _TCP if name in rule.protocols]
-    return any(not ports or any(_has(text, port) for text in ports) for ports in listed)
-
-
-def _has(text: str, port: int) -> bool:
-    first, _, last = text.partition("-")
-    low, high = whole_number(first), whole_number(last or first)
-    return low is not None and high is not None and low <= port <= high
+    if not all(listed):
+        return True  # a protocol without ports means all of them
+    for text in (text for ports in listed for text in ports):
+        first, _, last = text.partition("-")
+        low, high = whole_number(first), whole_number(last or first)
+        if low is not None and high is not None and low <= port <= high:
+            return True
+    return False
 
 
 def _is_for(rule: FirewallRule, target: Target) -> bool | None:
-    """Tell whether a rule is about the target; nothing where that hangs on an account that is not known."""
+    """Return whether a rule applies to the target; None if that depends on an unknown account."""
     if rule.target_tags:
         return bool(target.tags & set(rule.target_tags))
     if rule.target_accounts:
@@ -148,7 +156,7 @@ def _opening(ordered: Iterable[FirewallRule]) -> Opening:
         by_machine = bool(rule.source_tags or rule.source_accounts)
         if by_machine and not rule.denies:
             machines.append(rule.name)
-        # A rule that names no source holds for every one [API field text].
+        # A rule without sources applies to all of them [API field text].
         spans = _spans(rule.source_ranges if rule.source_ranges or by_machine else ("0.0.0.0/0",))
         if decided := _common(undecided, spans):
             verdicts.append(Verdict(rule.name, rule.denies, tuple(decided)))
@@ -184,13 +192,3 @@ def _without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
 def _common(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     both = list(spans)
     return _without(both, _without(both, others))
-
-
-def _ranges(spans: Iterable[Span]) -> tuple[str, ...]:
-    from ipaddress import IPv4Address, summarize_address_range  # noqa: PLC0415  # as above
-
-    return tuple(
-        str(network)
-        for first, last in spans
-        for network in summarize_address_range(IPv4Address(first), IPv4Address(last))
-    )

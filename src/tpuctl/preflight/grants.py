@@ -1,7 +1,7 @@
-"""Grants of free TPU capacity, such as the TPU Research Cloud gives: what each covers, and where another would do.
+"""Grants of free TPU capacity, such as those of the TPU Research Cloud.
 
-What a grant counts: of a generation (`v4`) chips, of an accelerator type (`v2-8`) nodes. The mails of the programme speak of
-"32 Cloud TPU v4 chips" and of "5 v2-8 devices" [documentation: TPU Research Cloud; unverified].
+A grant for a generation (`v4`) counts chips, a grant for an accelerator type (`v2-8`) counts nodes. The mails of the
+programme name "32 Cloud TPU v4 chips" and "5 v2-8 devices" [documentation: TPU Research Cloud; unverified].
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from tpuctl.accelerators import AcceleratorType, Generation
 
-# Reserved capacity is paid for otherwise; no programme gives it away.
+# Reserved capacity is billed separately; no programme grants it.
 TIERS = (Tier.ON_DEMAND, Tier.SPOT, Tier.PREEMPTIBLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """So much of a type, in a zone, in a tier, until a day, that day included; without one it does not end.
+    """A count of a type, in one zone and tier, until and including a day; None means without end.
 
-    `type` is a generation, of which `count` counts chips, or an accelerator type, of which it counts nodes.
+    `type` is a generation, with `count` in chips, or an accelerator type, with `count` in nodes.
     """
 
     zone: str
@@ -39,9 +39,9 @@ class Grant:
 
     @classmethod
     def parse(cls, record: Mapping[str, str]) -> Grant:
-        """Return the grant that the keys `zone`, `type`, `tier`, `count` and perhaps `until` describe.
+        """Return the grant that the keys `zone`, `type`, `tier`, `count` and the optional `until` describe.
 
-        Raises `ValueError` in words for a value that cannot be one.
+        Raises `ValueError` with a message for the user if a value is invalid.
         """
         try:
             zone = check_zone(record["zone"])
@@ -50,9 +50,16 @@ class Grant:
         count = record["count"].strip()
         if not (count.isascii() and count.isdigit() and len(count) < 10 and int(count)):
             raise ValueError(f"`count` is `{count}`: it must be a whole number, 1 or more")
-        return cls(
-            zone, _type(record["type"].strip()), _tier(record["tier"].strip()), int(count), _day(record.get("until"))
-        )
+        kind, tier, until = _type(record["type"].strip()), record["tier"].strip(), record.get("until")
+        if tier not in TIERS:
+            guess = nearest(tier, TIERS)
+            meant = f"; did you mean `{guess}`?" if guess else ""
+            raise ValueError(f"`tier` is `{tier}`: it must be one of {', '.join(TIERS)}{meant}")
+        try:
+            last_day = date.fromisoformat(until.strip()) if until else None
+        except ValueError:
+            raise ValueError(f"`until` is `{until}`: it must be a day like 2026-12-31") from None
+        return cls(zone, kind, tier, int(count), last_day)
 
     def __str__(self) -> str:
         what = "chips of " if self.is_of_chips else ""
@@ -61,41 +68,41 @@ class Grant:
 
     @property
     def is_of_chips(self) -> bool:
-        """Tell whether it counts chips of a generation, not nodes of a type."""
+        """Return whether the grant counts chips of a generation, not nodes of a type."""
         return accelerators.find(self.type) is None
 
     @property
     def generation(self) -> Generation | None:
-        """The generation, where the table knows it."""
+        """The generation; None if the table lacks it."""
         accelerator = accelerators.find(self.type)
         return accelerator.generation if accelerator else generation_named(self.type)
 
     @property
     def chips(self) -> int:
-        """How many chips it comes to."""
+        """The number of chips that the grant covers."""
         accelerator = accelerators.find(self.type)
         return self.count * (accelerator.chips if accelerator else 1)
 
     def is_of_tier(self, tier: Tier | None) -> bool:
-        """Tell whether it is for a tier; spot and preemptible are one pool, and no tier means on demand."""
+        """Return whether the grant is for a tier. Spot and preemptible are one pool; None means on-demand."""
         return pool_of(Tier(self.tier)) is pool_of(tier)
 
     def is_of_type(self, accelerator: AcceleratorType) -> bool:
-        """Tell whether nodes of a type may come out of it."""
+        """Return whether the grant covers nodes of a type."""
         return self.generation == accelerator.generation if self.is_of_chips else self.type == accelerator.name
 
     def has_ended(self, today: date) -> bool:
-        """Tell whether it is over."""
+        """Return whether the last day has passed."""
         return self.until is not None and self.until < today
 
 
 def pool_of(tier: Tier | None) -> Tier:
-    """Return the tier by which capacity is counted: spot and preemptible share one pool, and none means on demand."""
+    """Return the tier whose capacity is counted: spot and preemptible share one pool; None means on-demand."""
     return Tier.SPOT if tier is Tier.PREEMPTIBLE else tier or Tier.ON_DEMAND
 
 
 def generation_named(text: str) -> Generation | None:
-    """Return the generation of a name like `v4`, `v5e` or `v5litepod`."""
+    """Return the generation of a name such as `v4`, `v5e` or `v5litepod`; None if unknown."""
     table = accelerators.load()
     return table.generations.get(text.lower()) or table.by_prefix(text.lower())
 
@@ -113,20 +120,3 @@ def _type(text: str) -> str:
             else f"a generation ({known}) or a type like v2-8"
         )
         raise ValueError(f"`type` is `{text}`: {hint}") from None
-
-
-def _tier(text: str) -> str:
-    if text not in TIERS:
-        guess = nearest(text, TIERS)
-        meant = f"; did you mean `{guess}`?" if guess else ""
-        raise ValueError(f"`tier` is `{text}`: it must be one of {', '.join(TIERS)}{meant}")
-    return text
-
-
-def _day(text: str | None) -> date | None:
-    if not text:
-        return None
-    try:
-        return date.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError(f"`until` is `{text}`: it must be a day like 2026-12-31") from None

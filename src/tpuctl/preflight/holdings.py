@@ -1,7 +1,7 @@
-"""What a project holds: every node and every node that a queued resource asks for, with its type, tier and state.
+"""What a project holds: its nodes and the nodes of its queued resources, with type, tier and state.
 
-Records of the dead go on counting against quota until they are deleted [observed: marin#87, skypilot PR#1483]. Whether what is
-stopped, waits or is being deleted counts is not documented.
+Dead resources count against quota until they are deleted [observed: marin#87, skypilot PR#1483]. Whether stopped,
+waiting or deleting resources count is not documented.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PERHAPS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Nodes of one kind that one record stands for. `delete` is the command that frees what it holds."""
+    """The nodes of one kind that one resource holds. `delete` is the command that frees them."""
 
     label: str
     zone: str
@@ -48,45 +48,39 @@ class Holding:
 
     @property
     def pool(self) -> Pool:
-        """The quota that it counts against."""
+        """The quota that the nodes count against."""
         return Pool.of(self.accelerator, self.tier)
 
     @property
     def surely_counts(self) -> bool:
-        """Tell whether it is known to count against quota: what lives, and what is dead and was not deleted."""
+        """Return whether the nodes are known to count against quota: live nodes, and dead ones that were not deleted."""
         return self.state not in _PERHAPS
 
     @property
     def size(self) -> int:
-        """How much it holds, in what the number of the type counts: cores, or chips."""
+        """The amount held, in the unit of the type's number: cores or chips."""
         return self.count * self.accelerator.size
 
     @property
     def chips(self) -> int:
-        """How many chips it holds."""
+        """The number of chips held."""
         return self.count * self.accelerator.chips
 
 
 def holdings(held: Held, wanted: Wanted) -> tuple[Holding, ...]:
-    """Return what is held, but for the node that the wanted one replaces. What has a type unknown to the table is left out.
+    """Return what the project holds, without the node that will be replaced and without types unknown to the table.
 
-    A queued resource counts all its nodes, whatever became of them, those that wait as well (how the service counts these is
-    unverified); a node of a request that is not listed counts itself.
+    A queued resource counts all its nodes, in every state, waiting ones included (unverified). A node whose queued
+    resource is not listed counts itself.
     """
-    return tuple(_holdings(held, wanted))
-
-
-def _holdings(held: Held, wanted: Wanted) -> Iterator[Holding]:
     gone = wanted.replaces
     listed = {request.name for request in held.requests}
-    for request in held.requests:
-        yield from _of_request(request, wanted)
+    found = [holding for request in held.requests for holding in _of_request(request, wanted)]
     for node in held.nodes:
         is_counted = node.queued_resource in listed or (gone is not None and node.name == gone.name)
         if node.accelerator and not is_counted:
-            name = f"{node.name.zone}/{node.name.node_id}"
-            yield Holding(
-                f"`{name}`",
+            holding = Holding(
+                f"`{node.name.zone}/{node.name.node_id}`",
                 node.name.zone,
                 node.accelerator,
                 node.tier,
@@ -95,6 +89,8 @@ def _holdings(held: Held, wanted: Wanted) -> Iterator[Holding]:
                 count=1,
                 delete=own_commands.delete(wanted.project, node.name.zone, node.name.node_id),
             )
+            found.append(holding)
+    return tuple(found)
 
 
 def _of_request(request: QueuedResource, wanted: Wanted) -> Iterator[Holding]:
@@ -119,7 +115,7 @@ def _of_request(request: QueuedResource, wanted: Wanted) -> Iterator[Holding]:
 
 
 def _specs(request: QueuedResource) -> Iterator[tuple[Mapping[str, Any], tuple[str, ...]]]:
-    """Yield each kind of node that is asked for, with the ids of its nodes."""
+    """Yield each kind of node that is requested, with the ids of its nodes."""
     rest = list(request.node_ids)
     for spec in (request.raw.get("tpu") or {}).get("nodeSpec") or ():
         several = spec.get("multisliceParams") or spec.get("multiNodeParams") or {}

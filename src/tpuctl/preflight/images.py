@@ -1,7 +1,7 @@
 """Which runtime versions (images) fit which accelerators.
 
-An image that does not fit is accepted by the service: the node becomes READY, and its chips are not seen
-[observed: pytorch/xla#8295, jax#13260, dstack#2148].
+The service accepts an image that does not fit: the node becomes READY, and its chips are not visible [observed:
+pytorch/xla#8295, jax#13260, dstack#2148].
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TENSORFLOW = re.compile(
 
 
 class Match(StrEnum):
-    """How well an image and an accelerator go together. DOUBTFUL is not what is documented, and works or may work."""
+    """How well an image fits an accelerator. DOUBTFUL: the pair is not documented, and works or may work."""
 
     FITS = "fits"
     DOUBTFUL = "doubtful"
@@ -34,7 +34,7 @@ class Match(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an image fits, why not, and the image that does."""
+    """How well an image fits, the reason, and an image that fits."""
 
     match: Match
     reason: str
@@ -42,31 +42,28 @@ class Verdict:
 
 
 def judge(runtime_version: str, accelerator: AcceleratorType) -> Verdict:
-    """Return whether an image fits an accelerator, going by its name and the table."""
+    """Return how well an image fits an accelerator, judged by its name and the table."""
     name = short(runtime_version)
     if tensorflow := _TENSORFLOW.fullmatch(name):
         return _tensorflow(tensorflow, accelerator)
     for pattern, entry in load().images.items():
         if fnmatchcase(name, pattern):
-            return _listed(entry, accelerator)
+            fits, works, generation = entry["fits"], entry.get("works", ()), accelerator.generation.name
+            if generation in fits:
+                return Verdict(Match.FITS, f"it is for {generation}")
+            documented = " and ".join(filter(None, (", ".join(fits[:-1]), fits[-1])))
+            reason = f"it is documented for {documented}, not for {generation}"
+            # Generations with the same device files have similar drivers: v2-alpha-tpuv5 works on v5e [observed: xla#8295].
+            devices = {load().generations[name].devices for name in fits}
+            is_doubtful = generation in works or accelerator.generation.devices in devices
+            return Verdict(Match.DOUBTFUL if is_doubtful else Match.MISFIT, reason, accelerator.runtime_version)
     return Verdict(Match.UNKNOWN, "tpuctl does not know this image", accelerator.runtime_version)
 
 
 def is_named(runtime_version: str, accelerator: AcceleratorType) -> bool:
-    """Tell whether the documentation names this very image for an accelerator's generation."""
+    """Return whether the documentation names exactly this image for the accelerator's generation."""
     entry = load().images.get(short(runtime_version))
     return entry is not None and accelerator.generation.name in entry["fits"]
-
-
-def _listed(entry: dict[str, list[str]], accelerator: AcceleratorType) -> Verdict:
-    fits, works, generation = entry["fits"], entry.get("works", ()), accelerator.generation.name
-    if generation in fits:
-        return Verdict(Match.FITS, f"it is one for {generation}")
-    reason = f"it is documented for {_listing(fits)}, not for {generation}"
-    # Images of generations with the same device files have like drivers: v2-alpha-tpuv5 works on v5e [observed: xla#8295].
-    devices = {load().generations[name].devices for name in fits}
-    is_doubtful = generation in works or accelerator.generation.devices in devices
-    return Verdict(Match.DOUBTFUL if is_doubtful else Match.MISFIT, reason, accelerator.runtime_version)
 
 
 def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
@@ -81,23 +78,19 @@ def _tensorflow(found: re.Match[str], accelerator: AcceleratorType) -> Verdict:
     suffix = f"-{generation}" if has_suffix else "-pjrt" if needs_pjrt else found["api"] or ""
     better = _tensorflow_name(found["version"], accelerator, suffix=suffix)
     if (found["generation"] or "") != (generation if has_suffix else ""):
-        # The driver is there all the same: who uses another framework than the TensorFlow of the image sees the chips.
-        reason = f"it is one for {found['generation'] or 'other generations'}, not for {generation}"
+        # The driver is installed anyway: another framework than the image's TensorFlow can use the chips.
+        reason = f"it is for {found['generation'] or 'other generations'}, not for {generation}"
         return Verdict(Match.MISFIT if needs_pjrt else Match.DOUBTFUL, reason, better)
     if needs_pjrt and found["api"] != "-pjrt":
-        return Verdict(Match.MISFIT, f"{generation} needs one with PJRT", better)
+        return Verdict(Match.MISFIT, f"{generation} needs an image with PJRT", better)
     if accelerator.is_slice and not found["pod"]:
-        reason = f"{accelerator.name} has {accelerator.workers} workers, and an image without `-pod` is for one"
+        reason = f"{accelerator.name} has {accelerator.workers} workers; an image without `-pod` is for a single worker"
         return Verdict(Match.DOUBTFUL, reason, better)
     if found["pod"] and not accelerator.is_slice:
-        reason = f"{accelerator.name} has one worker, and an image with `-pod` is for slices of several"
+        reason = f"{accelerator.name} has one worker; an image with `-pod` is for slices with several workers"
         return Verdict(Match.DOUBTFUL, reason, better)
-    return Verdict(Match.FITS, f"it is one for {generation}")
+    return Verdict(Match.FITS, f"it is for {generation}")
 
 
 def _tensorflow_name(version: str, accelerator: AcceleratorType, *, suffix: str) -> str:
     return f"tpu-vm-tf-{version}{'-pod' if accelerator.is_slice else ''}{suffix}"
-
-
-def _listing(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,4 +1,4 @@
-"""Which network the workers of a wanted node are in, as its spec names it."""
+"""The network of the workers of a node, as its spec names it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _REGION = re.compile(r"(?:.*/)?regions/([^/]+)/.*")
 class Interface:
     """The first network interface of the workers.
 
-    `project` is the one that has the network: another than the node's with a Shared VPC. Without a name the network is
-    `default` [API field text]; `is_named` tells whether it has one. `subnetwork` is nothing where none is named, `region` what
-    its link says, nothing where it is named by its bare name.
+    `project` owns the network; with a Shared VPC it is not the node's project. `network` is `default` if none is named
+    [API field text]; `is_named` says whether one is named. `subnetwork` is None if none is named. `region` is the
+    region in the subnetwork's link; None if the subnetwork is named without a link.
     """
 
     project: str
@@ -33,7 +33,7 @@ class Interface:
 
     @classmethod
     def of(cls, wanted: Wanted) -> Interface:
-        """Return the interface that the spec asks for; of several, kept from a node that goes before, the first."""
+        """Return the interface that the spec requests; the first one if an earlier node had several."""
         spec = wanted.spec
         network, subnetwork, external = spec.network or "", spec.subnetwork or "", not spec.internal_ips
         if several := spec.kept.get("networkConfigs"):

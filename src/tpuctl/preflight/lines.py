@@ -1,4 +1,4 @@
-"""A finding as one line, for commands that do something else than checking."""
+"""A finding as one line, for commands other than `check`."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ _LONGEST = 120
 
 
 def warning_line(finding: Finding) -> str:
-    """Return one line: what was found, and why that matters in short. What was accepted says so."""
-    why = f" ({_short(finding.found.why)})" if finding.found.why else ""
+    """Return one line: what was found, a short reason, and a mark if the finding was accepted."""
+    # The first part of the reason, shortened if it is long.
+    reason = (finding.found.why or "").partition("; ")[0]
+    if len(reason) > _LONGEST:
+        reason = reason[: _LONGEST - 1].rpartition(" ")[0] + "…"
+    why = f" ({reason})" if reason else ""
     end = f" {ACCEPTED}" if is_milder(finding) else ""
     return " ".join(f"{head(finding)}{why}{end}".split())
 
 
 def head(finding: Finding) -> str:
-    """Return the id and what was found; the subject only where the words do not name it."""
+    """Return the id and what was found; with the subject only if the text does not name it."""
     found = finding.found
     name = found.subject.rpartition(" ")[2]
     return f"{finding.id} {found.text}" if f"`{name}`" in found.text else f"{finding.id} {found.subject}: {found.text}"
 
 
 def is_milder(finding: Finding) -> bool:
-    """Tell whether accepting it has changed anything; what is ok anyway need not be accepted."""
+    """Return whether accepting the finding has changed its level."""
     return finding.level is not finding.found.level
-
-
-def _short(why: str) -> str:
-    """Return the first part of a reason, cut where even that is long."""
-    part = why.partition("; ")[0]
-    return part if len(part) <= _LONGEST else part[: _LONGEST - 1].rpartition(" ")[0] + "…"

@@ -1,4 +1,4 @@
-"""The tpuctl commands that findings advise, each complete. None of them is run from here."""
+"""The tpuctl commands that findings suggest, each complete. tpuctl never runs them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def again(
     tier: Tier | None = None,
     more: tuple[str, ...] = (),
 ) -> str:
-    """Return the command for the same node elsewhere, of another type or tier: to make it, or to check it.
+    """Return the command that creates or checks the same node in another zone, with another type or tier.
 
-    All that is asked for goes with it, what the node works with as well. It makes nothing where the node has no name, and
-    where a part of it has no place in a command, or would not fit there.
+    It repeats all options of the node. It is a `tpuctl check` if the node has no name, if a part of the spec cannot be
+    written as an option, or if that part would not fit in the other zone.
     """
     spec = wanted.spec
     makes = wanted.name is not None and _can_be_written(spec, is_moved=zone not in {None, wanted.zone})
@@ -38,11 +38,21 @@ def again(
     if tier := tier or spec.tier:
         words.append(f"--{tier}")
     words += _surroundings(spec)
-    words += _wishes(wanted)
+    for use in wanted.buckets:
+        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
+        words.append(f"{flag}={use.url}")
+    if wanted.dataset_size is not None:
+        words.append(f"--dataset-size={wanted.dataset_size}")
+    if wanted.billing_project:
+        words.append(f"--billing-project={wanted.billing_project}")
+    if wanted.no_billing_outside_grants:
+        words.append("--no-billing-outside-grants")
+    if wanted.iap != wanted.internal_ip:  # mutually exclusive as options; different sources of settings may set both
+        words.append("--iap" if wanted.iap else "--internal-ip")
     if not makes:
         words += [f"--for={wanted.purpose}"] if wanted.purpose is Purpose.SERVE else []
         words += [f"--vm={wanted.machine}"] if wanted.machine else []
-        more = tuple(word for word in more if word != "--replace")  # an option of `up` alone
+        more = tuple(word for word in more if word != "--replace")  # only `up` has this option
     return shlex.join([*words, *more])
 
 
@@ -52,20 +62,21 @@ def types_of(wanted: Wanted) -> str:
 
 
 def delete(project: str, zone: str, node_id: str) -> str:
-    """Delete a node, or the record that a dead one left."""
+    """Delete a node, or the record of a dead one."""
     return shlex.join(["tpuctl", "delete", f"{zone}/{node_id}", f"--project={project}"])
 
 
 def take_down(project: str, zone: str, node_id: str, *, all_nodes: bool = False) -> str:
-    """Delete the queued resource that a node belongs to, with it."""
+    """Delete the queued resource of a node, including the node."""
     words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
 
 
 def _can_be_written(spec: NodeSpec, *, is_moved: bool) -> bool:
-    """Tell whether options say all of it. Scripts and keys are too long, and disks and subnetworks stay where they are.
+    """Return whether options can express the whole spec.
 
-    The ssh key that tpuctl itself adds, one line where nobody named others, needs no words.
+    Scripts and keys are too long; disks and subnetworks cannot move. The ssh key that tpuctl adds itself, a single
+    line, needs no option.
     """
     stays = bool(spec.data_disks) or "/" in (spec.subnetwork or "")
     is_ours = set(spec.metadata) == {"ssh-keys"} and "\n" not in spec.metadata["ssh-keys"].strip()
@@ -74,7 +85,7 @@ def _can_be_written(spec: NodeSpec, *, is_moved: bool) -> bool:
 
 
 def _kind(wanted: Wanted, accelerator_type: str, more: tuple[str, ...]) -> Iterator[str]:
-    """Yield type, shape and image. An image fits one generation only, and the usual one need not be named."""
+    """Yield type, shape and image. An image fits one generation only, and the default image need not be named."""
     from tpuctl.accelerators import find  # noqa: PLC0415  # reads the table
 
     spec, accelerator, other = wanted.spec, wanted.accelerator, find(accelerator_type)
@@ -93,7 +104,7 @@ def _kind(wanted: Wanted, accelerator_type: str, more: tuple[str, ...]) -> Itera
 
 
 def _surroundings(spec: NodeSpec) -> Iterator[str]:
-    """Yield the options of what else a node is made with."""
+    """Yield the remaining options that create the node."""
     plain = {
         "--network": spec.network,
         "--subnetwork": spec.subnetwork,
@@ -111,18 +122,3 @@ def _surroundings(spec: NodeSpec) -> Iterator[str]:
         yield "--internal-ips"
     if spec.shielded_secure_boot:
         yield "--shielded-secure-boot"
-
-
-def _wishes(wanted: Wanted) -> Iterator[str]:
-    """Yield the options of what a node works with, how it is reached and what may be spent."""
-    for use in wanted.buckets:
-        flag = "--bucket" if use.reads and use.writes else "--data-bucket" if use.reads else "--checkpoint-bucket"
-        yield f"{flag}={use.url}"
-    if wanted.dataset_size is not None:
-        yield f"--dataset-size={wanted.dataset_size}"
-    if wanted.billing_project:
-        yield f"--billing-project={wanted.billing_project}"
-    if wanted.no_billing_outside_grants:
-        yield "--no-billing-outside-grants"
-    if wanted.iap != wanted.internal_ip:  # one way at a time; where two places of settings differ, they go on doing so
-        yield "--iap" if wanted.iap else "--internal-ip"

@@ -1,7 +1,8 @@
-"""The quotas of the Cloud TPU API: which one a node counts against, and which limit is which by its name.
+"""The quotas of the Cloud TPU API: which quota a node counts against, and which limit belongs to which quota.
 
-Names that were observed: metrics such as `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
-`TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612). They are matched by their words, since the rest is not documented.
+Observed names: metrics such as `tpu.googleapis.com/tpu-v5s-litepod-serving-preemptible` (marin#6198), limits such as
+`TPUV6EPreemptiblePerProjectPerRegionForTPUAPI` (marin#1612). They are matched by their words, as the scheme is not
+documented.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tpuctl import accelerators
 from tpuctl.model.states import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.model.project import QuotaLimit
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"tpu(?=v\d)|v\d[a-z]?(?![a-z])|[a-z]+", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z0-9])(?=[A-Z][a-z])")
 _GENERATION = re.compile(r"v(\d)([a-z]?)")
-# Generations whose slices of several workers have a quota of their own; v4 has one quota only, called that of pods.
+# Generations whose multi-worker slices have their own quota; v4 has a single quota, whose name says pods.
 _OF_SLICES = frozenset({"v2", "v3"})
 _SCOPES = ("zone", "region")
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What one quota counts. `kind` is `pod` for slices of v2 and v3, `serving` for small types of v5e, else empty.
+    """What one quota counts. `kind` is `pod` for slices of v2 and v3, `serving` for small v5e types, else empty.
 
-    Spot and preemptible nodes share one. Reserved ones are taken to count as on-demand (unverified).
+    Spot and preemptible nodes share one quota. Reserved nodes are assumed to count as on-demand (unverified).
     """
 
     generation: str
@@ -48,10 +49,12 @@ class Pool:
 
     @classmethod
     def named(cls, text: str) -> Pool | None:
-        """Return what a metric's or a limit's name counts, or nothing where it names no generation."""
-        words = _words(text)
+        """Return the quota that the name of a metric or a limit describes; None if it names no generation."""
+        last = re.split(r"per ?project", text.rpartition("/")[2], flags=re.IGNORECASE)[0]
+        apart = re.sub(r"lite ?-?pod", " litepod ", _CAMEL.sub(" ", last), flags=re.IGNORECASE)
+        words = frozenset(word.lower() for word in _WORD.findall(apart))
         generation = next(filter(None, (_generation(word, words) for word in words)), None)
-        # What reserved capacity may hold is a quota of its own, 0 for who has none [documentation of quotas].
+        # Reserved capacity has its own quota, which is 0 without a reservation [documentation of quotas].
         if generation is None or "reserved" in words:
             return None
         kind = "pod" if "pod" in words and generation in _OF_SLICES else "serving" if "serving" in words else ""
@@ -64,7 +67,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit that holds in a place, which is a zone, a region or, empty, the whole project."""
+    """One limit that applies in a place: a zone, a region or, if empty, the whole project."""
 
     metric: str
     name: str
@@ -72,28 +75,29 @@ class Limit:
     value: int | None
 
     def holds_in(self, zone: str) -> bool:
-        """Tell whether what is in a zone counts."""
+        """Return whether resources in a zone count against the limit."""
         return self.place in {"", zone, zone.rpartition("-")[0]}
 
 
 def limits(quotas: Iterable[QuotaLimit], pool: Pool, zone: str) -> tuple[Limit, ...]:
-    """Return the limits that a pool has for a zone: of the zone and of its region, both count [observed: skypilot source]."""
-    return tuple(dict.fromkeys(_limits(tuple(quotas), pool, zone)))
+    """Return the limits of a pool for a zone.
 
-
-def _limits(quotas: tuple[QuotaLimit, ...], pool: Pool, zone: str) -> Iterator[Limit]:
+    Limits of the zone and of its region both apply [observed: skypilot source].
+    """
     places = {"zone": zone, "region": zone.rpartition("-")[0], "": ""}
+    found: dict[Limit, None] = {}
     of_pool = [quota for quota in quotas if _counted(quota) == pool]
     for metric, name, scope in dict.fromkeys((quota.metric, quota.name, _scope(quota)) for quota in of_pool):
         same = [quota for quota in of_pool if (quota.metric, quota.name, _scope(quota)) == (metric, name, scope)]
-        # A limit of the place itself counts; else the one that names no place, which is for all the others.
+        # The limit of the place itself applies; otherwise the one without a place, which is the default.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
         for quota in own or [quota for quota in same if not quota.places]:
-            yield Limit(metric, name, places[scope], quota.value)
+            found[Limit(metric, name, places[scope], quota.value)] = None
+    return tuple(found)
 
 
 def _counted(quota: QuotaLimit) -> Pool | None:
-    """Return what a limit counts: what its metric and its name leave out, the other may say. Nothing where they disagree."""
+    """Return what a limit counts, combined from its metric and its name. None if they contradict each other."""
     pools = [pool for pool in (Pool.named(quota.metric), Pool.named(quota.name)) if pool]
     if len({pool.generation for pool in pools}) != 1 or len({pool.kind for pool in pools} - {""}) > 1:
         return None
@@ -102,15 +106,9 @@ def _counted(quota: QuotaLimit) -> Pool | None:
 
 
 def _scope(quota: QuotaLimit) -> str:
-    """Return what a limit is for each of: a zone, a region, or nothing but the project."""
+    """Return what the limit applies to: each zone, each region, or (empty) the project."""
     text = f"{quota.unit} {quota.name}".lower()
     return next((scope for scope in _SCOPES if f"{{{scope}}}" in text or f"per{scope}" in text), "")
-
-
-def _words(text: str) -> frozenset[str]:
-    last = re.split(r"per ?project", text.rpartition("/")[2], flags=re.IGNORECASE)[0]
-    apart = re.sub(r"lite ?-?pod", " litepod ", _CAMEL.sub(" ", last), flags=re.IGNORECASE)
-    return frozenset(word.lower() for word in _WORD.findall(apart))
 
 
 def _generation(word: str, words: frozenset[str]) -> str | None:

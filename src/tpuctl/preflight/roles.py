@@ -1,7 +1,6 @@
-"""What predefined roles permit, without asking: a table of those that accounts of TPUs usually have.
+"""What predefined roles permit: a table of the roles that accounts of TPUs usually have.
 
-Source of the table: `data/roles.yaml`, which names the permissions that matter here and not all that a role has. It is whole
-in what it says of objects in Cloud Storage.
+The table is `data/roles.yaml`. It lists only permissions that matter here; for objects in Cloud Storage it is complete.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _PREDEFINED = "roles/"
 
 
 def permissions(role: str) -> frozenset[str] | None:
-    """Return what a role such as `roles/storage.objectViewer` permits; nothing where the table does not have it."""
+    """Return what a role such as `roles/storage.objectViewer` permits; None if the table lacks it."""
     name = role.removeprefix(_PREDEFINED)
     return _permissions(name) if role.startswith(_PREDEFINED) and name in _table() else None
 
@@ -26,7 +25,7 @@ def _permissions(name: str) -> frozenset[str]:
 
 @cache
 def _table() -> dict[str, Any]:
-    from importlib.resources import files  # noqa: PLC0415  # only where a policy has been read
+    from importlib.resources import files  # noqa: PLC0415  # only if a policy was read
 
     import yaml  # noqa: PLC0415  # costs 20 ms to import
 

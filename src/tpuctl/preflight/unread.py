@@ -1,4 +1,4 @@
-"""What a rule says of a fact that could not be read: what, why, and who may read it. Never that it is in order."""
+"""The result of a rule for a fact that could not be read: what, why, and which permission it takes. It is never `ok`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
     from tpuctl.preflight.fact import Fact
 
-# Of these the service writes paragraphs, each time the same, which TPU501 and TPU502 tell once.
-_TOLD_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
+# The service explains these errors in long paragraphs, which TPU501 and TPU502 show once.
+_REPORTED_ELSEWHERE = frozenset({"api-disabled", "billing-disabled"})
 
 
 def reason(fact: Unknown) -> str:
-    """Return why it could not be read, in short where another finding says the rest."""
-    return fact.reason.partition(". ")[0] if fact.error_id in _TOLD_ELSEWHERE else fact.reason
+    """Return why the fact could not be read; shortened if another finding has the full text."""
+    return fact.reason.partition(". ")[0] if fact.error_id in _REPORTED_ELSEWHERE else fact.reason
 
 
-def beside(fact: Unknown, told: Fact[Any], rule_id: str) -> Unknown:
-    """Return a refusal that points to the rule that tells of another one of the same place, and has its whole text."""
-    if not isinstance(told, Unknown) or fact.permission is None or told.permission is None:
+def beside(fact: Unknown, other: Fact[Any], rule_id: str) -> Unknown:
+    """Return a refusal that points to the rule with the full text, if `other` was refused for the same place."""
+    if not isinstance(other, Unknown) or fact.permission is None or other.permission is None:
         return fact
     return replace(fact, reason=f"see {rule_id}")
 
@@ -32,10 +32,9 @@ def beside(fact: Unknown, told: Fact[Any], rule_id: str) -> Unknown:
 def unread(
     fact: Unknown | Absent, subject: str, what: str, *, permission: str, project: str, also: Sequence[str] = ()
 ) -> Found:
-    """Return the finding that `what` is not known. `permission`, held on the project, is what reading it takes.
+    """Return the result that `what` is unknown. Reading it takes `permission` on the project.
 
-    An `Absent` is one where there should have been an answer: the API does not know the project itself. `also` are further
-    remedies, in words.
+    An `Absent` here means that the API does not know the project itself. `also` are further remedies, as text.
     """
     unknown = fact if isinstance(fact, Unknown) else Unknown(fact.reason or f"the API knows no project `{project}`")
     needed = unknown.permission or permission
@@ -44,7 +43,7 @@ def unread(
     elif unknown.permission:
         advice = f"ask for the permission `{needed}` on project `{project}`"
     else:
-        advice = f"mend that and check again; reading it takes the permission `{needed}` on project `{project}`"
+        advice = f"fix that and check again; reading it takes the permission `{needed}` on project `{project}`"
     return Found(
         level=Level.UNKNOWN,
         subject=subject,

@@ -1,10 +1,10 @@
-"""What is to be checked: a node, there or to be made, and what it will work with."""
+"""What is checked: a node, existing or planned, and what it works with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import find
 from tpuctl.errors import InvalidInputError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Purpose(StrEnum):
-    """What the node is for. Who serves reads; who trains writes checkpoints too."""
+    """What the node is for. Serving reads; training also writes checkpoints."""
 
     TRAIN = "train"
     SERVE = "serve"
@@ -28,7 +28,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BucketUse:
-    """A bucket that the node will use, below a prefix where one was named."""
+    """A bucket that the node uses, below an optional prefix."""
 
     bucket: str
     prefix: str = ""
@@ -43,11 +43,11 @@ class BucketUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a user says about every node that a command makes: what it works with, and what may be spent.
+    """What the user says about every node of a command: what it works with, and what may be billed.
 
-    `dataset_size` in bytes; `billing_project` pays for requests to buckets whose requester pays; `iap` tells that ssh goes
-    through Identity-Aware Proxy, `internal_ip` that it comes from within the network; `egress_prices` are the
-    user's own, in dollars per GiB by pair of areas.
+    `dataset_size` is in bytes. `billing_project` pays for requests to requester-pays buckets. `iap`: ssh goes through
+    Identity-Aware Proxy; `internal_ip`: ssh comes from within the network. `egress_prices` are the user's own, in
+    dollars per GiB by pair of areas.
     """
 
     purpose: Purpose = Purpose.TRAIN
@@ -73,7 +73,7 @@ class Wishes:
         creates: bool = True,
         siblings: tuple[NodeSpec, ...] = (),
     ) -> Wanted:
-        """Return what is to be checked of one node."""
+        """Return the check target for one node."""
         return Wanted(
             project=project,
             zone=zone,
@@ -89,10 +89,10 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted(Wishes):
-    """One node that is to be checked, and what it will work with.
+    """One node to check, and what it works with.
 
-    `creates` tells that it is still to be made: then quota, offers and the like matter; `replaces` is the node that goes
-    before, whose share of quota comes free. `siblings` are other nodes that the same command makes.
+    `creates`: the node does not exist yet, so that quota, offers and the like matter. `replaces` is the node that will
+    be deleted first and frees its quota. `siblings` are the other nodes that the same command creates.
     """
 
     project: str
@@ -111,41 +111,37 @@ class Wanted(Wishes):
 
     @property
     def accelerator(self) -> AcceleratorType | None:
-        """What the type says, where the table knows it."""
+        """The accelerator type; None if the table lacks it."""
         return find(self.spec.accelerator_type)
 
     @property
     def what(self) -> str:
-        """The node in words: its name, else its type."""
+        """The node as text: its name, else its type."""
         return f"`{self.name.node_id}`" if self.name else f"a {self.spec.accelerator_type}"
 
 
 def parse_bucket(text: str, *, reads: bool = True, writes: bool = True) -> BucketUse:
-    """Return the bucket, and the prefix, that `gs://BUCKET/PREFIX` names; one slash at its end is left out.
+    """Return the bucket and prefix that `gs://BUCKET/PREFIX` names, without a trailing slash.
 
-    Raises `InvalidInputError` naming the value, for a local path with the reason why it does not do.
+    Raises `InvalidInputError` with the value; for a local path with the reason why it cannot be used.
     """
     scheme, separator, _ = text.partition("://")
     if separator and scheme != "gs" and not nearly_bucket(text):
         hint = "copy it first: `gcloud storage cp -r` reads `s3://` too" if scheme in {"s3", "s3a"} else _GS_HINT
-        raise InvalidInputError(f"`{text}` is not in Cloud Storage: a TPU reads `gs://` buckets", hint=hint)
+        raise InvalidInputError(f"`{text}` is not in Cloud Storage; a TPU reads `gs://` buckets", hint=hint)
     if not separator and not nearly_bucket(text):
-        _refuse_bare(text)
+        if "/" in text or text.startswith((".", "~")):
+            raise InvalidInputError(
+                f"`{text}` is a path on this machine; the workers of a TPU cannot read it",
+                hint="copy them to a bucket (`gcloud storage cp -r`) or to the workers (`tpuctl scp`, `tpuctl sync`)",
+            )
+        raise InvalidInputError(
+            f"`{text}` is not a bucket", hint=_GS_HINT if text in {"", "gs:"} else f"did you mean `gs://{text}`?"
+        )
     if text.endswith("//") and text != "gs://":
-        raise InvalidInputError(f"`{text}` names no place: it ends with several slashes", hint=_GS_HINT)
+        raise InvalidInputError(f"`{text}` is not a valid location: it ends with several slashes", hint=_GS_HINT)
     path = BucketPath.parse(text)
     return BucketUse(path.bucket, path.prefix, reads=reads, writes=writes)
-
-
-def _refuse_bare(text: str) -> NoReturn:
-    if "/" in text or text.startswith((".", "~")):
-        raise InvalidInputError(
-            f"`{text}` is a path of this machine, which the workers of a TPU do not see",
-            hint="put the files into a bucket (`gcloud storage cp -r`), or bring them with `tpuctl scp` or `tpuctl sync`",
-        )
-    raise InvalidInputError(
-        f"`{text}` is not a bucket", hint=_GS_HINT if text in {"", "gs:"} else f"did you mean `gs://{text}`?"
-    )
 
 
 _GS_HINT = "write it like `gs://BUCKET` or `gs://BUCKET/PREFIX`"

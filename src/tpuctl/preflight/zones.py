@@ -1,4 +1,4 @@
-"""Where could a type run next to some buckets? Zones, the best first. Pure."""
+"""Rank the zones where a type can run close to some buckets. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.colocation import Relation, best_locations, price, relation
+from tpuctl.colocation.places import Relation, best_locations, relation
+from tpuctl.colocation.prices import price
 from tpuctl.preflight.coverage import cover
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.holdings import holdings
@@ -15,11 +16,11 @@ from tpuctl.preflight.quota_names import Pool, limits
 from tpuctl.preflight.wanted import Wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import date
 
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.colocation import Price
+    from tpuctl.colocation.prices import Price
     from tpuctl.model import NodeSpec
     from tpuctl.model.bucket import Placement
     from tpuctl.model.project import QuotaLimit
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BucketFrom:
-    """A bucket as a zone sees it; nothing of the placement, and of the price, where it could not be read."""
+    """A bucket as seen from a zone. Placement and price are None if they could not be read."""
 
     use: BucketUse
     placement: Placement | None
@@ -41,9 +42,9 @@ class BucketFrom:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The tightest limit that a type has in a zone, in the `unit` (cores or chips) of the number in its name.
+    """The tightest limit for a type in a zone, in the `unit` (cores or chips) of the type's number.
 
-    `left` is nothing where what is held is not known; `limit` is nothing where there is none.
+    `left` is None if current usage is unknown; `limit` is None if there is no limit.
     """
 
     limit: int | None
@@ -53,7 +54,7 @@ class Quota:
 
     @property
     def suffices(self) -> bool | None:
-        """Tell whether one such node may be made; nothing where that is not known."""
+        """Return whether one more node fits into the quota; None if unknown."""
         if self.limit is None:
             return True
         if self.limit < self.needed:
@@ -65,8 +66,8 @@ class Quota:
 class ZoneRank:
     """A zone that offers the type.
 
-    `grants` cover one such node there. `quota` is nothing where no limit is known to be the type's. `locations` are those of
-    buckets that would be co-located.
+    `grants` cover one such node there. `quota` is None if no limit is known for the type. `locations` are bucket
+    locations that would be co-located.
     """
 
     zone: str
@@ -78,12 +79,12 @@ class ZoneRank:
 
     @property
     def worst(self) -> Relation | None:
-        """How near the farthest bucket is, `unknown` where that cannot be told of each; nothing without buckets."""
+        """The relation of the farthest bucket, `unknown` if that of any bucket is unknown; None without buckets."""
         return max((seen.relation for seen in self.buckets), key=lambda each: each.rank, default=None)
 
     @property
     def is_apart(self) -> bool:
-        """Tell whether some bucket is known to be elsewhere."""
+        """Return whether any bucket is known to be elsewhere."""
         return any(not seen.relation.is_colocated and seen.relation is not Relation.UNKNOWN for seen in self.buckets)
 
     @property
@@ -93,14 +94,14 @@ class ZoneRank:
 
     @property
     def span(self) -> tuple[Decimal, Decimal] | None:
-        """Dollars for reading a TB (10^12 bytes): the lowest of the cheapest bucket, the highest of the dearest."""
+        """Dollars for reading a TB (10^12 bytes): the lowest price of the cheapest bucket, the highest of the dearest."""
         costs = [each.cost(10**12) for each in self.prices]
         return (min(low for low, _ in costs), max(high for _, high in costs)) if costs else None
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A bucket that no zone can be judged by, and why."""
+    """A bucket without known location, which does not affect the ranking, and the reason."""
 
     use: BucketUse
     reason: str
@@ -110,7 +111,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The zones, the best first. `offline` says why the table of the documentation told what they offer, not the API."""
+    """The zones, the best first. `offline` is the reason why the documentation was used instead of the API."""
 
     accelerator_type: str
     zones: tuple[ZoneRank, ...]
@@ -131,23 +132,30 @@ def rank(
     grants: tuple[Grant, ...] = (),
     egress_prices: Mapping[str, str] | None = None,
 ) -> Ranking:
-    """Return the zones that offer the type of a spec, the best first; where `zones` are named only those.
+    """Return the zones that offer the type of a spec, the best first; only those in `zones` if given.
 
-    All buckets co-located come before multi-regions, those before the same continent, that before all else. Among equals a
-    quota of 0 is last; then a grant wins, then a zone for everybody, then quota known to suffice before what is not known and
-    what is known to be short, then the price, then the name.
-    Raises `ValueError` where `egress_prices` is wrong.
+    Zones with all buckets co-located come first, then multi-region, then the same continent, then the rest. Among
+    equals a quota of 0 comes last; then zones with a grant come first, then zones open to all projects, then known
+    sufficient quota before unknown before insufficient, then the price, then the name.
+
+    Raises `ValueError` if `egress_prices` is invalid.
     """
     accelerator = accelerators.find(spec.accelerator_type)
-    only = (
-        accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ()) if accelerator else ()
-    )
+    only: Collection[str] = ()
+    if accelerator:
+        only = accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
     wishes = Wishes(grants=grants, egress_prices=egress_prices or {})
     offering = [zone for zone in _offering(spec, accelerator, offers) if not zones or zone in zones]
+    own = wishes.egress_prices
     ranked = [
         ZoneRank(
             zone=wanted.zone,
-            buckets=tuple(_from(wanted, bucket) for bucket in buckets),
+            buckets=tuple(
+                BucketFrom(use, place, relation(place, wanted.zone), price(place, wanted.zone, own=own))
+                if place
+                else BucketFrom(use, None, Relation.UNKNOWN, None)
+                for use, place in ((bucket.use, bucket.placement) for bucket in buckets)
+            ),
             single_tenant=wanted.zone in only,
             grants=_grants(wanted, held, today),
             quota=_quota(wanted, quotas, held),
@@ -155,15 +163,20 @@ def rank(
         )
         for wanted in (wishes.wanted(project, zone, spec) for zone in offering)
     ]
-    return Ranking(
-        spec.accelerator_type, tuple(sorted(ranked, key=_order)), tuple(_unplaced(buckets)), _why_offline(offers)
-    )
+    unplaced = []
+    for bucket in buckets:
+        match bucket.bucket:
+            case Absent(reason=reason):
+                unplaced.append(Unplaced(bucket.use, reason or "there is no such bucket", is_absent=True))
+            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
+                unplaced.append(Unplaced(bucket.use, reason, permission))
+    return Ranking(spec.accelerator_type, tuple(sorted(ranked, key=_order)), tuple(unplaced), _why_offline(offers))
 
 
 def _offering(
     spec: NodeSpec, accelerator: AcceleratorType | None, offers: Fact[Mapping[str, tuple[str, ...]]] | None
 ) -> Collection[str]:
-    """Return the zones that offer the type, single-tenant ones too; of one with a topology those of its generation."""
+    """Return the zones that offer the type, single-tenant zones included; with a topology, those with the generation."""
     live = known(offers)
     if live is None:
         return accelerators.zones_of(accelerator, single_tenant=True) if accelerator else ()
@@ -176,34 +189,17 @@ def _offering(
 def _why_offline(offers: Fact[Mapping[str, tuple[str, ...]]] | None) -> str | None:
     match offers:
         case None:
-            return "the API was not asked"
+            return "the API was not called"
         case Unknown(reason=reason):
             return reason
         case Absent(reason=reason):
-            return reason or "the API knows of no zones"
+            return reason or "the API returned no zones"
         case Known():
             return None
 
 
-def _from(wanted: Wanted, bucket: BucketFacts) -> BucketFrom:
-    placement, zone = bucket.placement, wanted.zone
-    if placement is None:
-        return BucketFrom(bucket.use, None, Relation.UNKNOWN, None)
-    costs = price(placement, zone, own=wanted.egress_prices)
-    return BucketFrom(bucket.use, placement, relation(placement, zone), costs)
-
-
-def _unplaced(buckets: Sequence[BucketFacts]) -> Iterator[Unplaced]:
-    for bucket in buckets:
-        match bucket.bucket:
-            case Absent(reason=reason):
-                yield Unplaced(bucket.use, reason or "there is no such bucket", is_absent=True)
-            case Unknown(reason=reason, permission=permission) if bucket.placement is None:
-                yield Unplaced(bucket.use, reason, permission)
-
-
 def _grants(wanted: Wanted, held: Fact[Held] | None, today: date) -> tuple[Grant, ...]:
-    """Return the grants that cover one such node beside what is held of them; none where that is not known."""
+    """Return the grants that cover one more node in the zone; none if the current usage is unknown."""
     accelerator, there = wanted.accelerator, known(held)
     if accelerator is None or there is None or wanted.zone in there.unreachable:
         return ()
@@ -212,7 +208,7 @@ def _grants(wanted: Wanted, held: Fact[Held] | None, today: date) -> tuple[Grant
 
 
 def _quota(wanted: Wanted, quotas: Fact[tuple[QuotaLimit, ...]] | None, held: Fact[Held] | None) -> Quota | None:
-    """Return the limit that leaves least. Limits of the zone and of its region both count."""
+    """Return the limit that leaves the least. Limits of the zone and of its region both apply."""
     accelerator, there = wanted.accelerator, known(held)
     if accelerator is None:
         return None
@@ -234,7 +230,7 @@ _KINDS = {Relation.MULTI_REGION: 1, Relation.SAME_AREA: 2, Relation.OTHER_AREA: 
 
 
 def _order(zone: ZoneRank) -> tuple[object, ...]:
-    """Return what zones are sorted by: the farthest bucket counts most, then the next."""
+    """Return the sort key of a zone: the farthest bucket counts most, then the next."""
     kinds = sorted((_KINDS.get(seen.relation, 0) for seen in zone.buckets), reverse=True)
     quota = zone.quota
     is_none = quota is not None and quota.limit == 0

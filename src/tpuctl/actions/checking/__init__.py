@@ -1,1 +1,1 @@
-"""Checks before money is spent: gather facts side by side, let the rules of `preflight` judge, mend what is safe to mend."""
+"""Checks before money is spent: gather facts in parallel, evaluate the rules of `preflight`, apply safe fixes."""

@@ -1,4 +1,4 @@
-"""Questions to the cloud, asked side by side, each once, and answered by one deadline: a fact each, whatever happens."""
+"""Run queries to the cloud in parallel, each once, with one deadline. Every query returns a fact, also on failure."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# More than a typical check asks; each has a connection of its own, and services allow that many.
+# More than a typical check needs; each thread has its own connection, and the services allow that many.
 _AT_ONCE = 32
-# What is refused for another reason than a missing permission.
+# Refusals for another reason than a missing permission.
 _NO_PERMISSION_HELPS = frozenset(
     {"api-disabled", "auth-no-quota-project", "billing-disabled", "perimeter-violated", "project-suspended"}
 )
 
 
 class Question(Generic[T]):
-    """One question; its answer comes from a thread."""
+    """One query, answered by a thread."""
 
     def __init__(self, call: Callable[[], T], permission: str | None) -> None:
         self.permission = permission
@@ -36,17 +36,17 @@ class Question(Generic[T]):
         self.failure: BaseException | None = None
         self._call = call
 
-    def put(self) -> None:
-        """Get the answer, or what kept it from coming."""
+    def run(self) -> None:
+        """Call the API and keep its answer, or the exception."""
         try:
             self.value = self._call()
-        except BaseException as failure:  # noqa: BLE001  # handed to the thread that asked, which raises what is a bug
+        except BaseException as failure:  # noqa: BLE001  # handed to the waiting thread, which raises bugs
             self.failure = failure
         self.is_answered.set()
 
 
 class Asking:
-    """Asks, in threads that nobody waits for at the end. `clock` is the real one: a network knows no other."""
+    """Runs queries in daemon threads. `clock` is the real clock, as a network takes real time."""
 
     def __init__(self, clock: Clock, timeout: timedelta) -> None:
         self._clock, self._timeout = clock, timeout
@@ -57,11 +57,11 @@ class Asking:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Count the time from now on."""
+        """Start the deadline now."""
         self._ends = self._clock.monotonic() + self._timeout
 
     def ask(self, key: Hashable, call: Callable[[], T], *, permission: str | None = None) -> Question[T]:
-        """Put a question, unless the one with this key was put before; `permission` is what its answer takes."""
+        """Start a query; return the earlier one with the same key, if any. `permission` is what the answer takes."""
         if key in self._questions:
             return self._questions[key]
         question = self._questions[key] = Question(call, permission)
@@ -69,26 +69,26 @@ class Asking:
             self._waiting.append(question)
             if len(self._threads) >= _AT_ONCE:
                 return question
-            # Not a pool: its threads would keep an interrupted process alive until the last of them has its answer.
+            # Not a pool: its threads would keep an interrupted process alive until the last answer.
             thread = threading.Thread(target=self._work, daemon=True)
             self._threads.append(thread)
         thread.start()
         return question
 
     @property
-    def was_heard(self) -> bool:
-        """Tell whether the cloud has answered anything at all, be it that it refuses to."""
+    def has_answer(self) -> bool:
+        """Return whether the cloud has answered any query, even with a refusal."""
         answered = [question for question in self._questions.values() if question.is_answered.is_set()]
         return not all(isinstance(question.failure, ServiceUnavailableError) for question in answered)
 
     def answer(self, question: Question[T]) -> Fact[T]:
-        """Return the answer, at the deadline at the latest.
+        """Wait for the answer and return it, at the deadline at the latest.
 
-        Raises `CredentialsError`: who we are is not known, so that no question has an answer.
+        Raises `CredentialsError`, as no query can be answered without credentials.
         """
         left = max(self._ends - self._clock.monotonic(), timedelta())
         if not question.is_answered.wait(left.total_seconds()):
-            return Unknown(f"there was no answer within {format_duration(self._timeout)}", is_passing=True)
+            return Unknown(f"no answer within {format_duration(self._timeout)}", is_passing=True)
         if question.failure is None:
             return Known(question.value)  # type: ignore[arg-type]  # the answer of a call that returned
         return fact_of(question.failure, question.permission)
@@ -100,11 +100,11 @@ class Asking:
                     self._threads.remove(threading.current_thread())
                     return
                 question = self._waiting.popleft()
-            question.put()
+            question.run()
 
 
 def fact_of(failure: BaseException, permission: str | None = None) -> Absent | Unknown:
-    """Return what a failure says of the fact that was asked for. Raises `CredentialsError`, and what is a bug."""
+    """Return the fact that an exception stands for. Raises `CredentialsError`, and exceptions that are bugs."""
     match failure:
         case CredentialsError():
             raise failure

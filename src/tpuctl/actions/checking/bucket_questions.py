@@ -1,10 +1,10 @@
-"""How the facts about one bucket are asked for."""
+"""The queries about one bucket."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.colocation import relation
+from tpuctl.colocation.places import relation
 from tpuctl.preflight.fact import Known, Unknown
 from tpuctl.preflight.facts import OBJECT_PERMISSIONS, BucketFacts
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BucketQuestions:
-    """The questions about one bucket. What one answer makes needless is not asked."""
+    """The queries about one bucket. A query that another answer makes needless is not sent."""
 
     def __init__(
         self, source: BucketSource, asking: Asking, use: BucketUse, *, zone: str | None, payer: str | None
@@ -25,15 +25,15 @@ class BucketQuestions:
         self._source, self._asking = source, asking
         self._use, self._name, self._zone, self._payer = use, use.bucket, zone, payer
 
-    def put(self) -> None:
-        """Put the questions that need no answer first."""
+    def start(self) -> None:
+        """Start the queries that depend on no answer."""
         self._bucket()
         self._policy()
         if self._use.reads:
             self._contents()
 
     def follow_bucket(self) -> Placement | None:
-        """Wait for the bucket and put what follows from it; return where it is, where that is known."""
+        """Wait for the bucket and start the queries that depend on it; return its location, None if unknown."""
         bucket = self._asking.answer(self._bucket())
         if isinstance(bucket, Unknown):
             self._layout()
@@ -43,7 +43,7 @@ class BucketQuestions:
         return placement
 
     def follow_policy(self) -> BucketFacts:
-        """Wait for the policy and put what follows from it; return what the first answers say."""
+        """Wait for the policy and start the queries that depend on it; return the facts known so far."""
         answer = self._asking.answer
         policy = answer(self._policy())
         if isinstance(policy, Unknown):

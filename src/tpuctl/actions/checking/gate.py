@@ -1,4 +1,4 @@
-"""The check right before something is created: errors stop it, warnings are said, and nothing is asked twice."""
+"""The check right before a node is created: errors prevent it, warnings are shown, and no query is sent twice."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from tpuctl.preflight.wanted import Wanted
     from tpuctl.preflight.zones import Ranking
 
-# Answers serve all nodes of one run, but not for longer than they are remembered between runs.
+# Answers serve all nodes of one run, but not for longer than they are cached between runs.
 _LASTS = timedelta(minutes=10)
 _SAID = (Level.WARNING, Level.UNKNOWN)
 
 
 class Memory(Protocol):
-    """What was checked lately and found good."""
+    """A cache of recent checks without errors."""
 
-    def recall(self, key: str) -> Any:  # JSON
-        """Return what was said lately; nothing where it was not asked, or too long ago."""
+    def get(self, key: str) -> Any:  # JSON
+        """Return the cached value; None if it is missing or too old."""
 
-    def remember(self, key: str, said: Any) -> None:  # JSON
-        """Keep what was said."""
+    def put(self, key: str, value: Any) -> None:  # JSON
+        """Store a value."""
 
-    def forget(self, *, but: str = "") -> None:
-        """Forget what was said of every question, `but` of one."""
+    def clear(self, *, keep: str = "") -> None:
+        """Remove all entries, except that of the key `keep`."""
 
 
 class Gate:
-    """Checks each node of one run before it is created. `real` is the clock that a network's answers take."""
+    """Checks each node of one run before it is created. `real` is the real clock, as a network takes real time."""
 
     def __init__(
         self,
@@ -74,23 +74,26 @@ class Gate:
         self.siblings: Mapping[NodeName, NodeSpec] = {}
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None, tell: Callable[[Event], None]) -> None:
-        """Return if the node may be created. `replaces` is the one that is deleted before.
+        """Return if the node may be created. `replaces` is the node that is deleted first.
 
-        Raises `CheckFailedError` naming what is wrong and what mends it, `CredentialsError`.
+        Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
         """
         now = self._now()
-        if ALL in self._accepted or self._has_passed(name, now):
+        if ALL in self._accepted or (name in self._passed and now - self._passed[name] < _LASTS):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self._wishes.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = question_key(wanted, self._accepted, self._identity)
-        remembered = self._memory.recall(key)
+        remembered = self._memory.get(key)
         findings = _read(remembered)
         if findings is None:
-            findings = self._ask(wanted)
+            report = self.report(wanted)
+            if errors := report.of(Level.ERROR):
+                raise failure(errors, wanted.what)
+            findings = report.of(*_SAID)
         self._passed[name] = now
-        # What is created now takes of the quota, and of the grants, that others were found to have.
-        self._memory.forget(but=key)
+        # The node that is created now uses quota and grants, so that cached results for other nodes are outdated.
+        self._memory.clear(keep=key)
         for line in said(findings):
             tell(Event(EventKind.NOTE, now, name, line, {"check": True}))
 
@@ -100,17 +103,17 @@ class Gate:
         return self._wishes
 
     @property
-    def was_heard(self) -> bool:
-        """Tell whether the cloud has answered anything at all to the last report."""
-        return self._gathering is not None and self._gathering[0].was_heard
+    def has_answer(self) -> bool:
+        """Return whether the cloud has answered any query of the last report."""
+        return self._gathering is not None and self._gathering[0].has_answer
 
-    def forget(self) -> None:
-        """Ask everything anew: something was changed."""
+    def discard_answers(self) -> None:
+        """Discard all answers, as something was changed; the next report sends its queries again."""
         self._gathering = None
 
     def ranking(self, project: str, spec: NodeSpec, zones: tuple[str, ...]) -> Ranking:
         """Return the zones that offer the type of a spec, or those of `zones` that do, the best first."""
-        from tpuctl.preflight.zones import rank  # noqa: PLC0415  # not needed where there is a zone
+        from tpuctl.preflight.zones import rank  # noqa: PLC0415  # only needed without a zone
 
         wishes, now = self._wishes, self._now()
         found = self._new_gathering().everywhere(wishes.wanted(project, "", spec))
@@ -128,46 +131,48 @@ class Gate:
         )
 
     def nodes(self, project: str) -> Fact[NodeListing]:
-        """Return the nodes of all zones; the report that follows has what is left of the time, and asks no second time."""
+        """Return the nodes of all zones. The next report shares their deadline and does not list them again."""
         self._gathering = self._new_gathering(), self._now()
         return self._gathering[0].nodes(project)
 
     def report(self, wanted: Wanted) -> Report:
-        """Return what the rules say of what is there now; what is good is remembered. Raises `CredentialsError`."""
+        """Run the rules on the current facts and return the report; cache it if it has no errors. Raises `CredentialsError`."""
         now = self._now()
         if self._gathering is None or now - self._gathering[1] > _LASTS:
             self._gathering = self._new_gathering(), now
         facts = self._gathering[0].facts(wanted, now, meanwhile=_rules)
         report = evaluate(facts, _rules(), accepted=self._accepted)
         if report.of(Level.ERROR):
-            # Something has changed since, and may be wrong for other questions too.
-            self._memory.forget()
+            # The situation has changed, and other cached results may be wrong too.
+            self._memory.clear()
         elif report.is_lasting:
             key = question_key(wanted, self._accepted, self._identity)
-            self._memory.remember(key, [_written(finding) for finding in report.of(*_SAID)])
+            said = [
+                {
+                    "id": finding.id,
+                    "accepted": finding.accepted,
+                    "level": str(finding.found.level),
+                    "subject": finding.found.subject,
+                    "text": finding.found.text,
+                    "why": finding.found.why,
+                }
+                for finding in report.of(*_SAID)
+            ]
+            self._memory.put(key, said)
         return report
-
-    def _ask(self, wanted: Wanted) -> tuple[Finding, ...]:
-        report = self.report(wanted)
-        if errors := report.of(Level.ERROR):
-            raise failure(errors, wanted.what)
-        return report.of(*_SAID)
 
     def _new_gathering(self) -> Gathering:
         from tpuctl.actions.checking.gathering import Gathering  # noqa: PLC0415  # 20 ms, and most runs create nothing
 
         return Gathering(self._sources(), self._real, self._timeout)
 
-    def _has_passed(self, name: NodeName, now: datetime) -> bool:
-        return name in self._passed and now - self._passed[name] < _LASTS
-
 
 def question_key(wanted: Wanted, accepted: frozenset[str], identity: str) -> str:
-    """Return what tells one question from another: everything that a rule looks at, and who asks."""
+    """Return the cache key of a check: a hash of everything that rules read, and of the identity of the caller."""
     wishes = {entry.name: getattr(wanted, entry.name) for entry in fields(Wishes)}
     about = [
         *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
-        # Of a node that is there only some of the rules ask, so that what they find good does not let it be made.
+        # Fewer rules apply to an existing node, so that its result does not permit to create it.
         *(wanted.creates, wanted.replaces and wanted.replaces.id),
         *(_weighed(wanted.spec), [_weighed(other) for other in wanted.siblings], sorted(accepted), wishes),
     ]
@@ -175,13 +180,13 @@ def question_key(wanted: Wanted, accepted: frozenset[str], identity: str) -> str
 
 
 def _weighed(spec: NodeSpec) -> dict[str, Any]:
-    """Return the parts of a spec that rules look at."""
+    """Return the parts of a spec that rules read."""
     unseen = {"metadata", "labels", "description", "setup", "named"}
     return {name: value for name, value in spec.to_json().items() if name not in unseen}
 
 
 def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
-    """Return the error that says what the check has found, and what mends it."""
+    """Return the error with all findings and their remedies."""
     count = f"{what} was not created: the check found {len(errors)} error{'s' * (len(errors) > 1)}"
     lines = []
     for finding in errors:
@@ -196,24 +201,18 @@ def failure(errors: tuple[Finding, ...], what: str) -> CheckFailedError:
 
 
 def said(findings: tuple[Finding, ...]) -> list[str]:
-    """Return a line for each warning, and one for all that could not be read."""
+    """Return a line for each warning, and one line for everything that could not be read."""
     lines = [warning_line(finding) for finding in findings if finding.level is Level.WARNING]
     unknown = dict.fromkeys(finding.id for finding in findings if finding.level is Level.UNKNOWN)
     if unknown:
-        lines.append(f"not checked, since it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
+        lines.append(f"not checked, because it could not be read: {', '.join(unknown)} (`tpuctl check` says why)")
     return lines
 
 
 def _rules() -> tuple[Rule[Facts], ...]:
-    from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while answers are on their way
+    from tpuctl.preflight.rules import RULES  # noqa: PLC0415  # 20 ms, which pass while queries are running
 
     return RULES
-
-
-def _written(finding: Finding) -> dict[str, Any]:
-    found = finding.found
-    about = {"subject": found.subject, "text": found.text, "why": found.why}
-    return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **about}
 
 
 _FIELDS: Fields = {
@@ -224,8 +223,8 @@ _FIELDS: Fields = {
 _REMEMBERED = ListOf(Shape("", _FIELDS, required=("id", "level", "subject", "text", "accepted"), nullable=True))
 
 
-def _read(remembered: Any) -> tuple[Finding, ...] | None:  # what `_written` made
-    """Return what was remembered; None where it is not what `_written` makes."""
+def _read(remembered: Any) -> tuple[Finding, ...] | None:  # written by `report`
+    """Return the cached findings; None if the value does not have the form that `report` writes."""
     try:
         _REMEMBERED.check(remembered)
     except ShapeError:

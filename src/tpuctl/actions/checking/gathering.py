@@ -1,4 +1,4 @@
-"""Which facts a wanted node needs: as many as can be are asked side by side, none twice, all by one deadline."""
+"""Gather the facts about a node: as many queries as possible in parallel, none twice, all with one deadline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tpuctl.actions.checking.asking import Asking
 from tpuctl.actions.checking.bucket_questions import BucketQuestions
 from tpuctl.actions.checking.questions import Questions, nodes_of
-from tpuctl.colocation import relation
+from tpuctl.colocation.places import relation
 from tpuctl.errors import AccessError
 from tpuctl.model import Tier
 from tpuctl.preflight.access import roles_to_read
@@ -15,26 +15,25 @@ from tpuctl.preflight.fact import Fact, Known, Unknown, known
 from tpuctl.preflight.facts import EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM, Facts, Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.actions.checking.asking import Question
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.actions.cloud import NodeListing
     from tpuctl.clock import Clock
-    from tpuctl.model.bucket import Placement
     from tpuctl.model.project import QuotaLimit
     from tpuctl.preflight.facts import BucketFacts
     from tpuctl.preflight.wanted import BucketUse, Wanted
 
 T = TypeVar("T")
-# What `diagnosis` calls a project that does not exist, or that we must not know of.
+# The error id of a project that does not exist, or that the caller may not see.
 _NO_PROJECT = "iam-project-not-found"
 _CONSTRAINTS = (EXTERNAL_IPS, OS_LOGIN, SHIELDED_VM)
 
 
 class Everywhere(NamedTuple):
-    """What tells zones from each other."""
+    """The facts that differ between zones."""
 
     offers: Fact[Mapping[str, tuple[str, ...]]]
     quotas: Fact[tuple[QuotaLimit, ...]]
@@ -43,9 +42,9 @@ class Everywhere(NamedTuple):
 
 
 class Gathering:
-    """Asks for facts. One serves several wanted nodes: what was asked for one is known for the next.
+    """Gathers facts. One instance serves several nodes, which share the answers.
 
-    `clock` is the real one, whose time a network takes; all answers are there, or given up, after `timeout`.
+    `clock` is the real clock, as a network takes real time. Queries without an answer are given up after `timeout`.
     """
 
     def __init__(self, sources: Sources, clock: Clock, timeout: timedelta) -> None:
@@ -54,66 +53,43 @@ class Gathering:
         self._is_begun = False
 
     @property
-    def was_heard(self) -> bool:
-        """Tell whether the cloud has answered anything at all."""
-        return self._asking.was_heard
+    def has_answer(self) -> bool:
+        """Return whether the cloud has answered any query."""
+        return self._asking.has_answer
 
     def nodes(self, project: str) -> Fact[NodeListing]:
-        """Return the nodes of all zones. What is asked next has what is left of the time."""
+        """Return the nodes of all zones. The next facts share the deadline."""
         self._asking.begin()
         self._is_begun = True
         return self._asking.answer(nodes_of(project, self._sources.tpu, self._asking))
 
     def facts(self, wanted: Wanted, now: datetime, *, meanwhile: Callable[[], object] = tuple) -> Facts:
-        """Return everything that the rules need. `meanwhile` is called while the first answers are on their way.
+        """Return all facts that the rules need. `meanwhile` is called while the first queries are running.
 
-        Raises `CredentialsError` where nobody knows who asks.
+        Raises `CredentialsError` without valid credentials.
         """
         if not self._is_begun:
             self._asking.begin()
         self._is_begun = False
         questions = Questions(self._sources, self._asking, wanted)
         buckets = self._buckets(wanted.buckets, wanted.zone, wanted.billing_project)
-        for put in (*_at_once(questions, wanted), *(bucket.put for bucket in buckets)):
-            put()
+        for start in (*_at_once(questions, wanted), *(bucket.start for bucket in buckets)):
+            start()
         meanwhile()
-        return self._answered(questions, wanted, buckets, now)
-
-    def everywhere(self, wanted: Wanted) -> Everywhere:
-        """Return what tells zones from each other, for a node that has none yet. Raises `CredentialsError`."""
-        self._asking.begin()
-        questions, answer = Questions(self._sources, self._asking, wanted), self._asking.answer
-        buckets = self._buckets(wanted.buckets, None, wanted.billing_project)
-        for put in (questions.offers, questions.quotas, questions.nodes, questions.requests):
-            put()
-        for bucket in buckets:
-            bucket.put()
-        for bucket in buckets:
-            bucket.follow_bucket()
-        for bucket in buckets:
-            bucket.follow_policy()
-        offers = answer(questions.offers())
-        _check_project(offers)
-        return Everywhere(
-            offers=offers,
-            quotas=answer(questions.quotas()),
-            held=self._held(questions),
-            buckets=tuple(bucket.facts() for bucket in buckets),
-        )
-
-    def _answered(
-        self, questions: Questions, wanted: Wanted, buckets: Sequence[BucketQuestions], now: datetime
-    ) -> Facts:
         answer, creates = self._asking.answer, wanted.creates
 
         def if_created(question: Callable[[], Question[T]], *, needed: bool = True) -> Fact[T] | None:
             return answer(question()) if creates and needed else None
 
-        # What the most follows from comes first: an answer that does not come leaves no time for what follows it.
+        # First the answers on which most queries depend: after a timeout there is no time left for dependent queries.
         placements = [bucket.follow_bucket() for bucket in buckets]
         types = if_created(questions.types)
         _check_project(types)
-        offers = questions.offers() if _is_wanted_elsewhere(wanted, types, placements) else None
+        # Rules need the offers of other zones if this zone lacks the type, or a bucket is elsewhere.
+        offered = known(types)
+        is_elsewhere = any(place is not None and not relation(place, wanted.zone).is_colocated for place in placements)
+        is_missing = offered is not None and wanted.spec.accelerator_type not in offered
+        offers = questions.offers() if is_missing or is_elsewhere else None
         roles = self._roles(questions, wanted, buckets, now)
         return Facts(
             now=now,
@@ -139,10 +115,32 @@ class Gathering:
             roles={name: answer(question) for name, question in roles.items()},
         )
 
+    def everywhere(self, wanted: Wanted) -> Everywhere:
+        """Return the facts that differ between zones, for a node without a zone. Raises `CredentialsError`."""
+        self._asking.begin()
+        questions, answer = Questions(self._sources, self._asking, wanted), self._asking.answer
+        buckets = self._buckets(wanted.buckets, None, wanted.billing_project)
+        for start in (questions.offers, questions.quotas, questions.nodes, questions.requests):
+            start()
+        for bucket in buckets:
+            bucket.start()
+        for bucket in buckets:
+            bucket.follow_bucket()
+        for bucket in buckets:
+            bucket.follow_policy()
+        offers = answer(questions.offers())
+        _check_project(offers)
+        return Everywhere(
+            offers=offers,
+            quotas=answer(questions.quotas()),
+            held=self._held(questions),
+            buckets=tuple(bucket.facts() for bucket in buckets),
+        )
+
     def _roles(
         self, questions: Questions, wanted: Wanted, buckets: Sequence[BucketQuestions], now: datetime
     ) -> dict[str, Question[frozenset[str]]]:
-        """Wait for the policies and ask for the permissions of those roles that no table knows."""
+        """Wait for the policies and start queries for the roles that the table lacks."""
         if not buckets:
             return {}
         first = tuple(bucket.follow_policy() for bucket in buckets)
@@ -151,7 +149,7 @@ class Gathering:
         return {name: questions.role(name) for name in roles_to_read(known_by_now)}
 
     def _held(self, questions: Questions) -> Fact[Held]:
-        """Return what the project holds; what is not known of one half is not known of the whole."""
+        """Return nodes and queued resources of the project; unknown if either of them is unknown."""
         nodes, requests = self._asking.answer(questions.nodes()), self._asking.answer(questions.requests())
         if not isinstance(nodes, Known):
             return nodes
@@ -165,7 +163,7 @@ class Gathering:
 
 
 def _check_project(fact: Fact[object] | None) -> None:
-    """Raise `AccessError` where there is no such project: then nothing else that was read says anything."""
+    """Raise `AccessError` if the project does not exist, as the other answers mean nothing then."""
     if isinstance(fact, Unknown) and fact.error_id == _NO_PROJECT:
         raise AccessError(
             fact.reason, hint="check `--project`: `gcloud projects list` shows the ids", error_id=_NO_PROJECT
@@ -173,7 +171,7 @@ def _check_project(fact: Fact[object] | None) -> None:
 
 
 def _at_once(questions: Questions, wanted: Wanted) -> Iterator[Callable[[], object]]:
-    """Yield what needs no answer first. What is asked most of follows from its answers comes first."""
+    """Yield the queries that depend on no answer. Those on which other queries depend come first."""
     if wanted.buckets:
         yield questions.policy
     if wanted.creates:
@@ -192,13 +190,3 @@ def _at_once(questions: Questions, wanted: Wanted) -> Iterator[Callable[[], obje
         yield questions.region_quotas
     if wanted.spec.tier is Tier.RESERVED:
         yield questions.reservations
-
-
-def _is_wanted_elsewhere(
-    wanted: Wanted, types: Fact[tuple[str, ...]] | None, placements: Iterable[Placement | None]
-) -> bool:
-    """Tell whether it matters what other zones offer."""
-    offered = known(types)
-    if offered is not None and wanted.spec.accelerator_type not in offered:
-        return True
-    return any(placement is not None and not relation(placement, wanted.zone).is_colocated for placement in placements)

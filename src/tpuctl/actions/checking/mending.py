@@ -1,4 +1,4 @@
-"""Doing what mends a finding, where that is safe: nothing here makes, moves or deletes data."""
+"""Apply the fixes of findings that are safe: none of them creates, moves or deletes data."""
 
 from __future__ import annotations
 
@@ -22,57 +22,54 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.checking.sources import Sources
     from tpuctl.preflight.evaluation import Report
-    from tpuctl.preflight.findings import Change, Finding
+    from tpuctl.preflight.findings import Change
 
 
 def changes(report: Report) -> tuple[Change, ...]:
-    """Return what would mend errors, warnings and what could not be read, each change once, the worst first.
+    """Return the fixes for errors, warnings and unknown findings, each once, the worst first.
 
-    Of notes only what changes this machine, unless the user has accepted them.
+    For notes only fixes that change this machine, unless the user has accepted the note.
     """
     found = [
         remedy.change
         for finding in report.of(Level.ERROR, Level.WARNING, Level.UNKNOWN, Level.NOTE)
         for remedy in finding.found.remedies
-        if remedy.change is not None and (finding.level is not Level.NOTE or _is_worth_it(finding, remedy.change))
+        if remedy.change is not None
+        and (finding.level is not Level.NOTE or (isinstance(remedy.change, LocalChange) and not finding.accepted))
     ]
     return tuple(dict.fromkeys(found))
 
 
-def _is_worth_it(finding: Finding, change: Change) -> bool:
-    return isinstance(change, LocalChange) and not finding.accepted
-
-
 @dataclass(slots=True)
 class Mending:
-    """Changes on their way: those that are done, those that failed and why, those that wait, of which one may be begun."""
+    """Applies changes. `waiting` are not applied yet; the first of them may have been started."""
 
     waiting: list[Change]
     done: list[Change] = field(default_factory=list)
     failed: list[tuple[Change, TpuctlError]] = field(default_factory=list)
 
-    def go_on(self, make: Callable[[Change], None], tell: Callable[[str], None]) -> None:
-        """Make the changes that wait, one after the other, by `make`; one that fails keeps no other from being made.
+    def run(self, apply: Callable[[Change], None], notify: Callable[[str], None]) -> None:
+        """Apply the waiting changes one after the other with `apply`. A failure does not stop the others.
 
-        Raises `CredentialsError`: none of the others would be made either.
+        Raises `CredentialsError`, as all others would fail too.
         """
         while self.waiting:
             change = self.waiting[0]
             try:
-                make(change)
+                apply(change)
             except CredentialsError:
                 raise
             except TpuctlError as error:
                 self.failed.append((change, error))
-                tell(f"failed: {change.command}: {error.message}")
+                notify(f"failed: {change.command}: {error.message}")
             else:
                 self.done.append(change)
-                tell(f"done: {change.command}")
+                notify(f"done: {change.command}")
             del self.waiting[0]
 
 
 def carry_out(sources: Sources, change: Change) -> None:
-    """Make one change; returns once it has taken effect as far as the API tells. Raises what the cloud raises."""
+    """Apply one change and wait until the API reports it as done. Raises the errors of the API."""
     match change:
         case EnableService(project, service):
             sources.projects.enable(project, service)

@@ -1,4 +1,4 @@
-"""How each fact about a wanted node is asked for. Called again, a method returns the same question: none is put twice."""
+"""The queries about one node. A repeated call returns the earlier query: none is sent twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINK = re.compile(
 
 
 class _Link(NamedTuple):
-    """A disk or a machine, named by its name, its path or its link; a part that was not named is nothing."""
+    """A disk or a machine by name, path or link; a part that is not named is None."""
 
     project: str | None
     zone: str | None
@@ -39,17 +39,17 @@ class _Link(NamedTuple):
     def parse(cls, text: str) -> _Link:
         found = _LINK.fullmatch(text)
         if found is None:
-            raise InvalidInputError(f"`{text}` names no resource", hint="use its name, or `projects/P/…/NAME`")
+            raise InvalidInputError(f"`{text}` is not a resource name", hint="use its name, or `projects/P/…/NAME`")
         return cls(found["project"], found["zone"], found["name"])
 
 
 def nodes_of(project: str, source: TpuSource, asking: Asking) -> Question[NodeListing]:
-    """Ask for the nodes of all zones of a project."""
+    """Query the nodes of all zones of a project."""
     return asking.ask(("nodes", project), lambda: source.list_nodes(project), permission="tpu.nodes.list")
 
 
 class Questions:
-    """The questions about one wanted node. Nothing waits here."""
+    """The queries about one node. No method waits for an answer."""
 
     def __init__(self, sources: Sources, asking: Asking, wanted: Wanted) -> None:
         self._tpu, self._compute, self._projects = sources.tpu, sources.compute, sources.projects
@@ -57,7 +57,7 @@ class Questions:
         self._wanted, self._project = wanted, wanted.project
 
     def project(self) -> Question[Project]:
-        """Ask for the project itself, and its number."""
+        """Query the project and its number."""
         return self._ask(
             ("project", self._project),
             lambda: self._projects.project(self._project),
@@ -65,7 +65,7 @@ class Questions:
         )
 
     def services(self) -> Question[Mapping[str, bool]]:
-        """Ask which APIs are enabled."""
+        """Query which APIs are enabled."""
         return self._ask(
             ("services", self._project),
             lambda: self._projects.services(self._project, _SERVICES),
@@ -73,7 +73,7 @@ class Questions:
         )
 
     def policy(self) -> Question[IamPolicy]:
-        """Who may do what in the project."""
+        """Query the IAM policy of the project."""
         return self._ask(
             ("policy", self._project),
             lambda: self._projects.policy(self._project),
@@ -81,11 +81,11 @@ class Questions:
         )
 
     def role(self, name: str) -> Question[frozenset[str]]:
-        """Ask for the permissions of a role."""
+        """Query the permissions of a role."""
         return self._ask(("role", name), lambda: self._projects.role(name), permission="iam.roles.get")
 
     def types(self) -> Question[tuple[str, ...]]:
-        """Ask for the accelerator types of the zone."""
+        """Query the accelerator types of the zone."""
         zone = self._wanted.zone
         return self._ask(
             ("types", self._project, zone),
@@ -94,13 +94,13 @@ class Questions:
         )
 
     def offers(self) -> Question[Mapping[str, tuple[str, ...]]]:
-        """Ask for the accelerator types of every zone."""
+        """Query the accelerator types of every zone."""
         return self._ask(
             ("offers", self._project), lambda: self._tpu.offers(self._project), permission="tpu.acceleratortypes.list"
         )
 
     def versions(self) -> Question[tuple[str, ...]]:
-        """Ask for the runtime versions of the zone."""
+        """Query the runtime versions of the zone."""
         zone = self._wanted.zone
         return self._ask(
             ("versions", self._project, zone),
@@ -109,11 +109,11 @@ class Questions:
         )
 
     def nodes(self) -> Question[NodeListing]:
-        """Ask for the nodes of all zones."""
+        """Query the nodes of all zones."""
         return nodes_of(self._project, self._tpu, self._asking)
 
     def requests(self) -> Question[QueuedListing]:
-        """Ask for the queued resources of all zones."""
+        """Query the queued resources of all zones."""
         return self._ask(
             ("requests", self._project),
             lambda: self._tpu.list_queued_resources(self._project),
@@ -121,7 +121,7 @@ class Questions:
         )
 
     def reservations(self) -> Question[tuple[Reservation, ...]]:
-        """Ask for the reservations of the zone."""
+        """Query the reservations of the zone."""
         zone = self._wanted.zone
         return self._ask(
             ("reservations", self._project, zone),
@@ -130,7 +130,7 @@ class Questions:
         )
 
     def quotas(self) -> Question[tuple[QuotaLimit, ...]]:
-        """Ask for the limits of the Cloud TPU API."""
+        """Query the quota limits of the Cloud TPU API."""
         return self._ask(
             ("quotas", self._project),
             lambda: self._projects.quotas(self._project, TPU),
@@ -138,7 +138,7 @@ class Questions:
         )
 
     def region_quotas(self) -> Question[Mapping[str, RegionQuota]]:
-        """Ask for the limits of Compute Engine in the region."""
+        """Query the Compute Engine quotas of the region."""
         region = self._wanted.region
         return self._ask(
             ("region", self._project, region),
@@ -147,7 +147,7 @@ class Questions:
         )
 
     def billing(self) -> Question[bool]:
-        """Ask whether the project is billed."""
+        """Query whether the project is billed."""
         return self._ask(
             ("billing", self._project),
             lambda: self._projects.billing(self._project),
@@ -155,7 +155,7 @@ class Questions:
         )
 
     def org_policy(self, constraint: str) -> Question[OrgPolicy]:
-        """Ask what a constraint comes to."""
+        """Query the effective policy of an organisation constraint."""
         return self._ask(
             ("constraint", self._project, constraint),
             lambda: self._projects.org_policy(self._project, constraint),
@@ -163,7 +163,7 @@ class Questions:
         )
 
     def network(self) -> Question[Network]:
-        """Ask for the node's network, which may be another project's."""
+        """Query the node's network, which may belong to another project."""
         interface = Interface.of(self._wanted)
         return self._ask(
             ("network", interface.project, interface.network),
@@ -172,7 +172,7 @@ class Questions:
         )
 
     def subnetwork(self) -> Question[Subnetwork]:
-        """Ask for the node's subnetwork; where none is named the one that a network in auto mode has in the region."""
+        """Query the node's subnetwork; if none is named, the one that a network in auto mode has in the region."""
         interface = Interface.of(self._wanted)
         project, region = interface.project, interface.region or self._wanted.region
         name = interface.subnetwork or interface.network
@@ -183,14 +183,14 @@ class Questions:
         )
 
     def firewalls(self) -> Question[tuple[FirewallRule, ...]]:
-        """Ask for the firewall rules of the project that has the network."""
+        """Query the firewall rules of the project that owns the network."""
         project = Interface.of(self._wanted).project
         return self._ask(
             ("firewalls", project), lambda: self._compute.firewalls(project), permission="compute.firewalls.list"
         )
 
     def machine(self, name: str) -> Question[Machine]:
-        """Ask for the virtual machine beside the node, in whatever zone unless one is named."""
+        """Query the virtual machine beside the node, in all zones unless one is named."""
         machine = _Link.parse(name)
         project = machine.project or self._project
         return self._ask(
@@ -200,7 +200,7 @@ class Questions:
         )
 
     def disk(self, source: str) -> Question[Disk]:
-        """Ask for a disk that the node is to have."""
+        """Query a data disk of the node."""
         disk = _Link.parse(source)
         project, zone = disk.project or self._project, disk.zone or self._wanted.zone
         return self._ask(

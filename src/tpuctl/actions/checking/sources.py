@@ -1,7 +1,7 @@
-"""What the checks ask of a cloud, as protocols; `api/` provides them.
+"""The API calls that the checks need, as protocols.
 
-Every method raises a `TpuctlError` where it gets no answer: `NotFoundError` only where the API itself says that there is no
-such thing, `AccessError` where it is not allowed.
+Every method raises a `TpuctlError` without an answer: `NotFoundError` only if the API says that the resource does not exist,
+`AccessError` if access is denied.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ class TpuSource(Protocol):
 
 
 class BucketSource(Protocol):
-    """Cloud Storage; `user_project` pays where the requester does."""
+    """Cloud Storage; `user_project` pays for requester-pays buckets."""
 
     def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
         """Return a bucket's metadata; needs storage.buckets.get."""
 
     def layout(self, name: str, *, user_project: str | None = None) -> Placement:
-        """Return where a bucket is; needs storage.objects.list only."""
+        """Return the location of a bucket; needs only storage.objects.list."""
 
     def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
-        """Return who may do what, conditions included; needs storage.buckets.getIamPolicy."""
+        """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
 
     def test_permissions(
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
-        """Return those of some permissions that the caller has; needs none."""
+        """Return those of the permissions that the caller has; needs none."""
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> Contents:
-        """Return what one page of a listing shows; needs storage.objects.list."""
+        """Return a summary of the first page of objects; needs storage.objects.list."""
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
 
     def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
-        """Add one member to one role, keeping all else, whoever else changes the policy meanwhile."""
+        """Add a member to a role and keep everything else, even if the policy is changed concurrently."""
 
 
 class ComputeSource(Protocol):
@@ -85,9 +85,9 @@ class ComputeSource(Protocol):
         """Return the quotas of a region by metric; needs compute.regions.get."""
 
     def find_machine(self, project: str, name: str, *, zone: str | None = None) -> Machine:
-        """Return the virtual machine of that name, whatever its zone where none is named; needs compute.instances.list.
+        """Return the virtual machine of that name, in any zone if none is named; needs compute.instances.list.
 
-        Raises `ConflictError` where several zones have one.
+        Raises `ConflictError` if several zones have one.
         """
 
     def disk(self, project: str, zone: str, name: str) -> Disk:
@@ -96,35 +96,35 @@ class ComputeSource(Protocol):
     def open_firewall(
         self, project: str, network: str, name: str, source_ranges: Sequence[str], ports: Sequence[str]
     ) -> None:
-        """Make an ingress rule that allows tcp ports. Raises `AlreadyExistsError` where the name is taken."""
+        """Create an ingress rule that allows TCP ports. Raises `AlreadyExistsError` if the name is taken."""
 
 
 class ProjectSource(Protocol):
-    """Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM, as far as they speak of a project."""
+    """The parts of Resource Manager, Service Usage, Cloud Billing, Organization Policy and IAM that concern a project."""
 
     def project(self, project: str) -> Project:
         """Return a project; needs resourcemanager.projects.get."""
 
     def policy(self, project: str) -> IamPolicy:
-        """Return who may do what in it; needs resourcemanager.projects.getIamPolicy."""
+        """Return its IAM policy; needs resourcemanager.projects.getIamPolicy."""
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
-        """Return those of some permissions that the caller has; needs none."""
+        """Return those of the permissions that the caller has; needs none."""
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
-        """Return which of some services are enabled; needs serviceusage.services.get."""
+        """Return which of the services are enabled; needs serviceusage.services.get."""
 
     def enable(self, project: str, service: str) -> None:
-        """Enable a service; returns once that has ended."""
+        """Enable a service and wait until it is enabled."""
 
     def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
-        """Return a service's limits; needs serviceusage.quotas.get."""
+        """Return the quota limits of a service; needs serviceusage.quotas.get."""
 
     def billing(self, project: str) -> bool:
-        """Tell whether the project is billed; needs resourcemanager.projects.get."""
+        """Return whether the project is billed; needs resourcemanager.projects.get."""
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
-        """Return what a constraint comes to; needs orgpolicy.policy.get."""
+        """Return the effective policy of a constraint; needs orgpolicy.policy.get."""
 
     def role(self, name: str) -> frozenset[str]:
         """Return the permissions of a role, predefined (`roles/…`) or custom (`projects/P/roles/…`); needs iam.roles.get."""
@@ -132,7 +132,7 @@ class ProjectSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that is asked."""
+    """All APIs that the checks call."""
 
     tpu: TpuSource
     buckets: BucketSource

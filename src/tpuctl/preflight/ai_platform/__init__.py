@@ -1,7 +1,6 @@
-"""From a job of AI Platform Training with a TPU to a TPU VM: what the service would have said, and what replaces the job.
+"""Convert a job of AI Platform Training with a TPU to a TPU VM: what the service would have rejected, and what replaces it.
 
-Pure: a text goes in; findings, a `tpuctl.yaml` and a command come out. Nothing is asked of any cloud, and the file is not
-written here.
+Pure: takes a text, returns findings, a `tpuctl.yaml` and a command. No request is sent, and no file is written here.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RULES = tuple(sorted((*machines.RULES, *software.RULES, *surroundings.RULES), ke
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """What a job comes to. There is no file where an error among the findings says why nothing can replace the job."""
+    """The result of the conversion. `file` is None if an error prevents it; the findings say why."""
 
     source: str
     report: Report
@@ -39,7 +38,7 @@ class Translation:
     command: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is to be made instead, for scripts; without the findings."""
+        """Return the replacement for scripts, without the findings."""
         made = self.replacement
         return {
             "source": self.source,
@@ -54,10 +53,10 @@ class Translation:
 def from_ai_platform(
     text: str, source: str, *, target: str = "tpuctl.yaml", accepted: Collection[str] = ()
 ) -> Translation:
-    """Return what a configuration in YAML or JSON comes to: a `trainingInput`, alone or in a whole job.
+    """Convert a configuration in YAML or JSON: a `trainingInput`, alone or in a whole job.
 
-    `source` is the file's name for messages, `target` the name under which the new file will be. What is `accepted`, by
-    id or all of it, is one level milder. Raises `InvalidInputError` for what cannot be read, and for a job without a TPU.
+    `source` is the file name for messages, `target` the name of the new file. Findings whose id is `accepted` (or
+    `all`) are one level milder. Raises `InvalidInputError` for an unreadable file and for a job without a TPU.
     """
     job = find_job(read(text, source))
     made, places = replacement(job), storage(job)

@@ -1,4 +1,7 @@
-"""A file in YAML or JSON, read as text with the line of every key. Nothing is constructed, so nothing in it can act."""
+"""A YAML or JSON file, read as text with the line of every key.
+
+No objects are constructed, so the content cannot run code.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _LONGEST, _DEEPEST, _MOST = 1 << 20, 24, 20_000
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar as it was written, with its key, dotted from the top of the file, and its line, counted from 1."""
+    """A scalar as written, with its dotted key from the top of the file and its line, counted from 1."""
 
     value: str
     key: str
@@ -29,45 +32,46 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says: every scalar and every key by its path. Items of a list have their number as a key."""
+    """The content of a file: every scalar and every key by its path. List items have their index as key."""
 
     source: str
     scalars: dict[Path, Text]
     lines: dict[Path, int]
 
     def text(self, *path: str) -> Text | None:
-        """Return one scalar; nothing where it is absent, null or empty."""
+        """Return one scalar; None if it is absent, null or empty."""
         found = self.scalars.get(path)
         return found if found and found.value else None
 
     def items(self, *path: str) -> tuple[Text, ...]:
-        """Return the scalars of a list, or the one that stands in its place."""
+        """Return the scalars of a list, or the single scalar in its place."""
         if alone := self.text(*path):
             return (alone,)
         return tuple(text for where, text in self.scalars.items() if where[:-1] == path and where[-1].isdecimal())
 
     def keys(self, *path: str) -> Iterator[str]:
-        """Yield the keys directly below a path, in the order of the file."""
+        """Yield the keys directly below a path, in file order."""
         return (where[-1] for where in self.lines if where[:-1] == path and len(where) == len(path) + 1)
 
     def has(self, *path: str) -> bool:
-        """Tell whether the file has a key, whatever its value."""
+        """Return whether the file has a key, with any value."""
         return path in self.lines
 
     def place(self, *path: str) -> str:
-        """Return `FILE line N` of a key."""
+        """Return `FILE line N` for a key."""
         return f"{self.source} line {self.lines.get(path, 1)}"
 
 
 def read(text: str, source: str) -> Document:
-    """Return what a text says.
+    """Return the content of a text.
 
-    Raises `InvalidInputError` for what is neither YAML nor JSON, for a key that is there twice, and for a file that is too
-    large, too deep or branches out through aliases.
+    Raises `InvalidInputError` if it is neither YAML nor JSON, if a key is duplicated, and if it is too large, too deep
+    or expands through aliases.
     """
     if len(text) > _LONGEST:
         raise InvalidInputError(f"{source} is too large for a job's configuration", hint="name the file of one job")
-    root = _compose(text.removeprefix("\ufeff"), source)
+    text = text.removeprefix("\ufeff")
+    root = compose_yaml(_as_yaml(text) if text.lstrip().startswith("{") else text, source, most=_MOST)
     if root is None or root.id != "mapping":
         raise InvalidInputError(
             f"{source} is not a job's configuration: it holds no `key: value` lines",
@@ -78,14 +82,8 @@ def read(text: str, source: str) -> Document:
     return document
 
 
-def _compose(text: str, source: str) -> _YamlNode:
-    if text.lstrip().startswith("{"):
-        text = _as_yaml(text)
-    return compose_yaml(text, source, most=_MOST)
-
-
 def _as_yaml(text: str) -> str:
-    """Return JSON without what YAML does not take: tabs that indent, and characters escaped as two halves."""
+    """Return JSON without what YAML rejects: tabs as indentation, and characters escaped as surrogate pairs."""
     # A line never begins within a string.
     text = re.sub(r"^[ \t]+", " ", text, flags=re.MULTILINE)
 
@@ -118,7 +116,7 @@ def _walk(node: _YamlNode, path: Path, document: Document) -> None:
         if below in document.lines:
             first = document.lines[below]
             raise InvalidInputError(
-                f"{document.source} line {line}: `{key_node.value}` is there twice, first in line {first}"
+                f"{document.source} line {line}: `{key_node.value}` is duplicated, first in line {first}"
             )
         document.lines[below] = line
         _walk(item, below, document)

@@ -1,4 +1,4 @@
-"""What a rule about a job of AI Platform Training is, and what it looks at."""
+"""The input of the rules about jobs of AI Platform Training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One job, and what is to come of it: a file, `target`, and the command that replaces the submission."""
+    """One job and its replacement: the file name `target`, and the command that replaces the submission."""
 
     job: TrainingInput
     replacement: Replacement | None
@@ -35,7 +35,7 @@ class Case:
         why: str | None = None,
         remedies: Iterable[Remedy] = (),
     ) -> Found:
-        """Return a finding about a field: the field itself, or the path of one that is absent; else about the whole job."""
+        """Return a result about a field, about the path of an absent field, or about the whole job."""
         path = tuple(said.split(".")) if isinstance(said, str) else ()
         source = self.job.document.source
         subject = self.job.place(*path) if said is None or isinstance(said, str) else f"{source} line {said.line}"

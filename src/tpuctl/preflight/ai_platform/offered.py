@@ -1,4 +1,4 @@
-"""What AI Platform Training took, before it ended. Source: `data/ai_platform.yaml`."""
+"""What AI Platform Training offered before it ended. Source: `data/ai_platform.yaml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLOUD_TPU = "cloud_tpu"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The whole table. `keys` says of every key of the API what becomes of it."""
+    """The whole table. `keys` says for every key of the API how it is converted."""
 
     ended: date
     regions: tuple[str, ...]
@@ -30,40 +30,40 @@ class Offer:
     keys: dict[str, Any]
 
     def counts(self, type_: str) -> tuple[int, ...]:
-        """Return the numbers of cores that an accelerator type could have; none for a type that was not offered."""
+        """Return the numbers of cores of an accelerator type; empty for a type that was not offered."""
         return tuple(self.types.get(type_, {}).get("counts", ()))
 
     def accelerator(self, type_: str, count: int) -> AcceleratorType | None:
-        """Return the Cloud TPU type of so many cores, if they were offered."""
+        """Return the Cloud TPU type with this number of cores; None if it was not offered."""
         if count not in self.counts(type_):
             return None
         return find(f"{self.types[type_]['prefix']}-{count}")
 
     def is_legacy(self, machine: str) -> bool:
-        """Tell whether a machine type is one of the service's own."""
+        """Return whether a machine type is one of the service's own."""
         return machine in self.legacy_machines
 
     def is_compute_engine(self, machine: str) -> bool:
-        """Tell whether a machine type has the form of Compute Engine's names."""
+        """Return whether a machine type has the form of a Compute Engine name."""
         return bool(_COMPUTE_ENGINE.fullmatch(machine))
 
     def is_prebuilt(self, image: str) -> bool:
-        """Tell whether a container image is one of the service's own."""
+        """Return whether a container image is one of the service's own."""
         return image.startswith(self.prebuilt)
 
     def pytorch(self, image: str) -> str | None:
-        """Return the tpuTfVersion of a prebuilt PyTorch container, whatever its tag."""
+        """Return the tpuTfVersion of a prebuilt PyTorch container, ignoring its tag; None for other images."""
         return self.containers.get(image.partition("@")[0].partition(":")[0])
 
     @property
     def tpu_tf_versions(self) -> tuple[str, ...]:
-        """Every tpuTfVersion that was taken."""
+        """All accepted values of tpuTfVersion."""
         return (*self.runtimes, *self.containers.values())
 
 
 @cache
 def load() -> Offer:
-    """Return the table, read once."""
+    """Return the table; the file is read once."""
     from importlib import resources  # noqa: PLC0415  # only to read the table
 
     import yaml  # noqa: PLC0415  # 12 ms, and only this command needs the table

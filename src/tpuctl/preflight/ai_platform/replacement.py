@@ -1,4 +1,4 @@
-"""Which TPU VM comes nearest to the TPU of a job: type, zone and image, from the table of accelerators."""
+"""The TPU VM that is nearest to the TPU of a job: type, zone and image, from the table of accelerators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z0-9]+")
 
 
 class Move(StrEnum):
-    """What had to change for a zone to be found."""
+    """What had to change to find a zone."""
 
     NOTHING = "nothing"
     TYPE = "type"
@@ -28,7 +28,10 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What is to be made instead. `asked` is the type of the job; `others` are further types of the region, same chips."""
+    """The TPU VM that replaces a job's TPU.
+
+    `asked` is the job's type; `others` are further types in the region with as many chips.
+    """
 
     asked: AcceleratorType
     type: AcceleratorType
@@ -40,23 +43,28 @@ class Replacement:
 
     @property
     def is_slice(self) -> bool:
-        """Tell whether it has several workers."""
+        """Return whether the TPU VM has several workers."""
         return self.type.is_slice
 
 
 def replacement(job: TrainingInput) -> Replacement | None:
-    """Return what replaces the job's TPU; nothing where the file asks for one that never was."""
+    """Return the replacement of the job's TPU; None if the file names a TPU that was not offered."""
     asked = asked_type(job)
     if asked is None:
         return None
     region = job.text("region")
     type_, zone, move, others = _place(asked, region_of(region.value) if region else None)
-    version, has_framework = _image(job, type_, is_same=move is not Move.TYPE)
+    tensorflow = job.tensorflow
+    image = offered.load().runtimes.get(tensorflow.value) if tensorflow else None
+    version, has_framework = type_.runtime_version, bool(job.custom_image)
+    # Images with an old TensorFlow do not support newer generations; a container has its own libraries.
+    if image is not None and move is not Move.TYPE and not job.custom_image:
+        version, has_framework = image + ("-pod" if type_.is_slice else ""), True
     return Replacement(asked, type_, zone, version, move, has_framework, others)
 
 
 def asked_type(job: TrainingInput) -> AcceleratorType | None:
-    """Return the type that the job asks for; nothing where its type and count were not offered."""
+    """Return the TPU type of the job; None if its type and count were not offered."""
     offer = offered.load()
     type_, count = job.accelerator_type, job.accelerator_count
     if job.is_basic or (type_ is None and count is None):
@@ -66,7 +74,7 @@ def asked_type(job: TrainingInput) -> AcceleratorType | None:
 
 
 def region_of(text: str) -> str:
-    """Return the region that a field names: where somebody wrote a zone, that of the zone."""
+    """Return the region that a field names; for a zone its region."""
     match = _ZONE.fullmatch(text)
     return match[1] if match else text
 
@@ -79,7 +87,7 @@ def in_region(accelerator: AcceleratorType, region: str) -> tuple[str, ...]:
 def _place(
     asked: AcceleratorType, region: str | None
 ) -> tuple[AcceleratorType, str, Move, tuple[tuple[str, str], ...]]:
-    """Return type and zone: the type itself in its region, else a newer one there, else the type in another region."""
+    """Return type and zone: the type in its region, else a newer type there, else the type in another region."""
     for wanted in (region,) if region else offered.load().regions:
         if zones := in_region(asked, wanted):
             return asked, zones[0], Move.NOTHING, ()
@@ -94,10 +102,10 @@ def _place(
 
 
 def _newer(asked: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, str], ...]:
-    """Return the newer types of as many chips that a region offers.
+    """Return the newer types with as many chips that a region offers.
 
-    First those whose chips have no less memory, and of these the one with the least: what fitted before fits again, and
-    nothing is paid for that nobody asked for.
+    First types whose chips have at least as much memory, and of these the one with the least: the model still fits, and
+    no unneeded capacity is billed.
     """
     found = []
     generations = list(load().generations.values())
@@ -112,13 +120,3 @@ def _newer(asked: AcceleratorType, region: str) -> tuple[tuple[AcceleratorType, 
         return has < memory, abs(has - memory)
 
     return tuple(sorted(found, key=rank))
-
-
-def _image(job: TrainingInput, accelerator: AcceleratorType, *, is_same: bool) -> tuple[str, bool]:
-    """Return the runtime version, and whether it brings the job's framework."""
-    tensorflow = job.tensorflow
-    image = offered.load().runtimes.get(tensorflow.value) if tensorflow else None
-    # Images with an old TensorFlow know nothing of newer generations; a container brings what it needs.
-    if image is None or not is_same or job.custom_image:
-        return accelerator.runtime_version, bool(job.custom_image)
-    return image + ("-pod" if accelerator.is_slice else ""), True

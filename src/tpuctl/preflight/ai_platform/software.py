@@ -1,4 +1,4 @@
-"""Rules about what runs: runtime version, containers, Python, the image that replaces them, how the code finds the TPU."""
+"""Rules about software: runtime version, containers, Python, the replacing image, and how the code finds the TPU."""
 
 from __future__ import annotations
 
@@ -18,30 +18,33 @@ if TYPE_CHECKING:
 
 @rule("TPU808", "Runtime version")
 def runtime_version(case: Case) -> Iterator[Found]:
-    """Check that the runtime version was one with TPUs: 1.15, 2.1 to 2.9, or 2.11.
+    """Check that the runtime version supported TPUs: 1.15, 2.1 to 2.9, or 2.11.
 
-    Another is an error, and so is one beside a container of the master (documentation, API field text). A warning: 1.15, whose
-    TensorFlow 1 no TPU VM image has. A note: none at all, when gcloud's flag `--runtime-version` said it.
+    Any other is an error, and so is one together with a container of the master (documentation, API field text). A
+    warning: 1.15, whose TensorFlow 1 is in no TPU VM image. A note: a missing one, as it was given by gcloud's flag
+    `--runtime-version`.
     """
     said, image = case.job.text("runtimeVersion"), case.job.master_image
     known = offered.load().runtimes
     if said is None:
         if image is None:
-            text = "no `runtimeVersion`: it was given as `--runtime-version` of the submission"
-            remedies = [Remedy("add `runtimeVersion`, and the image with the same TensorFlow is chosen")]
+            text = "no `runtimeVersion`: it was given by the flag `--runtime-version` of gcloud"
+            remedies = [Remedy("add `runtimeVersion` to get the image with the same TensorFlow")]
             yield case.found(Level.NOTE, "runtimeVersion", text, remedies=remedies)
     elif image is not None:
-        text = f"`runtimeVersion: {said.value}` beside a container: only one of them was taken"
-        yield case.found(Level.ERROR, said, text, remedies=[Remedy("leave `runtimeVersion` out")])
+        text = f"`runtimeVersion: {said.value}` with a container: only one of them was accepted"
+        yield case.found(Level.ERROR, said, text, remedies=[Remedy("remove `runtimeVersion`")])
     elif said.value not in known:
         near = nearest(said.value, known)
-        remedies = [Remedy(f"did you mean `{near}`?" if near else "name the TensorFlow that the code was written for")]
+        remedies = [
+            Remedy(f"did you mean `{near}`?" if near else "set the TensorFlow version that the code was written for")
+        ]
         text = f"`runtimeVersion: {said.value}`: those with TPUs were {listing(known, last='and')}"
         yield case.found(Level.ERROR, said, text, remedies=remedies)
     elif said.value.startswith("1."):
         text = f"`runtimeVersion: {said.value}` is TensorFlow 1, which no TPU VM image has"
-        why = "`TPUEstimator` and `tf.contrib` are gone in TensorFlow 2"
-        remedies = [Remedy("move the code to TensorFlow 2 and `tf.distribute.TPUStrategy`")]
+        why = "`TPUEstimator` and `tf.contrib` do not exist in TensorFlow 2"
+        remedies = [Remedy("port the code to TensorFlow 2 and `tf.distribute.TPUStrategy`")]
         yield case.found(Level.WARNING, said, text, why=why, remedies=remedies)
     else:
         yield case.found(Level.OK, said, f"runtime version {said.value} had TPUs")
@@ -49,26 +52,26 @@ def runtime_version(case: Case) -> Iterator[Found]:
 
 @rule("TPU809", "tpuTfVersion of a container")
 def tpu_tf_version(case: Case) -> Iterator[Found]:
-    """Check that a container on the TPU worker comes with a tpuTfVersion that had TPUs.
+    """Check that a container on the TPU worker has a tpuTfVersion that supported TPUs.
 
-    An error where it is missing, not one of the runtime versions with TPUs, or there without a container, for which it was
-    not to be set (API field text).
+    An error if it is missing, if it is not one of the runtime versions with TPUs, or if it is set without a container
+    (API field text).
     """
     said, image = case.job.tpu_tf_version, case.job.worker_image
     known = offered.load().tpu_tf_versions
     key = "workerConfig.tpuTfVersion"
     if said is None:
         if image is not None:
-            text = "a container without `tpuTfVersion`: the TPU worker needed to know its TensorFlow or PyTorch"
+            text = "a container without `tpuTfVersion`: the TPU worker needed its TensorFlow or PyTorch version"
             fitting = offered.load().pytorch(image.value)
             remedies = [Remedy(f"set `{key}: {fitting}`" if fitting else f"set `{key}` to the container's version")]
             yield case.found(Level.ERROR, key, text, remedies=remedies)
     elif image is None:
-        text = f"`tpuTfVersion: {said.value}` without a container: `runtimeVersion` says it then"
-        yield case.found(Level.ERROR, said, text, remedies=[Remedy("leave it out, or name the container's `imageUri`")])
+        text = f"`tpuTfVersion: {said.value}` without a container: use `runtimeVersion` instead"
+        yield case.found(Level.ERROR, said, text, remedies=[Remedy("remove it, or set the container's `imageUri`")])
     elif said.value not in known:
         near = nearest(said.value, known)
-        remedies = [Remedy(f"did you mean `{near}`?" if near else "name the one that is nearest to the container's")]
+        remedies = [Remedy(f"did you mean `{near}`?" if near else "set the version that is nearest to the container's")]
         text = f"`tpuTfVersion: {said.value}`: those with TPUs were {listing(known, last='and')}"
         yield case.found(Level.ERROR, said, text, remedies=remedies)
     else:
@@ -77,9 +80,10 @@ def tpu_tf_version(case: Case) -> Iterator[Found]:
 
 @rule("TPU810", "PyTorch containers")
 def pytorch(case: Case) -> Iterator[Found]:
-    """Check that a prebuilt PyTorch container was one for TPUs, and that its tpuTfVersion is the same release.
+    """Check that a prebuilt PyTorch container supported TPUs, and that its tpuTfVersion is the same release.
 
-    pytorch-xla.1-6, 1-7, 1-9, 1-10 and 1-11 were (documentation); another, or a version of another release, is an error.
+    pytorch-xla.1-6, 1-7, 1-9, 1-10 and 1-11 did (documentation); another container, or a version of another release, is
+    an error.
     """
     offer, version = offered.load(), case.job.tpu_tf_version
     images = {image.value: image for image in (case.job.master_image, case.job.worker_image) if image}
@@ -89,22 +93,20 @@ def pytorch(case: Case) -> Iterator[Found]:
         fitting = offer.pytorch(image.value)
         if fitting is None:
             text = f"`{image.value}`: the prebuilt containers for TPUs were {listing(offer.containers, last='and')}"
-            yield case.found(
-                Level.ERROR, image, text, remedies=[Remedy("name one of them, or a container of your own")]
-            )
+            yield case.found(Level.ERROR, image, text, remedies=[Remedy("use one of them, or your own container")])
         elif version is not None and version.value != fitting and version.value in offer.tpu_tf_versions:
-            text = f"`tpuTfVersion: {version.value}` beside `{image.value}`, which needed `{fitting}`"
+            text = f"`tpuTfVersion: {version.value}` with `{image.value}`, which needed `{fitting}`"
             yield case.found(Level.ERROR, version, text, remedies=[Remedy(f"set `tpuTfVersion: {fitting}`")])
         else:
-            yield case.found(Level.OK, image, f"`{image.value}` was one for TPUs")
+            yield case.found(Level.OK, image, f"`{image.value}` supported TPUs")
 
 
 @rule("TPU811", "Python version")
 def python_version(case: Case) -> Iterator[Found]:
-    """Say that the Python of the job is not the Python of the TPU VM.
+    """Report that the Python version of the job differs from that of the TPU VM.
 
-    Runtime versions from 1.15 had Python 3.7, and 1.15 also 2.7 (API field text). TPU VM images bring a newer one: on
-    tpu-ubuntu2204-base Python 3.10. A warning, since packages pinned for 3.7 may not be there for it; an error for a
+    Runtime versions from 1.15 had Python 3.7, and 1.15 also 2.7 (API field text). TPU VM images have a newer one:
+    tpu-ubuntu2204-base has Python 3.10. A warning, since packages pinned for 3.7 may not exist for it; an error for a
     version that the runtime version did not have.
     """
     said, runtime = case.job.text("pythonVersion"), case.job.text("runtimeVersion")
@@ -115,27 +117,27 @@ def python_version(case: Case) -> Iterator[Found]:
         text = f"`pythonVersion: {said.value}`: runtime versions with TPUs had Python {listing(sorted(offered_here))}"
         yield case.found(Level.ERROR, said, text, remedies=[Remedy("set `pythonVersion: '3.7'`")])
         return
-    text = f"Python {said.value} is on no image of a TPU VM: the command runs with the image's own `python3`"
-    why = "packages that are pinned for an old Python may have no build for a newer one"
-    remedies = [Remedy("try the pinned versions with `python3 --version` and `pip3 install` on a worker first")]
+    text = f"Python {said.value} is in no TPU VM image: the command runs with the image's own `python3`"
+    why = "packages pinned for an old Python may have no build for a newer one"
+    remedies = [Remedy("first try the pinned versions with `python3 --version` and `pip3 install` on a worker")]
     yield case.found(Level.WARNING, said, text, why=why, remedies=remedies)
 
 
 @rule("TPU813", "Image of the TPU VM")
 def image(case: Case) -> Iterator[Found]:
-    """Check that a TPU VM image brings the framework of the job.
+    """Check that a TPU VM image includes the framework of the job.
 
-    TensorFlow 2.6 to 2.9 and 2.11 have an image of their own, with `-pod` for slices (documentation, lists of 2022 to 2024;
-    whether a zone still has it, the zone says). For all else the default image of the accelerator is taken, without TensorFlow:
-    a warning. PyTorch/XLA is installed by `setup`: a note.
+    TensorFlow 2.6 to 2.9 and 2.11 have their own images, with `-pod` for slices (documentation, lists of 2022 to 2024;
+    a zone may no longer offer them). Otherwise the default image of the accelerator is used, without TensorFlow: a
+    warning. PyTorch/XLA is installed by `setup`: a note.
     """
     made = case.replacement
     if made is None or case.job.custom_image:
         return
     said = case.job.tensorflow or "runtimeVersion"
-    see = Remedy("see which images the zone has", f"tpuctl versions --zone {made.zone}")
+    see = Remedy("list the images of the zone", f"tpuctl versions --zone {made.zone}")
     if case.job.is_pytorch:
-        text = f"PyTorch/XLA is installed on `{made.version}` by `setup`, in its newest version"
+        text = f"PyTorch/XLA is installed on `{made.version}` by `setup`, in the newest version"
         why = "a job used one XLA device of the TPU; on a TPU VM every worker sees its own chips"
         yield case.found(Level.NOTE, case.job.tpu_tf_version, text, why=why)
     elif made.has_framework:
@@ -143,48 +145,51 @@ def image(case: Case) -> Iterator[Found]:
         yield case.found(Level.OK, said, f"`{made.version}` has the same TensorFlow", remedies=remedies)
     else:
         text = f"no image with the job's TensorFlow is known for {made.type.name}: `{made.version}` has none"
-        choose = Remedy("choose one whose TensorFlow the code can do with, and set `version` to it", see.command)
+        choose = Remedy("choose an image with a suitable TensorFlow, and set `version` to it", see.command)
         yield case.found(Level.WARNING, said, text, remedies=[choose])
 
 
 @rule("TPU815", "How the code finds the TPU")
 def resolver(case: Case) -> Iterator[Found]:
-    """Say what the code has to change in how it finds the TPU. Always a note.
+    """Report how the code must change to find the TPU. Always a note.
 
-    A job was told by TPU_CONFIG, and `TPUClusterResolver()` without arguments found it there (documentation). On a TPU VM the
-    chips are attached to the machine itself: `TPUClusterResolver('local')`; of a slice, the node's name, on worker 0 only
-    (TensorFlow source). PyTorch/XLA needs PJRT_DEVICE=TPU (documentation).
+    The service set TPU_CONFIG for a job, and `TPUClusterResolver()` without arguments read it (documentation). On a TPU
+    VM the chips are attached to the machine: use `TPUClusterResolver('local')`; for a slice use the node's name, on
+    worker 0 only (TensorFlow source). PyTorch/XLA needs PJRT_DEVICE=TPU (documentation).
     """
     made = case.replacement
     if made is None:
         return
     if case.job.is_pytorch:
         text = "PyTorch/XLA finds the chips of a TPU VM by `PJRT_DEVICE=TPU`, which the command sets"
-        remedies = [Remedy("remove what reads XRT_TPU_CONFIG or TPU_CONFIG")]
+        remedies = [Remedy("remove code that reads XRT_TPU_CONFIG or TPU_CONFIG")]
     elif made.is_slice:
         text = "`TPUClusterResolver()` without arguments does not find a slice: it needs the node's name"
         code = "`TPUClusterResolver(os.environ['TPU_NAME'])`"
         remedies = [Remedy(f"write {code}, and run on worker 0 only; `--tpu-env` sets the name")]
     else:
-        text = "`TPUClusterResolver()` without arguments does not find the chips of a TPU VM: there is no other machine"
-        remedies = [Remedy("write `TPUClusterResolver('local')`, and remove what waits for TPU_CONFIG")]
+        text = (
+            "`TPUClusterResolver()` without arguments does not find the chips of a TPU VM: they are in the same machine"
+        )
+        remedies = [Remedy("write `TPUClusterResolver('local')`, and remove code that waits for TPU_CONFIG")]
     yield case.found(Level.NOTE, None, text, remedies=remedies)
 
 
 @rule("TPU816", "Container of your own")
 def custom_container(case: Case) -> Iterator[Found]:
-    """Say how a container of the user's own runs on a TPU VM, where nothing starts it by itself. A warning.
+    """Report how a custom container runs on a TPU VM, which starts no container by itself. A warning.
 
-    The command starts it with docker, with the machine's network and devices (documentation). The account of the workers has to
-    read the image: roles/artifactregistry.reader. The container of the TPU worker is not needed any more.
+    The command starts it with docker, with the machine's network and devices (documentation). The account of the
+    workers must be able to read the image: roles/artifactregistry.reader. The container of the TPU worker is no longer
+    needed.
     """
     said = case.job.custom_image
     if said is None:
         return
-    text = f"`{said.value}` is started by the command, with docker: it has to bring libtpu, and find the chips itself"
-    why = "on AI Platform the TPU was another machine; a container on a TPU VM holds the library that drives it"
+    text = f"`{said.value}` is started by the command with docker: it must contain libtpu and find the chips itself"
+    why = "on AI Platform the TPU was another machine; on a TPU VM the container needs the TPU library"
     reader = (
-        "let the account of the workers read the image (`roles/artifactregistry.reader`), and rebuild it for a TPU VM"
+        "grant the account of the workers `roles/artifactregistry.reader` on the image, and rebuild it for a TPU VM"
     )
     yield case.found(Level.WARNING, said, text, why=why, remedies=[Remedy(reader)])
 

@@ -1,4 +1,4 @@
-"""The places in Cloud Storage that a job names, and what each is for."""
+"""The locations in Cloud Storage that a job names, and their purpose."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHECKPOINTS = re.compile(r"job_?dir|model_?dir|output|checkpoint|ckpt|log_?dir|
 
 
 class Setting(StrEnum):
-    """The setting of tpuctl.yaml that says what a bucket is for: read, written, or not known."""
+    """The setting of tpuctl.yaml for a bucket: read, written, or unknown."""
 
     DATA = "data_buckets"
     CHECKPOINTS = "checkpoint_buckets"
@@ -32,7 +32,7 @@ class Setting(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that the job reads or writes. `flag` is the option of the program that names it, where there is one."""
+    """A location that the job reads or writes. `flag` is the program's option that names it; None without an option."""
 
     path: BucketPath
     setting: Setting
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What the job names: places, Python packages, and what looks like a place and is none (with the reason)."""
+    """What the job names: locations, Python packages, and invalid locations with the reason."""
 
     places: tuple[Place, ...]
     packages: tuple[Text, ...]
@@ -50,7 +50,7 @@ class Storage:
 
     @property
     def buckets(self) -> tuple[str, ...]:
-        """The buckets of all these, each once, in the order of the file."""
+        """The buckets of all these, each once, in file order."""
         named = [place.path.bucket for place in self.places]
         return tuple(dict.fromkeys([*named, *(BucketPath.parse(text.value).bucket for text in self.packages)]))
 
@@ -61,12 +61,13 @@ class Storage:
 
 
 def storage(job: TrainingInput) -> Storage:
-    """Return the places that a job names. The same place under the same setting comes once."""
+    """Return the locations that a job names; a repeated location with the same setting only once."""
     places: dict[tuple[Setting, BucketPath], Place] = {}
     refused: list[tuple[Text, str]] = []
     for said, flag, setting, url in _named(job):
         try:
-            path = BucketPath.parse(_folder(url))
+            wild = re.search(r"[*?\[{#]", url)
+            path = BucketPath.parse(url if wild is None else url[: url.rfind("/", 0, wild.start())])
         except InvalidInputError as error:
             refused.append((said, error.message))
             continue
@@ -86,7 +87,7 @@ def storage(job: TrainingInput) -> Storage:
 
 
 def arguments(job: TrainingInput) -> tuple[str, ...]:
-    """Return what the program is called with; the service added `--job-dir` [API field text of jobDir]."""
+    """Return the program's arguments; the service added `--job-dir` [API field text of jobDir]."""
     given = tuple(text.value for text in job.items("args") or job.items("masterConfig", "containerArgs"))
     job_dir = job.text("jobDir")
     if job_dir is None or any(re.match(r"--job[-_]dir(?:=|$)", word) for word in given):
@@ -95,7 +96,7 @@ def arguments(job: TrainingInput) -> tuple[str, ...]:
 
 
 def _named(job: TrainingInput) -> Iterator[tuple[Text, str | None, Setting, str]]:
-    """Yield what looks like a place, with the option that names it and what that means."""
+    """Yield what looks like a location, with the option that names it and its purpose."""
     if said := job.text("jobDir"):
         yield said, None, Setting.CHECKPOINTS, said.value
     before: str | None = None
@@ -105,18 +106,7 @@ def _named(job: TrainingInput) -> Iterator[tuple[Text, str | None, Setting, str]
         text = (match["value"] or "") if match else said.value
         before = match["name"] if match and match["value"] is None else None
         for url in _URL.findall(text):
-            yield said, flag, _setting(flag), url
-
-
-def _setting(flag: str | None) -> Setting:
-    name = (flag or "").lower().replace("-", "_")
-    # `train_output_dir` is written, so what is written goes first.
-    if _CHECKPOINTS.search(name):
-        return Setting.CHECKPOINTS
-    return Setting.DATA if _DATA.search(name) else Setting.ANY
-
-
-def _folder(url: str) -> str:
-    """Return a place without wildcards: `gs://b/train/part-*.tfrecord` is below `gs://b/train`."""
-    wild = re.search(r"[*?\[{#]", url)
-    return url if wild is None else url[: url.rfind("/", 0, wild.start())]
+            name = (flag or "").lower().replace("-", "_")
+            # `train_output_dir` is written, so written locations are matched first.
+            is_written, is_read = _CHECKPOINTS.search(name), _DATA.search(name)
+            yield said, flag, Setting.CHECKPOINTS if is_written else Setting.DATA if is_read else Setting.ANY, url

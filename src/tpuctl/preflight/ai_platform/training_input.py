@@ -19,13 +19,13 @@ _OF_CUSTOM = ("masterType", "workerType", "workerCount", "parameterServerType", 
 
 @dataclass(frozen=True, slots=True)
 class TrainingInput:
-    """A job with a TPU. `root` is where the file has the TrainingInput: below its own key, or at the top."""
+    """A job with a TPU. `root` is the path of the TrainingInput: below its own key, or the top of the file."""
 
     document: Document
     root: Path
 
     def text(self, *path: str) -> Text | None:
-        """Return one field; nothing where it is absent or empty."""
+        """Return one field; None if it is absent or empty."""
         return self.document.text(*self.root, *path)
 
     def items(self, *path: str) -> tuple[Text, ...]:
@@ -33,36 +33,36 @@ class TrainingInput:
         return self.document.items(*self.root, *path)
 
     def place(self, *path: str) -> str:
-        """Return `FILE line N` of a field, or of the TrainingInput where the field is absent."""
+        """Return `FILE line N` of a field; of the TrainingInput if the field is absent."""
         where = (*self.root, *path)
         return self.document.place(*(where if self.document.has(*where) else self.root))
 
     @property
     def scale_tier(self) -> str | None:
-        """The scale tier, spelled as the API does: gcloud's flag takes `basic-tpu` too."""
+        """The scale tier as the API spells it; gcloud's flag also accepts `basic-tpu`."""
         tier = self.text("scaleTier")
         return tier.value.upper().replace("-", "_") if tier else None
 
     @property
     def is_basic(self) -> bool:
-        """Tell whether the scale tier alone says which TPU it is."""
+        """Return whether the scale tier alone determines the TPU."""
         return self.scale_tier == BASIC_TPU
 
     @property
     def fields_of_custom(self) -> tuple[Text, ...]:
-        """The fields that only the tier `CUSTOM` may have."""
+        """The fields that only the tier `CUSTOM` allows."""
         return tuple(text for key in _OF_CUSTOM if (text := self.text(key)))
 
     @property
     def replica(self) -> str:
-        """The configuration that the TPU belongs to: that of the worker, or of a master that is `cloud_tpu` itself."""
+        """The configuration with the TPU: that of the worker, or of a master that is itself `cloud_tpu`."""
         master, worker = self.text("masterType"), self.text("workerType")
         is_master = master is not None and master.value == CLOUD_TPU and (worker is None or worker.value != CLOUD_TPU)
         return "masterConfig" if is_master else "workerConfig"
 
     @property
     def accelerator_type(self) -> Text | None:
-        """The `type` of the TPU's acceleratorConfig; nothing for the tier `BASIC_TPU`."""
+        """The `type` of the TPU's acceleratorConfig; None for the tier `BASIC_TPU`."""
         return None if self.is_basic else self.text(self.replica, "acceleratorConfig", "type")
 
     @property
@@ -77,24 +77,24 @@ class TrainingInput:
 
     @property
     def worker_image(self) -> Text | None:
-        """The container of the TPU worker: the master's where it has none of its own [API field text]."""
+        """The container of the TPU worker; the master's if it has none [API field text]."""
         return self.text("workerConfig", "imageUri") or self.master_image
 
     @property
     def custom_image(self) -> Text | None:
-        """The container of the user's own that runs the Python code."""
+        """The user's own container that runs the Python code."""
         image = self.master_image or self.worker_image
         return image if image and not offered.load().is_prebuilt(image.value) else None
 
     @property
     def tpu_tf_version(self) -> Text | None:
-        """The tpuTfVersion: of the worker's configuration, where the API has it, or of wherever else it was written."""
+        """The tpuTfVersion of the worker's configuration, else from the other places in which it was written."""
         places = (("workerConfig", "tpuTfVersion"), ("masterConfig", "tpuTfVersion"), ("tpuTfVersion",))
         return next((text for path in places if (text := self.text(*path))), None)
 
     @property
     def is_pytorch(self) -> bool:
-        """Tell whether the job trains with PyTorch/XLA."""
+        """Return whether the job trains with PyTorch/XLA."""
         images = [image.value for image in (self.master_image, self.worker_image) if image]
         version = self.tpu_tf_version
         return any("/training/pytorch" in image for image in images) or bool(
@@ -103,20 +103,23 @@ class TrainingInput:
 
     @property
     def tensorflow(self) -> Text | None:
-        """The field that says which TensorFlow: of a container tpuTfVersion, else runtimeVersion."""
+        """The field with the TensorFlow version: tpuTfVersion for a container, else runtimeVersion."""
         if self.is_pytorch:
             return None
         return (self.tpu_tf_version if self.worker_image else None) or self.text("runtimeVersion")
 
 
 def find_job(document: Document) -> TrainingInput:
-    """Return the job with a TPU that a file holds, whole or its TrainingInput alone.
+    """Return the job with a TPU in a file: a whole job or only its TrainingInput.
 
-    Raises `InvalidInputError` where it holds none: the message names the line that says what it is instead.
+    Raises `InvalidInputError` if there is none: the message names the line with the other machine type.
     """
     root = ("trainingInput",) if document.has("trainingInput") else ()
     job = TrainingInput(document, root)
-    if _has_tpu(job):
+    machines = [text.value for key in ("workerType", "masterType") if (text := job.text(key))]
+    types = [job.text(replica, "acceleratorConfig", "type") for replica in ("workerConfig", "masterConfig")]
+    has_tpu = CLOUD_TPU in machines or any(text is not None and text.value.startswith("TPU_") for text in types)
+    if has_tpu if job.scale_tier in {None, CUSTOM} else job.is_basic:
         return job
     hint = f"a job with a TPU has `scaleTier: {BASIC_TPU}`, or `scaleTier: {CUSTOM}` with `workerType: {CLOUD_TPU}`"
     said = job.text(job.replica, "acceleratorConfig", "type") or job.text("workerType") or job.text("masterType")
@@ -129,14 +132,6 @@ def find_job(document: Document) -> TrainingInput:
     known = ("trainingInput", "scaleTier")
     near = next(((key, guess) for key in document.keys(*root) if (guess := nearest(key, known)) and guess != key), None)
     raise InvalidInputError(
-        f"{document.source} is not a job with a TPU: nothing in it says which machines it runs on",
+        f"{document.source} is not a job with a TPU: it does not name its machines",
         hint=f"is `{near[0]}` in {document.place(*root, near[0])} meant to be `{near[1]}`?" if near else hint,
     )
-
-
-def _has_tpu(job: TrainingInput) -> bool:
-    if job.scale_tier not in {None, CUSTOM}:
-        return job.is_basic
-    machines = [text.value for key in ("workerType", "masterType") if (text := job.text(key))]
-    types = [job.text(replica, "acceleratorConfig", "type") for replica in ("workerConfig", "masterConfig")]
-    return CLOUD_TPU in machines or any(text is not None and text.value.startswith("TPU_") for text in types)

@@ -1,4 +1,4 @@
-"""The `tpuctl.yaml` and the command that replace a job. Each line says which key it comes from."""
+"""Write the `tpuctl.yaml` and the command that replace a job. Each line names the key that it comes from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.ai_platform.storage import Storage
     from tpuctl.preflight.ai_platform.training_input import TrainingInput
 
-# What YAML 1.1 reads as the very text, wherever it stands.
+# What YAML 1.1 reads as this exact text in every position.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./@-]*(?::[A-Za-z0-9_./@-]+)*")
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 # Documentation of PyTorch/XLA.
@@ -42,37 +42,28 @@ def settings_file(job: TrainingInput, made: Replacement, storage: Storage, *, co
 
 
 def replacing_command(job: TrainingInput, made: Replacement, *, target: str) -> str:
-    """Return the command line that does the work of the job. `target` is the file that holds the settings.
+    """Return the command that does the work of the job. `target` is the file with the settings.
 
-    `MODULE` stands in it where the file does not say which module it is.
+    It contains `MODULE` if the file does not name the module.
     """
     words = ["tpuctl", "run", "--up", target, "--rm"]
-    if limit := _limit(job):
+    said = job.text("scheduling", "maxRunningTime")
+    match = re.fullmatch(r"(\d{1,9})(?:\.\d+)?s", said.value) if said else None
+    if limit := (int(match[1]) or None if match else None):
         words.append(f"--timeout={limit}s")
     if job.custom_image:
-        return shlex.join([*words, "--", *_docker(job, job.custom_image)])
+        # How docker runs a container on a TPU VM [documentation].
+        entry = [text.value for text in job.items("masterConfig", "containerCommand")]
+        words += ["--", "sudo", "docker", "run", "--rm", "--privileged", "--net=host"]
+        words += [f"--entrypoint={entry[0]}"] if entry else []
+        return shlex.join([*words, job.custom_image.value, *entry[1:], *arguments(job)])
     if job.is_pytorch:
         words.append("--env=PJRT_DEVICE=TPU")
     elif made.is_slice:
-        # One program drives the whole slice, and must not take the chips of its own machine for itself [TensorFlow source].
+        # One program drives the whole slice, and must not claim the chips of its own machine [TensorFlow source].
         words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
     module = job.text("pythonModule")
     return shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *arguments(job)])
-
-
-def _docker(job: TrainingInput, image: Text) -> list[str]:
-    """Return how docker runs a container on a TPU VM [documentation]."""
-    entry = [text.value for text in job.items("masterConfig", "containerCommand")]
-    words = ["sudo", "docker", "run", "--rm", "--privileged", "--net=host"]
-    words += [f"--entrypoint={entry[0]}"] if entry else []
-    return [*words, image.value, *entry[1:], *arguments(job)]
-
-
-def _limit(job: TrainingInput) -> int | None:
-    """Return maxRunningTime in whole seconds."""
-    said = job.text("scheduling", "maxRunningTime")
-    match = re.fullmatch(r"(\d{1,9})(?:\.\d+)?s", said.value) if said else None
-    return int(match[1]) or None if match else None
 
 
 def _machine(job: TrainingInput, made: Replacement) -> Iterator[str]:
@@ -97,7 +88,7 @@ def _rest(job: TrainingInput) -> Iterator[str]:
         try:
             check_value(SETTINGS[key], said.value)
         except ValueError as error:
-            yield f"# {key} is left out: {error}  # {_from(said)}"
+            yield f"# {key} is not converted: {error}  # {_from(said)}"
         else:
             yield f"{key}: {_render(said.value)}  # {_from(said)}"
     labels = [(key, text) for key in job.document.keys("labels") if (text := job.document.text("labels", key))]
@@ -106,7 +97,7 @@ def _rest(job: TrainingInput) -> Iterator[str]:
     try:
         check_labels({key: text.value for key, text in labels}, kept=1)
     except InvalidInputError as error:
-        yield f"# labels are left out: {_shown(error.message)}"
+        yield f"# labels are not converted: {_shown(error.message)}"
         return
     yield "labels:"
     for key, text in labels:
@@ -124,7 +115,7 @@ def _buckets(storage: Storage) -> Iterator[str]:
 
 
 def _setup(job: TrainingInput, storage: Storage) -> Iterator[str]:
-    """Yield the setting that prepares every worker. That `gcloud` is on the images: unverified for some of them."""
+    """Yield the setting that prepares every worker. Whether `gcloud` is on all of the images is unverified."""
     if job.custom_image:
         return
     lines = [_PYTORCH] if job.is_pytorch else []
@@ -137,7 +128,7 @@ def _setup(job: TrainingInput, storage: Storage) -> Iterator[str]:
         return
     yield f"# {_from(storage.packages[0]) if storage.packages else 'PyTorch/XLA'}"
     yield "setup: |"
-    # The first line that fails is the one to be told of.
+    # The first line that fails must be the one that is reported.
     yield from (f"  {line}" for line in ["set -e", *lines])
 
 
@@ -148,7 +139,7 @@ def _from(said: Text | None) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a text that cannot end the comment that it stands in."""
+    """Return a text that cannot end the comment that contains it."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 

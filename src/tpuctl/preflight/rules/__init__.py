@@ -1,4 +1,4 @@
-"""All rules, in the order of their ids. Each is a small function in the module of what it is about."""
+"""All rules, in the order of their ids."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether the account that the node runs as may read and write the buckets, by its roles and by the node's scopes.
+"""Whether the account that the node runs as may read and write the buckets, according to its roles.
 
-Who reports what could not be read: a bucket's policy, the project's policy and roles are reported here, the policy of a
-project once for all buckets; the project itself, from whose number the default account follows, is reported with the project.
+Each unreadable policy is reported once: policies of buckets and of projects, and roles, are reported here, the policy of a
+project once for all buckets. An unreadable project, whose number the default account needs, is reported by TPU506.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _DEFAULT_ACCOUNT = "-compute@developer.gserviceaccount.com"
 _IS_NO_EDITOR = (
-    "the default account is an editor of its project only where no organisation policy "
-    "(`iam.automaticIamGrantsForDefaultServiceAccounts`) keeps it from that"
+    "the default account is an editor of its project only if no organisation policy "
+    "(`iam.automaticIamGrantsForDefaultServiceAccounts`) prevents it"
 )
-_UNSEEN = "what a managed folder grants is not seen here: where that is enough, go on with"
-# Who reads a line can take in so many reasons; JSON has the permissions that would answer all of them.
+_UNSEEN = "grants of managed folders are not read; if one of them is enough, continue with"
+# A line with more reasons is hard to read; JSON has the permissions that would answer all of them.
 _REASONS = 4
 
 
@@ -36,12 +36,12 @@ _REASONS = 4
 def may_read(facts: Facts) -> Iterator[Found]:
     """Check that the account that the node runs as may get and list the objects of every bucket that is read.
 
-    The account of the node reads, not the user's own: what works from a laptop can still fail on the node, which is paid
-    for by then. Roles on the bucket and on its project are resolved, with custom roles and the members that stand for a
-    project's owners, editors and viewers. Where no policy grants it, it is an error for a project of its own, and a warning
-    for one below a folder or an organisation: roles are inherited from there, and those are not read. It is unknown where a
-    condition, a group, another project's policy or objects with access lists of their own decide. Where reading and writing
-    fail alike, one finding speaks for both. Deny policies are not seen. Source: documentation of Cloud Storage and of IAM.
+    The node's account reads the data, not the user's own account: what works on a laptop can fail on the node, which is
+    billed by then. Roles on the bucket and on its project are resolved, including custom roles and the members that stand for
+    a project's owners, editors and viewers. If no policy grants access, it is an error for a project without parent, and a
+    warning for a project below a folder or an organisation, because inherited roles are not read. It is unknown if the access
+    depends on a condition, a group, another project's policy or access lists of objects. If reading and writing fail alike,
+    one finding reports both. Deny policies are not read. Source: documentation of Cloud Storage and of IAM.
     """
     yield from _found(facts, "TPU201")
 
@@ -50,16 +50,35 @@ def may_read(facts: Facts) -> Iterator[Found]:
 def may_write(facts: Facts) -> Iterator[Found]:
     """Check that the account that the node runs as may create and delete objects in every bucket that training writes to.
 
-    Otherwise the first checkpoint fails, after all work up to it. A checkpoint that is written again replaces an object,
-    which takes the permission to delete. It is an error, a warning or unknown as in TPU201. Who serves writes nothing and is
-    not asked. Source: documentation of Cloud Storage and of IAM.
+    Without it the first checkpoint fails, and all work before it is lost. Writing a checkpoint again replaces an object, which
+    takes the permission to delete. Error, warning and unknown are used as in TPU201. Not checked for a node that serves.
+    Source: documentation of Cloud Storage and of IAM.
     """
     yield from _found(facts, "TPU202")
 
 
 def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
     judged = [entry for entry in judge(facts) if entry.rule == rule_id]
-    yield from (_granted(entry) for entry in judged if entry.level is Level.OK)
+    for entry in judged:
+        if entry.level is not Level.OK:
+            continue
+        granted = {name: access for name, access in entry.access.items() if isinstance(access, Granted)}
+        roles: dict[str, None] = {}
+        for access in granted.values():
+            is_own = access.member.partition(":")[2].lower() == entry.account.lower()
+            roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
+        yield Found(
+            level=Level.OK,
+            subject=entry.url,
+            text=f"`{entry.account}` may {_and(entry.verbs)} it, by {_and(roles)}",
+            facts={
+                "account": entry.account,
+                "grantedBy": [
+                    {"permission": name, "role": access.role, "member": access.member}
+                    for name, access in granted.items()
+                ],
+            },
+        )
     yield from (_refused(entry) for entry in judged if entry.lacking)
     unknown = [entry for entry in judged if entry.level is Level.UNKNOWN]
     shared: dict[tuple[Doubt, ...], list[Judged]] = {}
@@ -72,48 +91,32 @@ def _found(facts: Facts, rule_id: str) -> Iterator[Found]:
         yield _undecided(f"project {doubts[0].project}", entries)
 
 
-def _granted(judged: Judged) -> Found:
-    granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
-    by = dict.fromkeys(_by(access, judged.account) for access in granted.values())
-    return Found(
-        level=Level.OK,
-        subject=judged.url,
-        text=f"`{judged.account}` may {_and(judged.verbs)} it, by {_and(by)}",
-        facts={
-            "account": judged.account,
-            "grantedBy": [
-                {"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()
-            ],
-        },
-    )
-
-
-def _by(access: Granted, account: str) -> str:
-    is_own = access.member.partition(":")[2].lower() == account.lower()
-    return f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")
-
-
 def _refused(judged: Judged) -> Found:
     why = [
-        "the node's programs are refused with 403 when they read, and the node is paid for by then"
+        "reads by the node's programs fail with 403, and the node is billed by then"
         if READ[0] in judged.access
-        else "the first checkpoint is refused with 403, and the work up to it is lost"
+        else "writing the first checkpoint fails with 403, and the work before it is lost"
     ]
     if READ[0] in judged.access and judged.account.endswith(_DEFAULT_ACCOUNT):
         why.append(_IS_NO_EDITOR)
     if roles := deleted_roles(judged.account, judged.policies):
-        why.append(f"{_ticked(roles)} on the bucket is for a deleted account of that name, not for the one made anew")
+        why.append(f"{_ticked(roles)} on the bucket is for a deleted account of that name, not for the new one")
     grant, verbs = judged.grant, " or ".join(judged.verbs)
-    text = f"`{judged.account}`, as which the node runs, may not {verbs} it: it lacks {_ticked(judged.lacking)}"
+    text = f"the node's account `{judged.account}` may not {verbs} it: it lacks {_ticked(judged.lacking)}"
     if judged.above:
         text += f", unless {judged.above} grants it"
-        why.append("roles of folders and organisations are inherited, and are not read here")
+        why.append("roles inherited from folders and organisations are not read")
     else:
         why.append(f"{_UNSEEN} `--skip-check {judged.rule}`")
-    remedies = [_granting(judged)]
+    if judged.is_foreign:
+        # Not by `--fix`: the account of another project may be a mistyped name.
+        advice = f"check that you mean the account `{judged.account}` of another project, then grant it `{grant.role}`"
+        remedies = [Remedy(advice, grant.command)]
+    else:
+        remedies = [Remedy.by(grant, f"grant it `{grant.role}` on the bucket")]
     use = judged.facts.use
     if use.reads and use.writes and not set(judged.lacking) & set(READ):
-        remedies.append(Remedy(f"or say that it is only read: `--data-bucket={use.url}` instead of `--bucket`"))
+        remedies.append(Remedy(f"or declare it as read-only: `--data-bucket={use.url}` instead of `--bucket`"))
     return Found(
         level=judged.level,
         subject=judged.url,
@@ -124,46 +127,45 @@ def _refused(judged: Judged) -> Found:
     )
 
 
-def _granting(judged: Judged) -> Remedy:
-    """Return the grant. One to an account of another project is nothing that `--fix` does: it may be a mistyped name."""
-    grant = judged.grant
-    if judged.is_foreign:
-        text = f"make sure that `{judged.account}`, of another project, is the account you mean; grant it `{grant.role}` then"
-        return Remedy(text, grant.command)
-    return Remedy.by(grant, f"grant it `{grant.role}` on the bucket")
-
-
 def _undecided(subject: str, entries: list[Judged]) -> Found:
-    """Return one finding for what keeps one bucket, or several of them, from being judged."""
+    """Return one finding for what leaves the access to one bucket, or to several buckets, unknown."""
     first = entries[0]
     whole = "it" if subject == first.url else _and(entry.url for entry in entries)
     verbs = _and(word for word in VERBS if any(word in entry.verbs for entry in entries))
-    reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # the service's own words end with one
+    reasons = [doubt.reason.removesuffix(".") for doubt in first.doubts]  # messages of the service end with a full stop
     rest = [f"and {len(reasons) - _REASONS} more reasons"] if len(reasons) > _REASONS + 1 else reasons[_REASONS:]
-    text = f"whether `{first.account}`, as which the node runs, may {verbs} {whole} cannot be told: "
+    shown = [*reasons[:_REASONS], *rest]
+    callers = known(first.facts.caller)
+    if callers is not None and isinstance(first.facts.policy, Unknown):
+        words = _and(sorted(name.rpartition(".")[2] for name in callers))
+        can = f"may {words} objects there" if words else "may not use its objects"
+        shown.append(f"your own account {can}, which says nothing certain about the node's account")
+    text = f"unknown whether the node's account `{first.account}` may {verbs} {whole}: "
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
-        text=text + "; ".join((*reasons[:_REASONS], *rest, *_caller(first))),
-        remedies=(*_answers(first.doubts), *(_settling(entry) for entry in entries)),
+        text=text + "; ".join(shown),
+        remedies=(
+            *_answers(first.doubts),
+            # Not by `--fix`, as the grant may be needless.
+            *(
+                Remedy(f"or grant it `{entry.grant.role}` on {entry.url}, which settles it", entry.grant.command)
+                for entry in entries
+            ),
+        ),
         facts={
             "account": first.account,
             "buckets": [entry.facts.use.bucket for entry in entries],
             "undecidedPermissions": sorted({name for entry in entries for name in entry.access}),
             "permission": next((doubt.permission for doubt in first.doubts if doubt.permission), None),
-            "callerPermissions": _callers(first),
+            "callerPermissions": None if callers is None else sorted(callers),
         },
         is_passing=any(doubt.is_passing for doubt in first.doubts),
     )
 
 
-def _settling(judged: Judged) -> Remedy:
-    """Return what makes the answer certain. It may be needless, so that `--fix` does not do it."""
-    return Remedy(f"grant it `{judged.grant.role}` on {judged.url}, which settles it", judged.grant.command)
-
-
 def _answers(doubts: Iterable[Doubt]) -> Iterator[Remedy]:
-    """Yield what it takes to be told the next time."""
+    """Yield what it takes to read the missing policies."""
     for doubt in doubts:
         if doubt.permission is None:
             continue
@@ -173,22 +175,7 @@ def _answers(doubts: Iterable[Doubt]) -> Iterator[Remedy]:
         elif doubt.is_denied:
             yield Remedy(f"ask for the permission {needs}, and check again")
         else:
-            yield Remedy(f"mend that and check again; reading it takes the permission {needs}")
-
-
-def _callers(judged: Judged) -> list[str] | None:
-    """Return what the caller may do, where that was asked for."""
-    permissions = known(judged.facts.caller)
-    return None if permissions is None else sorted(permissions)
-
-
-def _caller(judged: Judged) -> Iterator[str]:
-    """Yield what the caller may do, as what it is: no answer for the node's account."""
-    permissions = _callers(judged)
-    if permissions is not None and isinstance(judged.facts.policy, Unknown):
-        words = _and(name.rpartition(".")[2] for name in permissions)
-        can = f"may {words} objects there" if words else "may not use its objects at all"
-        yield f"your own account {can}, which says nothing certain of the node's"
+            yield Remedy(f"fix that and check again; reading it takes the permission {needs}")
 
 
 def _ticked(names: Iterable[str]) -> str:

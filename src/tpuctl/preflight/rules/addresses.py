@@ -1,4 +1,4 @@
-"""Rules about external addresses, of which every worker takes one unless it is made without."""
+"""Rules about external IP addresses: every worker uses one unless the node has internal addresses only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.preflight.wanted import Wanted
 
 METRIC = "IN_USE_ADDRESSES"
-# What a region has unless more was asked for [observed: users' logs].
+# The default of a region [observed: users' logs].
 MANY = 8
 
 
@@ -24,17 +24,19 @@ MANY = 8
 def addresses_are_enough(facts: Facts) -> Iterator[Found]:
     """Check that the region's quota of external addresses (IN_USE_ADDRESSES) has one left for each worker.
 
-    A warning where it has not: a slice is not made in part. It is no error, since that workers count against this quota was
-    observed by users and is not documented, and slices were seen with fewer workers than the documentation gives them. Silent
-    for nodes without external addresses.
+    A warning if it has not: a slice is never created in part. It is not an error, because only observations of users show that
+    workers count against this quota, and because slices were seen with fewer workers than documented. Not checked for nodes
+    without external addresses.
     """
     wanted, needed = facts.wanted, _workers(facts.wanted)
     if not wanted.creates or not needed or facts.region_quotas is None or facts.is_without_zone:
         return
     match facts.region_quotas:
         case Known(quotas) if METRIC in quotas:
+            # The node that is replaced frees its addresses.
+            freed = sum(1 for endpoint in wanted.replaces.endpoints if endpoint.external) if wanted.replaces else 0
             limit = round(quotas[METRIC].limit)
-            used = max(round(quotas[METRIC].usage) - _freed(wanted), 0)
+            used = max(round(quotas[METRIC].usage) - freed, 0)
             values = {"metric": METRIC, "region": wanted.region, "limit": limit, "held": used, "needed": needed}
             if used + needed <= limit:
                 text = f"{used + needed} of {limit} external addresses in {wanted.region}"
@@ -46,8 +48,8 @@ def addresses_are_enough(facts: Facts) -> Iterator[Found]:
                 level=Level.WARNING,
                 subject=wanted.region,
                 text=f"{_count(needed)} needed in {wanted.region}, and {left} of {limit} are left",
-                why="every worker takes one, and a slice is not made in part",
-                remedies=(_without(wanted), Remedy(f"ask for more of {METRIC} in {wanted.region}: {page}")),
+                why="every worker uses one, and a slice is never created in part",
+                remedies=(_without(wanted), Remedy(f"request more of {METRIC} in {wanted.region}: {page}")),
                 facts=values,
             )
         case Known() | Absent():
@@ -55,23 +57,23 @@ def addresses_are_enough(facts: Facts) -> Iterator[Found]:
             values = {"metric": METRIC, "region": wanted.region, "needed": needed}
             yield Found(level=Level.NOTE, subject=wanted.region, text=text, facts=values)
         case Unknown() as unknown:
-            what = f"how many external addresses {wanted.region} has left"
+            what = f"the external addresses left in {wanted.region}"
             yield unread(unknown, wanted.region, what, permission="compute.regions.get", project=wanted.project)
 
 
 @rule("TPU404", "many external addresses")
 def many_addresses(facts: Facts) -> Iterator[Found]:
-    """Tell of eight or more workers that would take an external address each: a note.
+    """Report nodes whose workers use eight or more external addresses: a note.
 
-    Eight is what a region has unless more was asked for [observed: users' logs]; and whatever has an address can be reached.
+    Eight is the default of a region [observed: users' logs]; and every external address can be reached from outside.
     """
     wanted, needed = facts.wanted, _workers(facts.wanted)
     if wanted.creates and needed >= MANY:
         yield Found(
             level=Level.NOTE,
             subject=wanted.what.strip("`"),
-            text=f"{_count(needed)} taken, one by each worker",
-            why=f"a region has {MANY} unless more was asked for, and what has an address can be reached from outside",
+            text=f"{_count(needed)} used, one by each worker",
+            why=f"a region has {MANY} unless you request more, and every external address can be reached from outside",
             remedies=(_without(wanted),),
             facts={"needed": needed},
         )
@@ -79,19 +81,14 @@ def many_addresses(facts: Facts) -> Iterator[Found]:
 
 def _without(wanted: Wanted) -> Remedy:
     return Remedy(
-        f"make it without: buckets are then reached by Private Google Access in {wanted.region}, all else by Cloud NAT",
+        f"create it without: buckets are then reached by Private Google Access in {wanted.region}, all else by Cloud NAT",
         own_commands.again(wanted, more=("--internal-ips",)),
     )
 
 
 def _workers(wanted: Wanted) -> int:
-    """Return how many external addresses are needed."""
+    """Return the number of external addresses that the new nodes use."""
     return sum(spec.workers for spec in (wanted.spec, *wanted.siblings) if not spec.internal_ips)
-
-
-def _freed(wanted: Wanted) -> int:
-    """Return how many external addresses the node gives back that goes first."""
-    return sum(1 for endpoint in wanted.replaces.endpoints if endpoint.external) if wanted.replaces else 0
 
 
 def _count(number: int) -> str:

@@ -1,6 +1,6 @@
-"""What stands beside the node: the virtual machine that works with it, and its data disks.
+"""Resources beside the node: the virtual machine that works with it, and its data disks.
 
-What could not be read is reported once: the machine by TPU701, each disk by TPU703.
+Each unreadable fact is reported once: the machine by TPU701, each disk by TPU703.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SCOPE = "https://www.googleapis.com/auth/"
 _PROJECT = re.compile(r"(?:.*/)?projects/([^/]+)/.*")
-# What each lets a program do with objects [API storage v1, the scopes of objects.get and objects.insert].
+# Which scopes allow reading objects, and which allow writing [API storage v1, the scopes of objects.get and objects.insert].
 _READING = frozenset(
     {
         *("cloud-platform", "cloud-platform.read-only"),
@@ -38,11 +38,11 @@ _WRITING = frozenset({"cloud-platform", "devstorage.read_write", "devstorage.ful
 
 @rule("TPU701", "the machine beside the node")
 def machine_place(facts: Facts) -> Iterator[Found]:
-    """Check where the virtual machine is that was named with `--vm`.
+    """Check the location of the virtual machine that `--vm` names.
 
-    It is an error where there is none of that name, or it is in another region than the node: what passes between them is
-    charged, and slow. In another zone of the region it is a warning. That it does not run is a note. Source: documentation of
-    Cloud TPU (machine, node and bucket together) and of network pricing.
+    It is an error if the machine does not exist or is in another region than the node: traffic between regions is billed, and
+    slow. Another zone of the region is a warning. A machine that is not running is a note. Source: documentation of Cloud TPU
+    (machine, node and bucket together) and of network pricing.
     """
     wanted, project = facts.wanted, _project(facts.wanted)
     name = short(wanted.machine or "")
@@ -75,63 +75,66 @@ def machine_place(facts: Facts) -> Iterator[Found]:
 
 @rule("TPU702", "the machine's scopes")
 def machine_scopes(facts: Facts) -> Iterator[Found]:
-    """Check whether the scopes of that virtual machine let it use the buckets as the node does.
+    """Check whether the scopes of that virtual machine allow it to use the buckets like the node.
 
-    Scopes limit what a program on the machine can do as its account, whatever that is granted. It is a warning where they do
-    not let it read the buckets, or write to those that are written to, and where it has no account at all: whether anything on
-    it has to is not known, nor whether it has credentials of its own. Source: API storage v1, the scopes of `objects.get` and
+    Scopes limit programs on the machine in addition to the account's roles. It is a warning if they do not allow reading the
+    buckets, or writing to those that are written to, and if the machine has no account: tpuctl does not know whether its
+    programs need the buckets or have their own credentials. Source: API storage v1, the scopes of `objects.get` and
     `objects.insert`.
     """
     value, uses = known(facts.machine), facts.wanted.buckets
     if value is None or not uses:
         return
     scopes = {scope.removeprefix(_SCOPE) for scope in value.scopes}
-    told = {"instance": value.name, "scopes": list(value.scopes)}
+    about = {"instance": value.name, "scopes": list(value.scopes)}
     unreadable = [use.url for use in uses if use.reads and not scopes & _READING]
     writes = facts.wanted.purpose is Purpose.TRAIN
     unwritable = [use.url for use in uses if writes and use.writes and not scopes & _WRITING]
     if value.account and not unreadable and not unwritable:
-        text = f"the scopes of virtual machine `{value.name}` suffice for its buckets"
-        yield Found(level=Level.OK, subject=_subject(value.name), text=text, facts=told)
+        text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
+        yield Found(level=Level.OK, subject=_subject(value.name), text=text, facts=about)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
+    urls = ", ".join(dict.fromkeys(unreadable + unwritable))
     yield Found(
         level=Level.WARNING,
         subject=_subject(value.name),
-        text=f"virtual machine `{value.name}` has scopes that do not let it {what} buckets"
+        text=f"the scopes of virtual machine `{value.name}` do not allow it to {what} buckets"
         if value.account
-        else f"virtual machine `{value.name}` runs without a service account",
-        why=f"whatever IAM says, nothing on it can {what} {', '.join(dict.fromkeys(unreadable + unwritable))} as its account"
+        else f"virtual machine `{value.name}` has no service account",
+        why=f"its programs cannot {what} {urls} with its account, whichever roles the account has"
         if value.account
-        else "a program on it has to bring credentials of its own",
+        else "its programs need their own credentials",
         remedies=tuple(_widen(value, facts)),
-        facts=told,
+        facts=about,
     )
 
 
 def _placed(value: Machine, wanted: Wanted) -> Found:
-    subject, told = _subject(value.name), {"instance": value.name, "zone": value.zone}
+    subject, about = _subject(value.name), {"instance": value.name, "zone": value.zone}
     if value.zone == wanted.zone:
         text = f"virtual machine `{value.name}` is in {value.zone} too"
-        return Found(level=Level.OK, subject=subject, text=text, facts=told)
+        return Found(level=Level.OK, subject=subject, text=text, facts=about)
     is_near = region_of(value.zone) == wanted.region
     return Found(
         level=Level.WARNING if is_near else Level.ERROR,
         subject=subject,
         text=f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
         + (", another zone of that region" if is_near else ", another region"),
-        why="what passes between zones is charged, and slower than within one"
+        why="traffic between zones is billed, and slower than within a zone"
         if is_near
-        else "what passes between regions is charged, and slow",
+        else "traffic between regions is billed, and slow",
         remedies=(
-            Remedy(f"use a virtual machine in {wanted.zone}, or make the node in {value.zone} if it is offered there"),
+            Remedy(
+                f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
+            ),
         ),
-        facts=told,
+        facts=about,
     )
 
 
 def _widen(value: Machine, facts: Facts) -> Iterator[Remedy]:
-    """Yield how a machine gets scopes that leave everything to IAM; it has to stand still for that [documentation]."""
+    """Yield how to give the machine sufficient scopes; it must be stopped for that [documentation]."""
     project, found = _project(facts.wanted), known(facts.project)
     account = None
     if not value.account:
@@ -144,9 +147,10 @@ def _widen(value: Machine, facts: Facts) -> Iterator[Remedy]:
             return
     if value.status not in {"TERMINATED", "STOPPED"}:
         yield Remedy(
-            "stop it, as its scopes can change only then", commands.stop_machine(project, value.zone, value.name)
+            "stop it, as scopes can only be changed while it is stopped",
+            commands.stop_machine(project, value.zone, value.name),
         )
-    text = "leave it to IAM what it may do, and start it again"
+    text = "set the scope `cloud-platform`, so that only IAM decides, and start it again"
     yield Remedy(text, commands.set_scopes(project, value.zone, value.name, account=account))
 
 
@@ -155,7 +159,7 @@ def _subject(name: str) -> str:
 
 
 def _project(wanted: Wanted) -> str:
-    """Return the project that has the machine: the one that its link names, else the node's."""
+    """Return the project of the machine: that of its link, else the node's."""
     found = _PROJECT.fullmatch(wanted.machine or "")
     return found[1] if found else wanted.project
 

@@ -1,4 +1,4 @@
-"""As whom the node runs: its account, and the scopes that bound what programs on it may do whatever the account's roles are."""
+"""The account that the node runs as, and the scopes that limit its programs in addition to the account's roles."""
 
 from __future__ import annotations
 
@@ -40,19 +40,30 @@ _CROSS_PROJECT = "iam.disableCrossProjectServiceAccountUsage"
 
 @rule("TPU203", "the node's scopes let it use the buckets")
 def has_scopes(facts: Facts) -> Iterator[Found]:
-    """Check that the scopes of the node's account include Cloud Storage, to write where the node writes.
+    """Check that the scopes of the node's account include Cloud Storage, for writing if the node writes.
 
-    Scopes bound what programs on the node may do, whatever roles the account has, and those of a node cannot be changed. An
-    empty list allows all Cloud APIs. It is an error where scopes are named and none of them reaches the buckets, a note where
-    no bucket is named, and a warning where a new node is given short names that are known to `gcloud compute instances` only.
-    Source: API field text; documentation of Cloud Storage; that the service refuses short names is unverified.
+    Scopes limit programs on the node in addition to the account's roles, and the scopes of a node cannot be changed. An empty
+    list allows all Cloud APIs. It is an error if scopes are named and none of them covers the buckets, a note if no bucket is
+    named, and a warning if a new node has short names that only `gcloud compute instances` knows. Source: API field text;
+    documentation of Cloud Storage; whether the service rejects short names is unverified.
     """
     wanted = facts.wanted
     scopes = wanted.spec.scopes
-    yield from _short_names(wanted)
+    short = [scope for scope in scopes if scope in _SHORT_NAMES]
+    if short and wanted.creates:
+        full = [_PREFIX + _SHORT_NAMES[scope] for scope in short]
+        yield Found(
+            level=Level.WARNING,
+            subject=_subject(wanted),
+            text=f"{_ticked(short)} {'is a short scope name' if len(short) == 1 else 'are short scope names'}, which the "
+            "Cloud TPU API is not known to accept",
+            why="`gcloud compute instances` expands short names, `gcloud compute tpus` does not",
+            remedies=(Remedy(f"write the full name: {_ticked(full)}"),),
+            facts={"scope": short, "fullNames": full},
+        )
     needs = {name for bucket in facts.buckets for name in needed(wanted, bucket.use)}
-    reached = {_SHORT_NAMES.get(scope, scope.removeprefix(_PREFIX)) for scope in scopes}
-    can_read, can_write = bool(reached & _READING) or not scopes, bool(reached & _WRITING) or not scopes
+    covered = {_SHORT_NAMES.get(scope, scope.removeprefix(_PREFIX)) for scope in scopes}
+    can_read, can_write = bool(covered & _READING) or not scopes, bool(covered & _WRITING) or not scopes
     lacks = [
         word
         for word, names, can in (("read", READ, can_read), ("write", WRITE, can_write))
@@ -60,29 +71,41 @@ def has_scopes(facts: Facts) -> Iterator[Found]:
     ]
     about = {"scope": list(scopes), "canRead": can_read, "canWrite": can_write}
     if lacks:
+        if wanted.node is None or wanted.name is None:
+            advice = f"omit `--scopes`, which allows all Cloud APIs, or name `{ALL_APIS}`; then only roles decide"
+        else:
+            advice = (
+                f"recreate it, which deletes its disk: `tpuctl up {wanted.name.node_id} --replace` with all of its options "
+                f"and `--scopes {ALL_APIS}`; then only roles decide"
+            )
+        remedies = [Remedy(advice)]
+        uses = dict.fromkeys(bucket.use for bucket in facts.buckets)
+        if "read" not in lacks and all(use.reads for use in uses):
+            flags = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
+            remedies.append(Remedy(f"or declare what is read-only: `{flags}` instead of `--bucket`"))
         yield Found(
             level=Level.ERROR,
             subject=_subject(wanted),
-            text=f"its scopes do not let it {' and '.join(lacks)} objects: {_ticked(scopes)}",
-            why="programs on the node are refused with 403 whatever roles its account has, and scopes cannot be changed later",
-            remedies=(_widened(wanted), *_only_read(facts, lacks)),
+            text=f"its scopes do not allow it to {' and '.join(lacks)} objects: {_ticked(scopes)}",
+            why="programs on the node fail with 403, whichever roles the account has; scopes cannot be changed later",
+            remedies=tuple(remedies),
             facts=about,
         )
     elif not (needs or can_read or can_write):
-        yield Found(level=Level.NOTE, subject=_subject(wanted), text="its scopes let it use no bucket", facts=about)
+        yield Found(level=Level.NOTE, subject=_subject(wanted), text="its scopes allow no bucket access", facts=about)
     else:
-        words = "all Cloud APIs" if not scopes else "objects to read and write" if can_write else "objects to read"
-        yield Found(level=Level.OK, subject=_subject(wanted), text=f"its scopes reach {words}", facts=about)
+        words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
+        yield Found(level=Level.OK, subject=_subject(wanted), text=f"its scopes allow {words}", facts=about)
 
 
 @rule("TPU204", "the account that the node runs as")
 def runs_as(facts: Facts) -> Iterator[Found]:
-    """Say which account programs on the node are, and check that it is one of the node's own project.
+    """Report the account of the node, and check that it belongs to the node's own project.
 
-    It says which account that is: the Compute Engine default account unless another is named. It is a warning where a
-    node is to be made with an account of another project: that takes `iam.serviceAccounts.actAs` there, and is refused
-    unless that project's organisation allows it (`iam.disableCrossProjectServiceAccountUsage`). Where the project could not
-    be read the default account is not known, which is said of the project. Source: API field text; documentation of IAM.
+    It is the Compute Engine default account unless another is named. It is a warning if a new node uses an account of another
+    project: that takes `iam.serviceAccounts.actAs` there, and fails unless that project's organisation allows it
+    (`iam.disableCrossProjectServiceAccountUsage`). If the project could not be read, the default account is unknown; TPU506
+    reports that. Source: API field text; documentation of IAM.
     """
     wanted, account = facts.wanted, facts.account
     if account is None:
@@ -90,28 +113,26 @@ def runs_as(facts: Facts) -> Iterator[Found]:
     home, is_default, is_elsewhere = home_of(account), account.endswith(_DEFAULT), is_of_another_project(facts)
     about = {"account": account, "isDefault": is_default, "project": home}
     if not is_elsewhere or not wanted.creates:
-        named = "the Compute Engine default account" if is_default else "an account that was named for it"
-        text = f"it runs as `{account}`, {named}" + (f", of project `{home}`" if is_elsewhere else "")
+        named = "the Compute Engine default account" if is_default else "a named account"
+        text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
         yield Found(level=Level.OK, subject=_subject(wanted), text=text, facts=about)
         return
     show = ["gcloud", "org-policies", "describe", _CROSS_PROJECT, f"--project={home}", "--effective"]
     yield Found(
         level=Level.WARNING,
         subject=_subject(wanted),
-        text=f"it is to run as `{account}`, an account of project `{home}`",
-        why=f"that is refused unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
+        text=f"it runs as `{account}`, an account of another project (`{home}`)",
+        why=f"creating the node fails unless you may act as the account, and `{_CROSS_PROJECT}` is off in `{home}`",
         remedies=(
-            Remedy(f"see whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
-            Remedy(
-                f"have yourself granted `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"
-            ),
+            Remedy(f"check whether `{home}` allows it: `enforce` must not be true", shlex.join(show)),
+            Remedy(f"ask for `roles/iam.serviceAccountUser` on `{account}`, or use an account of `{wanted.project}`"),
         ),
         facts=about,
     )
 
 
 def is_of_another_project(facts: Facts) -> bool:
-    """Tell whether the node's account is known to belong to another project than the node."""
+    """Return whether the node's account is known to belong to another project than the node."""
     account, wanted, project = facts.account, facts.wanted, known(facts.project)
     home = home_of(account) if account else None
     own = {wanted.project, *((project.id, project.number) if project else ())}
@@ -120,45 +141,12 @@ def is_of_another_project(facts: Facts) -> bool:
     return home is not None and home not in own and is_comparable
 
 
-def _short_names(wanted: Wanted) -> Iterator[Found]:
-    short = [scope for scope in wanted.spec.scopes if scope in _SHORT_NAMES]
-    if short and wanted.creates:
-        full = [_PREFIX + _SHORT_NAMES[scope] for scope in short]
-        yield Found(
-            level=Level.WARNING,
-            subject=_subject(wanted),
-            text=f"{_ticked(short)} {'is a short name' if len(short) == 1 else 'are short names'} of a scope that the "
-            "Cloud TPU API is not known to accept",
-            why="`gcloud compute instances` expands it before it asks, `gcloud compute tpus` does not",
-            remedies=(Remedy(f"write it in full: {_ticked(full)}"),),
-            facts={"scope": short, "fullNames": full},
-        )
-
-
-def _only_read(facts: Facts, lacks: list[str]) -> Iterator[Remedy]:
-    uses = dict.fromkeys(bucket.use for bucket in facts.buckets)
-    if "read" not in lacks and all(use.reads for use in uses):
-        options = " ".join(f"--data-bucket={use.url}" for use in uses if use.writes)
-        yield Remedy(f"or say what is only read: `{options}` instead of `--bucket`")
-
-
-def _widened(wanted: Wanted) -> Remedy:
-    """Return how the node comes to scopes that suffice: a node that is there has to be made anew."""
-    if wanted.node is None or wanted.name is None:
-        return Remedy(f"leave `--scopes` out, which allows all Cloud APIs, or name `{ALL_APIS}`: roles decide then")
-    name = wanted.name.node_id
-    return Remedy(
-        f"make it anew, which loses its disk: `tpuctl up {name} --replace` with all options that it was made with and "
-        f"`--scopes {ALL_APIS}`; roles decide then"
-    )
-
-
 def _subject(wanted: Wanted) -> str:
     return wanted.name.node_id if wanted.name else wanted.spec.accelerator_type
 
 
 def home_of(account: str) -> str | None:
-    """Return the project of an account, by id or by number; nothing where its address does not tell."""
+    """Return the project of an account, by id or number; None if its address does not contain it."""
     name, _, domain = account.lower().rpartition("@")
     if domain.endswith(_OF_A_PROJECT):
         # Of the domain-scoped project example.com:p the domain is p.example.com.iam.gserviceaccount.com.

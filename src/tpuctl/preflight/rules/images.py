@@ -1,4 +1,4 @@
-"""Rules about the runtime version: whether it fits the accelerator, and whether the zone has it."""
+"""Rules about the runtime version: whether it fits the accelerator, and whether the zone offers it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,21 @@ _LEVELS = {
     Match.MISFIT: Level.ERROR,
     Match.UNKNOWN: Level.NOTE,
 }
-
-
 _WHY = {
-    Match.DOUBTFUL: "nothing documents that this pair works, and the node is billed before it shows",
-    Match.MISFIT: "with an image that does not fit, a node becomes READY and its chips are not seen",
-    Match.UNKNOWN: "with an image that does not fit, a node becomes READY and its chips are not seen",
+    Match.DOUBTFUL: "this pair is not documented to work, and the node is billed before a failure shows",
+    Match.MISFIT: "with an image that does not fit, a node becomes READY and its chips are not visible",
+    Match.UNKNOWN: "with an image that does not fit, a node becomes READY and its chips are not visible",
 }
 
 
 @rule("TPU303", "runtime version fits the accelerator")
 def version_fits(facts: Facts) -> Iterator[Found]:
-    """Check by name that the runtime version (image) is one for the accelerator's generation and number of workers.
+    """Check by name that the runtime version (image) is for the accelerator's generation and number of workers.
 
-    An error where it is for generations with other drivers: the service accepts it, the node becomes READY, and its chips are
-    not seen [documentation "TPU software versions"; observed: dstack#2148, pytorch/xla#9753]. A warning for a pair that is not
-    documented and was reported to work, or may work: an image for another generation with the same device files, one of
-    TensorFlow without `-pod` on a slice. A note for an image that tpuctl does not know.
+    An error if it is for generations with other drivers: the service accepts it, the node becomes READY, and its chips are not
+    visible [documentation "TPU software versions"; observed: dstack#2148, pytorch/xla#9753]. A warning for a pair that is not
+    documented and is reported to work, or may work: an image for another generation with the same device files, or a
+    TensorFlow image without `-pod` on a slice. A note for an image that tpuctl does not know.
     """
     wanted, accelerator, name = facts.wanted, facts.wanted.accelerator, short(facts.wanted.spec.runtime_version)
     if accelerator is None or not name:
@@ -65,8 +63,8 @@ def version_fits(facts: Facts) -> Iterator[Found]:
 def version_is_offered(facts: Facts) -> Iterator[Found]:
     """Check that the zone's own list (runtimeVersions.list) has the runtime version.
 
-    An error where it has not: the service refuses the node [observed: tensorflow/tpu#877]. A warning where the documentation
-    names it for the accelerator all the same, as lists of other API versions may have it; unknown where the list is empty.
+    An error if it has not: the service rejects the node [observed: tensorflow/tpu#877]. A warning if the documentation
+    nevertheless names it for the accelerator, as the lists of other API versions may have it; unknown if the list is empty.
     """
     wanted, name = facts.wanted, short(facts.wanted.spec.runtime_version)
     if not wanted.creates or not name or facts.is_without_zone:
@@ -78,40 +76,37 @@ def version_is_offered(facts: Facts) -> Iterator[Found]:
         case Known(()):
             yield _unread(wanted, name, Unknown("its list is empty"))
         case Known(versions):
-            yield _not_offered(wanted, name, versions)
+            usual = wanted.accelerator.runtime_version if wanted.accelerator else None
+            near = nearest(name, versions) or (usual if usual in versions else None)
+            is_documented = wanted.accelerator is not None and is_named(name, wanted.accelerator)
+            listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
+            yield Found(
+                level=Level.WARNING if is_documented else Level.ERROR,
+                subject=name,
+                text=f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else ""),
+                why="the documentation names it, but the service may reject what the zone's list lacks"
+                if is_documented
+                else "the service rejects a node with it",
+                remedies=(
+                    *((_instead(wanted, near),) if near else ()),
+                    Remedy("list the runtime versions of the zone", listing),
+                ),
+                facts={"runtimeVersion": name, "zone": wanted.zone, "nearest": near},
+            )
         case (Absent() | Unknown()) as fact:
             is_without_tpus = isinstance(fact, Absent) or fact.error_id == "zone-not-supported"
-            if not is_without_tpus or isinstance(facts.types, Known):  # else TPU301 says that there are no TPUs
+            if not is_without_tpus or isinstance(facts.types, Known):  # else TPU301 reports that there are no TPUs
                 yield _unread(wanted, name, fact)
 
 
 def _unread(wanted: Wanted, name: str, fact: Absent | Unknown) -> Found:
-    what = f"which runtime versions {wanted.zone} offers"
+    what = f"the list of runtime versions in {wanted.zone}"
     return unread(fact, name, what, permission="tpu.runtimeversions.list", project=wanted.project)
-
-
-def _not_offered(wanted: Wanted, name: str, versions: tuple[str, ...]) -> Found:
-    usual = wanted.accelerator.runtime_version if wanted.accelerator else None
-    near = nearest(name, versions) or (usual if usual in versions else None)
-    is_documented = wanted.accelerator is not None and is_named(name, wanted.accelerator)
-    return Found(
-        level=Level.WARNING if is_documented else Level.ERROR,
-        subject=name,
-        text=f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else ""),
-        why="the documentation names it, yet the service may refuse what the zone's list lacks"
-        if is_documented
-        else "the service refuses to create a node with it",
-        remedies=(
-            *((_instead(wanted, near),) if near else ()),
-            Remedy("see what the zone has", f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"),
-        ),
-        facts={"runtimeVersion": name, "zone": wanted.zone, "nearest": near},
-    )
 
 
 def _instead(wanted: Wanted, version: str) -> Remedy:
     if not wanted.creates:
-        # A node keeps the image that it was made with [API v2: nodes.patch does not take it].
+        # A node keeps the image that it was created with [API v2: nodes.patch does not accept it].
         more = (f"--version={version}", "--replace")
-        return Remedy(f"make the node again with `{version}`", own_commands.again(wanted, more=more))
+        return Remedy(f"recreate the node with `{version}`", own_commands.again(wanted, more=more))
     return Remedy(f"use `{version}`", own_commands.again(wanted, more=(f"--version={version}",)))

@@ -1,4 +1,4 @@
-"""What the policies come to for each bucket: what the node's account may do there, and what grants it the rest."""
+"""What the policies mean for each bucket: what the node's account may do there, and the role that grants the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpuctl.preflight.findings import GrantBucketRole, Level
 from tpuctl.preflight.rules import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from tpuctl.preflight.access import Access
     from tpuctl.preflight.facts import BucketFacts, Facts
@@ -21,10 +21,10 @@ VERBS = {"read": READ, "write to": WRITE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What one rule says of one bucket: the permissions that it asks for, and what came of them.
+    """What one rule says about one bucket: the permissions that it asks for, and the access found for each.
 
-    `above` are, in words, the folder or organisation whose roles may yet grant what is lacking; nothing where there is none.
-    `is_foreign` tells that the account is one of another project.
+    `above` names the folder or organisation whose roles may grant what is lacking; None if there is none. `is_foreign`: the
+    account belongs to another project.
     """
 
     rule: str
@@ -43,76 +43,67 @@ class Judged:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What is certainly not granted."""
+        """The permissions that are certainly not granted."""
         return tuple(name for name, access in self.access.items() if isinstance(access, NotGranted))
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
-        """Why some of it cannot be told."""
+        """Why some of the access is unknown."""
         found = (doubt for access in self.access.values() if isinstance(access, Perhaps) for doubt in access.doubts)
         return tuple(dict.fromkeys(found))
 
     @property
     def level(self) -> Level:
-        """How bad that is."""
+        """The level of the finding."""
         if self.lacking:
             return Level.WARNING if self.above else Level.ERROR
         return Level.UNKNOWN if self.doubts else Level.OK
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """What it is about, in words."""
+        """The permissions as text."""
         return tuple(word for word, names in VERBS.items() if set(names) & set(self.access))
 
     def part(self, rule_id: str, names: Collection[str]) -> Judged:
-        """Return what a rule has to say of some of the permissions."""
+        """Return the part of the judgement that is about some of the permissions."""
         access = {name: access for name, access in self.access.items() if name in names}
         return replace(self, rule=rule_id, access=access)
 
     @property
     def grant(self) -> GrantBucketRole:
-        """The role that settles it [documentation of Cloud Storage: objectUser reads, lists, creates and deletes]."""
+        """The role that is sufficient [documentation of Cloud Storage: objectUser reads, lists, creates and deletes]."""
         role = "roles/storage.objectUser" if set(WRITE) & set(self.access) else "roles/storage.objectViewer"
         return GrantBucketRole(self.facts.use.bucket, role, f"serviceAccount:{self.account}", self.user_project)
 
 
 def judge(facts: Facts) -> Iterator[Judged]:
-    """Yield what each rule has to judge: reading and writing apart, both by TPU201 where they fail alike."""
+    """Yield the judgement of each rule: reading and writing separately, or both by TPU201 if they fail alike."""
     account = facts.account
-    for bucket, names in _needs(facts) if account else ():
+    if account is None:
+        return
+    # Each bucket once, with the permissions needed below all of its prefixes.
+    buckets: dict[str, tuple[BucketFacts, set[str]]] = {}
+    for use in facts.buckets:
+        buckets.setdefault(use.use.bucket, (use, set()))[1].update(needed(facts.wanted, use.use))
+    project = known(facts.project)
+    above = f"`{project.parent}`, above project `{project.id}`," if project and project.parent else None
+    if project is None:
+        above = f"a folder or organisation above project `{facts.wanted.project}`"
+    for bucket, names in buckets.values():
         policies = Policies.of(bucket, facts)
-        if account is None or policies is None or bucket.is_unpaid:
+        if policies is None or bucket.is_unpaid:
             continue
+        about = known(bucket.bucket)
         whole = Judged(
             rule="TPU201",
             facts=bucket,
             policies=policies,
             account=account,
             access={name: access for name, access in resolve(account, policies).items() if name in names},
-            user_project=_payer(bucket, facts),
-            above=_above(facts),
+            user_project=facts.wanted.billing_project if about and about.requester_pays else None,
+            above=above,
             is_foreign=identity.is_of_another_project(facts),
         )
         parts = [part for part in (whole.part("TPU201", READ), whole.part("TPU202", WRITE)) if part.access]
         fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
         yield from [whole] if fail_alike else parts
-
-
-def _needs(facts: Facts) -> Iterable[tuple[BucketFacts, set[str]]]:
-    """Return each bucket once, with what is needed of it below all of its prefixes."""
-    found: dict[str, tuple[BucketFacts, set[str]]] = {}
-    for bucket in facts.buckets:
-        found.setdefault(bucket.use.bucket, (bucket, set()))[1].update(needed(facts.wanted, bucket.use))
-    return found.values()
-
-
-def _payer(bucket: BucketFacts, facts: Facts) -> str | None:
-    about = known(bucket.bucket)
-    return facts.wanted.billing_project if about and about.requester_pays else None
-
-
-def _above(facts: Facts) -> str | None:
-    project = known(facts.project)
-    if project is None:
-        return f"a folder or organisation above project `{facts.wanted.project}`"
-    return f"`{project.parent}`, above project `{project.id}`," if project.parent else None

@@ -1,4 +1,4 @@
-"""The rule about the node's name: whether something else has it, or will have it."""
+"""The rule about the node's name: whether another node or queued resource has it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpuctl.preflight.unread import unread
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.model import Node, QueuedResource
+    from tpuctl.model import Node
     from tpuctl.names import NodeName
     from tpuctl.preflight.facts import Facts, Held
     from tpuctl.preflight.wanted import Wanted
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @rule("TPU306", "name of the node free")
 def name_is_free(facts: Facts) -> Iterator[Found]:
-    """Look for nodes and queued resources of the same name, in all zones.
+    """Find nodes and queued resources with the same name, in all zones.
 
-    A warning for one in another zone, and for a live one in this zone: `up` goes on with it, and `create` refuses. A note for
-    a dead record here, which `up` deletes first. A note for the node itself where it lives and is not what is asked for:
-    `up` makes it anew with `--replace` only. What the project holds is read once, and reported here where it cannot be
-    read; the rules of quota and grants need it too. Zones that did not answer are `unknown`.
+    A warning for one in another zone, and for a live one in this zone: `up` uses it, and `create` refuses. A note for a dead
+    record in this zone, which `up` deletes first. A note if the node itself exists and differs from the requested one: `up`
+    recreates it only with `--replace`. The nodes and queued resources of the project are read once, and an error is reported
+    here; the rules of quota and grants need them too. Zones that did not answer are `unknown`.
     """
     wanted = facts.wanted
     if not wanted.creates or facts.held is None:
@@ -37,17 +37,28 @@ def name_is_free(facts: Facts) -> Iterator[Found]:
             found = [*_differing(wanted), *(_namesakes(wanted, wanted.name, held) if wanted.name else ())]
             yield from found
             if held.unreachable:
-                yield _unreachable(wanted, held.unreachable, subject)
+                zones = ", ".join(held.unreachable)
+                does_not = "it does not" if len(held.unreachable) == 1 else "they do not"
+                permission = f"`tpu.nodes.list` on project `{wanted.project}`"
+                yield Found(
+                    level=Level.UNKNOWN,
+                    subject=subject,
+                    text=f"the nodes in {zones} could not be read: {does_not} answer",
+                    why="nodes there count against quota and grants, and may have the same name",
+                    remedies=(Remedy(f"check again; reading it takes the permission {permission}"),),
+                    facts={"unreachable": list(held.unreachable), "permission": "tpu.nodes.list"},
+                    is_passing=True,
+                )
             elif wanted.name and not found:
-                text = f"nothing else is called `{subject}`"
+                text = f"the name `{subject}` is free"
                 yield Found(level=Level.OK, subject=subject, text=text, facts={"nodeId": subject})
         case Absent() | Unknown() as fact:
-            what = "the nodes and queued resources of the project, and so what they hold of quota and grants,"
+            what = "the nodes and queued resources of the project, and their use of quota and grants,"
             yield unread(fact, subject, what, permission="tpu.nodes.list", project=wanted.project)
 
 
 def _differing(wanted: Wanted) -> Iterator[Found]:
-    """Yield what the node itself is, where it lives and is to be another."""
+    """Yield how the existing node differs from the requested one."""
     node = wanted.replaces
     if node is None or node.state.is_dead:
         return
@@ -57,9 +68,9 @@ def _differing(wanted: Wanted) -> Iterator[Found]:
         yield Found(
             level=Level.NOTE,
             subject=node_id,
-            text=f"`{node_id}` is there ({node.state}) and differs: {'; '.join(map(str, differences))}",
+            text=f"`{node_id}` exists ({node.state}) and differs: {'; '.join(map(str, differences))}",
             why="`up` refuses it without `--replace`, which deletes the node and its boot disk",
-            remedies=(Remedy("make it anew where that is meant", own_commands.again(wanted, more=("--replace",))),),
+            remedies=(Remedy("to recreate it", own_commands.again(wanted, more=("--replace",))),),
             facts={
                 "nodeId": node_id,
                 "zone": node.name.zone,
@@ -77,10 +88,23 @@ def _namesakes(wanted: Wanted, name: NodeName, held: Held) -> Iterator[Found]:
     seen = {node.name for node in held.nodes}
     owners = {node.queued_resource for node in own}
     for request in held.requests:
-        # A node that is there speaks for its request.
+        # An existing node is reported instead of its request.
         is_there = any(there.zone == request.zone and there.node_id == name.node_id for there in seen)
         if request.owns(name.node_id) and not is_there and request.name not in owners:
-            yield _of_request(wanted, name, request)
+            zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
+            request_id = short(request.name)
+            will = "requested" if is_dead else "will create"
+            command = own_commands.take_down(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
+            yield Found(
+                level=Level.NOTE if is_dead else Level.WARNING,
+                subject=node_id,
+                text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
+                why="it has ended, and its record holds name and quota"
+                if is_dead
+                else "there may be two nodes with this name, each of them billed",
+                remedies=(Remedy("delete the request if you do not need it", command),),
+                facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
+            )
 
 
 def _of_node(wanted: Wanted, node: Node) -> Found:
@@ -89,11 +113,11 @@ def _of_node(wanted: Wanted, node: Node) -> Found:
     what = f"the record of a dead node `{node_id}`" if is_dead else f"a node `{node_id}`"
     command = own_commands.take_down(wanted.project, zone, node_id)
     if is_here:
-        what_up_does = "`up` deletes it first" if is_dead else "`up` goes on with it"
-        why, advice = f"{what_up_does}; `create` refuses", "delete it first where a new one is meant"
+        what_up_does = "`up` deletes it first" if is_dead else "`up` uses it"
+        why, advice = f"{what_up_does}; `create` refuses", "delete it first if you want a new one"
     else:
-        why = "two nodes of one name are easily mistaken for each other, and each has its bill"
-        advice = "delete that one where it is not needed, or choose another name"
+        why = "two nodes with the same name are easily confused, and each is billed"
+        advice = "delete that one if you do not need it, or choose another name"
     return Found(
         level=Level.NOTE if is_dead else Level.WARNING,
         subject=node_id,
@@ -101,36 +125,4 @@ def _of_node(wanted: Wanted, node: Node) -> Found:
         why=why,
         remedies=(Remedy(advice, command),),
         facts={"nodeId": node_id, "zone": zone, "state": str(node.state)},
-    )
-
-
-def _of_request(wanted: Wanted, name: NodeName, request: QueuedResource) -> Found:
-    zone, node_id, is_dead = request.zone, name.node_id, request.state.is_dead
-    request_id = short(request.name)
-    will = "asked for" if is_dead else "will make"
-    command = own_commands.take_down(wanted.project, zone, node_id, all_nodes=len(request.node_ids) > 1)
-    return Found(
-        level=Level.NOTE if is_dead else Level.WARNING,
-        subject=node_id,
-        text=f"the queued resource `{request_id}` in {zone} ({request.state}) {will} a node `{node_id}`",
-        why="it is over, and its record holds name and quota"
-        if is_dead
-        else "there may be two of them, each with its bill",
-        remedies=(Remedy("delete the request where it is not needed", command),),
-        facts={"nodeId": node_id, "zone": zone, "queuedResource": request_id, "state": str(request.state)},
-    )
-
-
-def _unreachable(wanted: Wanted, zones: tuple[str, ...], subject: str) -> Found:
-    listed = ", ".join(zones)
-    return Found(
-        level=Level.UNKNOWN,
-        subject=subject,
-        text=f"what is in {listed} could not be read: {'it' if len(zones) == 1 else 'they'} did not answer",
-        why="what the project holds there counts against quota and grants, and may have the same name",
-        remedies=(
-            Remedy(f"check again; reading it takes the permission `tpu.nodes.list` on project `{wanted.project}`"),
-        ),
-        facts={"unreachable": list(zones), "permission": "tpu.nodes.list"},
-        is_passing=True,
     )

@@ -25,17 +25,35 @@ _SHOWN = 6
 def type_is_offered(facts: Facts) -> Iterator[Found]:
     """Check that the zone's own list (acceleratorTypes.list) has the accelerator type.
 
-    An error where it has not, or where the project has no such zone: the service refuses such a node. The zones that
-    offer the type are named from their own lists, or from a snapshot of the documentation where those could not be read,
-    and the finding says which. A shape (type and topology) is compared by its generation. A note for large slices that no
-    list has and the documentation allows.
+    An error if it has not, or if the project cannot use the zone: the service rejects such a node. The zones that offer the
+    type come from their own lists or, if those could not be read, from a snapshot of the documentation; the finding says
+    which. A shape (type and topology) is compared by its generation. A note for large slices that are missing in the list and
+    that the documentation allows.
     """
-    wanted = facts.wanted
-    if not wanted.creates or accelerators.sold_elsewhere(wanted.spec.accelerator_type):
+    wanted, name = facts.wanted, facts.wanted.spec.accelerator_type
+    if not wanted.creates or accelerators.sold_elsewhere(name):
         return
     match facts.types:
         case Known(types):
-            yield _judged(facts, types)
+            like = wanted.accelerator
+            generation = like.generation if like and _sizes(types, like) else None
+            about = {"acceleratorType": name, "zone": wanted.zone}
+            if name in types:
+                yield Found(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=about)
+            elif generation and wanted.spec.topology:
+                text = f"{wanted.zone} offers {generation.name}"
+                yield Found(level=Level.OK, subject=wanted.zone, text=text, facts=about)
+            # The lists of zones have the usual sizes of the large generations, not every possible one.
+            elif (
+                like
+                and generation
+                and (generation.multiples_of and like.is_listed and like.size not in generation.topologies)
+            ):
+                text = f"{wanted.zone} offers {generation.name}, but {name} is not in its list"
+                why = "the documentation allows this size; the service decides"
+                yield Found(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=about)
+            else:
+                yield _not_offered(facts, types)
         case Absent() | Unknown(error_id="zone-not-supported"):
             yield _not_offered(facts, ())
         case Unknown() if facts.is_without_zone:
@@ -45,19 +63,21 @@ def type_is_offered(facts: Facts) -> Iterator[Found]:
             yield unread(unknown, wanted.zone, what, permission="tpu.acceleratortypes.list", project=wanted.project)
 
 
-@rule("TPU302", "zone open to everybody")
+@rule("TPU302", "zone open to all projects")
 def zone_is_open(facts: Facts) -> Iterator[Found]:
-    """Tell that a zone is a single-tenant one for the type.
+    """Warn if the zone is a single-tenant zone for the type.
 
-    Such zones need an agreement with Google [documentation, a snapshot]. A warning; a note where the zone's own list has the
-    type all the same, as it may for whoever has the agreement.
+    Such zones need an agreement with Google [documentation, a snapshot]. A warning; a note if the zone's own list has the
+    type, as it may for a project with such an agreement.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
-    if not wanted.creates or not accelerator or wanted.zone not in _single_tenant(accelerator):
+    if not wanted.creates or not accelerator:
+        return
+    if wanted.zone not in accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ()):
         return
     is_listed = accelerator.name in (known(facts.types) or ())
     others = _near(wanted.zone, accelerators.zones_of(accelerator))
-    text = f"open zones for it, by the documentation: {', '.join(others)}"
+    text = f"open zones for it, according to the documentation: {', '.join(others)}"
     yield Found(
         level=Level.NOTE if is_listed else Level.WARNING,
         subject=wanted.zone,
@@ -69,12 +89,12 @@ def zone_is_open(facts: Facts) -> Iterator[Found]:
     )
 
 
-@rule("TPU304", "type rented through this API")
+@rule("TPU304", "type available through this API")
 def type_is_of_this_api(facts: Facts) -> Iterator[Found]:
-    """Check that the type is one of the Cloud TPU API.
+    """Check that the type is available through the Cloud TPU API.
 
-    An error for the newest chips (TPU7x, Ironwood), which are rented through Compute Engine and Google Kubernetes Engine only
-    [documentation].
+    An error for the newest chips (TPU7x, Ironwood), which are available only through Compute Engine and Google Kubernetes
+    Engine [documentation].
     """
     name = facts.wanted.spec.accelerator_type
     entry = accelerators.sold_elsewhere(name) if facts.wanted.creates else None
@@ -82,28 +102,11 @@ def type_is_of_this_api(facts: Facts) -> Iterator[Found]:
         yield Found(
             level=Level.ERROR,
             subject=name,
-            text=f"`{name}` ({entry['name']}) is not served by the Cloud TPU API",
+            text=f"`{name}` ({entry['name']}) is not available through the Cloud TPU API",
             why="the service answers that it does not know the type",
-            remedies=(Remedy(f"rent it through {entry['through']}"),),
+            remedies=(Remedy(f"use {entry['through']}"),),
             facts={"acceleratorType": name, "through": entry["through"]},
         )
-
-
-def _judged(facts: Facts, types: tuple[str, ...]) -> Found:
-    wanted, accelerator, name = facts.wanted, facts.wanted.accelerator, facts.wanted.spec.accelerator_type
-    ok = {"acceleratorType": name, "zone": wanted.zone}
-    if name in types:
-        return Found(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {name}", facts=ok)
-    if accelerator and _sizes(types, accelerator):
-        generation = accelerator.generation
-        if wanted.spec.topology:
-            return Found(level=Level.OK, subject=wanted.zone, text=f"{wanted.zone} offers {generation.name}", facts=ok)
-        # The lists of zones name the usual sizes of the large generations, and not each that can be had.
-        if generation.multiples_of and accelerator.is_listed and accelerator.size not in generation.topologies:
-            text = f"{wanted.zone} offers {generation.name}, and its list does not have {name}"
-            why = "the documentation allows this size; the service decides"
-            return Found(level=Level.NOTE, subject=wanted.zone, text=text, why=why, facts=ok)
-    return _not_offered(facts, types)
 
 
 def _not_offered(facts: Facts, types: tuple[str, ...]) -> Found:
@@ -112,21 +115,21 @@ def _not_offered(facts: Facts, types: tuple[str, ...]) -> Found:
     near = sorted(_sizes(types, accelerator), key=lambda size: abs(size - accelerator.size)) if accelerator else []
     remedies = []
     if zones:
-        source = "offered, by the documentation, which is never complete, in" if is_from_table else "offered in"
+        source = "offered, according to the (incomplete) documentation, in" if is_from_table else "offered in"
         remedies.append(Remedy(f"{name} is {source} {_some(zones)}", own_commands.again(wanted, zone=zones[0])))
     if near and accelerator:
         others = [accelerator.generation.type_of(size) for size in near]
         text = f"sizes of {accelerator.generation.name} in {wanted.zone}: {_some(others)}"
         remedies.append(Remedy(text, own_commands.again(wanted, accelerator_type=others[0])))
     if not remedies:
-        remedies.append(
-            Remedy("no zone that could be asked offers it; see what each has", own_commands.types_of(wanted))
-        )
+        remedies.append(Remedy("no zone that answered offers it; list what each has", own_commands.types_of(wanted)))
+    found = [(each, accelerators.find(each)) for each in types]
+    generations = ", ".join(dict.fromkeys(like.generation.name if like else each for each, like in found))
     return Found(
         level=Level.ERROR,
         subject=wanted.zone,
-        text=f"{wanted.zone} does not offer {name}; it offers {_summary(types)}",
-        why="the service refuses to create what the zone does not have",
+        text=f"{wanted.zone} does not offer {name}; it offers {generations or 'no TPUs'}",
+        why="the service rejects types that the zone does not offer",
         remedies=tuple(remedies),
         facts={
             "acceleratorType": name,
@@ -139,43 +142,42 @@ def _not_offered(facts: Facts, types: tuple[str, ...]) -> Found:
 
 
 def _no_zone(facts: Facts) -> Found:
-    """Return that the project has no such zone: the service does not tell a mistyped one from one that it keeps to others."""
+    """Return that the project cannot use the zone. The service answers alike for a mistyped zone and for a reserved one."""
     wanted = facts.wanted
     offers = known(facts.offers)
     zones, is_from_table = _where(facts)
     documented = {
         zone for places in accelerators.load().zones.values() for listed in places.values() for zone in listed
     }
-    near = None if wanted.zone in documented else _meant(wanted.zone, zones, offers or documented)
+    near = None
+    if wanted.zone not in documented:
+        # First a zone that offers the type and has a similar name, then one of the same continent, then any similar name.
+        continent = wanted.zone.partition("-")[0]
+        same_continent = (zone for zone in zones if zone.partition("-")[0] == continent)
+        near = nearest(wanted.zone, zones) or next(same_continent, None)
+        near = near or nearest(wanted.zone, sorted(offers or documented))
     remedies = []
     if near:
-        remedies.append(Remedy(f"take `{near}`, if that is what you mean", own_commands.again(wanted, zone=near)))
+        remedies.append(Remedy(f"use `{near}`, if that is what you mean", own_commands.again(wanted, zone=near)))
     if zones and zones != (near,):
-        source = ", by the documentation, which is never complete" if is_from_table else ""
+        source = ", according to the (incomplete) documentation" if is_from_table else ""
         text = f"zones that offer {wanted.spec.accelerator_type}{source}: {_some(zones)}"
         remedies.append(Remedy(text, own_commands.again(wanted, zone=zones[0])))
     if not remedies:
-        remedies.append(Remedy("see which zones the project has", own_commands.types_of(wanted)))
+        remedies.append(Remedy("list the zones of the project", own_commands.types_of(wanted)))
     meant = f"; did you mean `{near}`?" if near else ""
     return Found(
         level=Level.ERROR,
         subject=wanted.zone,
-        text=f"the project is not offered the zone `{wanted.zone}`, or there is none of that name{meant}",
-        why="the service refuses whatever names it, and no role changes that; zones of a grant are named in its mail",
+        text=f"the project cannot use the zone `{wanted.zone}`, or it does not exist{meant}",
+        why="the service rejects every request for it, and no role changes that; the mail of a grant names its zones",
         remedies=tuple(remedies),
         facts={"zone": wanted.zone, "nearest": near, "offeredIn": list(zones), "isFromTable": is_from_table},
     )
 
 
-def _meant(zone: str, offering: Collection[str], every: Collection[str]) -> str | None:
-    """Return what a mistyped zone may be: one that offers the type before any other, else one of the same continent."""
-    continent = zone.partition("-")[0]
-    near = (one for one in offering if one.partition("-")[0] == continent)
-    return nearest(zone, offering) or next(near, None) or nearest(zone, sorted(every))
-
-
 def _where(facts: Facts) -> tuple[tuple[str, ...], bool]:
-    """Return the zones that offer the type, the nearest first, and whether only the table says so."""
+    """Return the zones that offer the type, the nearest first, and whether they come from the table."""
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
     offers = known(facts.offers)
     if offers is not None:
@@ -201,20 +203,9 @@ def _sizes(types: tuple[str, ...], like: AcceleratorType) -> list[int]:
     return [other.size for other in found if other and other.generation == like.generation]
 
 
-def _summary(types: tuple[str, ...]) -> str:
-    """Return the generations of a list of types."""
-    found = [(name, accelerators.find(name)) for name in types]
-    generations = dict.fromkeys(accelerator.generation.name if accelerator else name for name, accelerator in found)
-    return ", ".join(generations) or "no TPUs"
-
-
 def _some(items: Collection[str]) -> str:
     shown = list(items)[:_SHOWN]
     return ", ".join(shown) + (f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else "")
-
-
-def _single_tenant(accelerator: AcceleratorType) -> tuple[str, ...]:
-    return accelerators.load().zones.get(accelerator.generation.name, {}).get("single_tenant", ())
 
 
 RULES = (

@@ -1,10 +1,11 @@
-"""Rules about quota of the Cloud TPU API: whether there is enough, and what the dead still hold."""
+"""Rules about quota of the Cloud TPU API: whether it is sufficient, and what dead records still hold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.accelerators import find
 from tpuctl.model.states import Tier
 from tpuctl.preflight.fact import Absent, Known, Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
@@ -26,7 +27,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """One limit and what counts against it. `held` is nothing where what is held is not known."""
+    """One limit and what counts against it. `held` is None if the current usage is unknown."""
 
     limit: Limit
     unit: str
@@ -35,39 +36,39 @@ class _Account:
 
     @property
     def amount(self) -> int:
-        """What is held of it, as far as is known."""
+        """The amount in use, as far as known."""
         return sum(holding.size for holding in self.held or ())
 
     @property
     def is_short(self) -> bool:
-        """Tell whether too little is left, if all that is held counts."""
+        """Return whether too little is left if everything held counts."""
         return self.limit.value is not None and self.amount + self.needed > self.limit.value
 
     @property
     def is_surely_short(self) -> bool:
-        """Tell whether it is so without what is not known to count."""
+        """Return whether too little is left even without what may not count."""
         counted = sum(holding.size for holding in self.held or () if holding.surely_counts)
         return self.limit.value is not None and counted + self.needed > self.limit.value
 
     @property
     def is_sure(self) -> bool:
-        """Tell whether it is known to be enough."""
+        """Return whether the limit is known to be sufficient."""
         return self.limit.value is None or (self.held is not None and not self.is_short)
 
     @property
     def place(self) -> str:
-        """Where it holds, in words."""
+        """The zone, region or project that the limit applies to."""
         return self.limit.place or "the project"
 
 
 @rule("TPU401", "quota for the TPU")
 def quota_is_enough(facts: Facts) -> Iterator[Found]:
-    """Check that what is asked for, with what nodes, queued resources and dead records hold, is within the limits.
+    """Check that the node fits within the limits, together with existing nodes, queued resources and dead records.
 
-    Limits of the zone and of its region both count, and tiers and small v5e types have limits of their own [observed]. They
-    count what the number of the type counts: cores up to v4 and for v5p, chips for v5e and v6e. An error where a limit is 0
-    or too little is left; a warning for reserved capacity, which may not count, and where it is short only by what is stopped,
-    waits or is being deleted, of which that is not documented. A note where no limit is shown. Limits are matched to types by
+    Limits of the zone and of its region both apply; each tier, and small v5e types, have limits of their own [observed]. They
+    use the unit of the type's number: cores up to v4 and for v5p, chips for v5e and v6e. An error if a limit is 0 or too
+    little is left. A warning for reserved capacity, which may not count, and if only stopped, waiting or deleting resources
+    exceed the limit, as it is not documented whether these count. A note if no limit is shown. Limits are matched to types by
     the words of their names.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
@@ -79,11 +80,21 @@ def quota_is_enough(facts: Facts) -> Iterator[Found]:
             accounts = _accounts(facts, accelerator)
             if not accounts:
                 yield _no_limit(facts, pool)
-            short = [account for account in accounts if account.is_short]
-            yield from (_too_little(facts, account) for account in short)
-            # Where what is held is not known, TPU306 says so.
+            yield from (_too_little(facts, account) for account in accounts if account.is_short)
+            # If the current usage is unknown, TPU306 reports it.
             if accounts and all(account.is_sure for account in accounts):
-                yield _enough(accounts, pool)
+                words = [
+                    f"{account.place} has no limit"
+                    if account.limit.value is None
+                    else f"{account.amount + account.needed} of {account.limit.value} {account.unit} in {account.place}"
+                    for account in accounts
+                ]
+                yield Found(
+                    level=Level.OK,
+                    subject=accounts[0].place,
+                    text=f"the quota for {pool} is sufficient: {', '.join(words)}",
+                    facts={"limits": [_facts(account) for account in accounts]},
+                )
         case Absent():
             yield _no_limit(facts, pool)
         case Unknown() as unknown:
@@ -91,11 +102,11 @@ def quota_is_enough(facts: Facts) -> Iterator[Found]:
             yield unread(unknown, wanted.region, what, permission="serviceusage.quotas.get", project=wanted.project)
 
 
-@rule("TPU402", "quota held by the dead")
+@rule("TPU402", "quota held by dead records")
 def dead_hold_quota(facts: Facts) -> Iterator[Found]:
-    """Look for dead records that hold the same quota: PREEMPTED and TERMINATED nodes, SUSPENDED and FAILED queued resources.
+    """Find dead records that hold the same quota: PREEMPTED and TERMINATED nodes, SUSPENDED and FAILED queued resources.
 
-    They count until they are deleted [observed: marin#87, skypilot PR#1483]. A note: where quota is short TPU401 names them.
+    They count until they are deleted [observed: marin#87, skypilot PR#1483]. A note; if quota is short, TPU401 names them.
     """
     wanted, accelerator = facts.wanted, facts.wanted.accelerator
     held = known(facts.held)
@@ -124,8 +135,11 @@ def dead_hold_quota(facts: Facts) -> Iterator[Found]:
 
 def _accounts(facts: Facts, accelerator: AcceleratorType) -> list[_Account]:
     wanted = facts.wanted
-    pool = Pool.of(accelerator, wanted.spec.tier)
-    needed = accelerator.size + sum(other.size for other in _siblings(facts, pool))
+    pool, needed = Pool.of(accelerator, wanted.spec.tier), accelerator.size
+    for spec in wanted.siblings:
+        other = find(spec.accelerator_type)
+        if other and Pool.of(other, spec.tier) == pool:
+            needed += other.size
     held = known(facts.held)
     every = holdings(held, wanted) if held else ()
     unseen = held.unreachable if held else ()
@@ -133,7 +147,7 @@ def _accounts(facts: Facts, accelerator: AcceleratorType) -> list[_Account]:
     for limit in limits(known(facts.quotas) or (), pool, wanted.zone):
         is_seen = held is not None and not any(limit.holds_in(zone) for zone in unseen)
         of_limit = tuple(one for one in every if one.pool == pool and limit.holds_in(one.zone))
-        # What is held for sure may make it short; that it is enough takes all of it.
+        # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
         account = _Account(limit, accelerator.generation.unit, needed, of_limit)
         if is_seen or account.is_short or limit.value is None:
             accounts.append(account)
@@ -142,23 +156,24 @@ def _accounts(facts: Facts, accelerator: AcceleratorType) -> list[_Account]:
     return accounts
 
 
-def _siblings(facts: Facts, pool: Pool) -> Iterator[AcceleratorType]:
-    from tpuctl.accelerators import find  # noqa: PLC0415  # beside its use
-
-    for spec in facts.wanted.siblings:
-        accelerator = find(spec.accelerator_type)
-        if accelerator and Pool.of(accelerator, spec.tier) == pool:
-            yield accelerator
-
-
 def _too_little(facts: Facts, account: _Account) -> Found:
     wanted, limit = facts.wanted, account.limit
     is_zero = limit.value == 0
-    name = _shown(limit)
-    held = f", and {account.amount} held by {_who(account.held)}" if account.held else ""
+    name = limit.name or limit.metric
+    held = f", and {account.amount} are held by {_who(account.held)}" if account.held else ""
     left = max((limit.value or 0) - account.amount, 0)
     dead = [one for one in account.held or () if one.is_dead]
     is_reserved = wanted.spec.tier is Tier.RESERVED
+    if is_reserved:
+        why = "it is not documented whether reserved capacity counts against it"
+    elif not account.is_surely_short:
+        why = "it is not documented whether stopped, waiting or deleting resources count against it"
+    elif is_zero:
+        why = "waiting does not help: each tier and zone has its own quota, and a grant covers the zones that it names"
+    else:
+        why = "the service rejects what exceeds a limit of the zone or of its region; both apply"
+    others = "use a zone and tier that a grant or a quota covers, or " if is_zero else ""
+    page = f"https://console.cloud.google.com/iam-admin/quotas?project={wanted.project}"
     return Found(
         level=Level.WARNING if is_reserved or not account.is_surely_short else Level.ERROR,
         subject=account.place,
@@ -166,10 +181,10 @@ def _too_little(facts: Facts, account: _Account) -> Found:
         if is_zero
         else f"{account.needed} {account.unit} are needed in {account.place}, and {left} are left: "
         f"`{name}` is {limit.value}{held}",
-        why=_why(account, is_reserved=is_reserved),
+        why=why,
         remedies=(
             *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead[:_SHOWN]),
-            *_elsewhere(account, wanted.project),
+            Remedy(f"{others}request more of `{name}` in {account.place}: {page}"),
         ),
         facts={
             **_facts(account),
@@ -181,43 +196,12 @@ def _too_little(facts: Facts, account: _Account) -> Found:
     )
 
 
-def _why(account: _Account, *, is_reserved: bool) -> str:
-    if is_reserved:
-        return "whether reserved capacity counts against it is not documented"
-    if not account.is_surely_short:
-        return "whether what is stopped, waits or is being deleted counts against it is not documented"
-    if account.limit.value == 0:
-        return "waiting does not help: tiers and zones have quotas of their own, and a grant covers the zones that it names"
-    return "the service refuses what goes beyond a limit of the zone or of its region, and both count"
-
-
-def _elsewhere(account: _Account, project: str) -> Iterator[Remedy]:
-    others = "take a zone and tier that a grant or a quota covers, or " if account.limit.value == 0 else ""
-    page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-    yield Remedy(f"{others}ask for more of `{_shown(account.limit)}` in {account.place}: {page}")
-
-
-def _enough(accounts: list[_Account], pool: Pool) -> Found:
-    words = [
-        f"{account.place} has no limit"
-        if account.limit.value is None
-        else f"{account.amount + account.needed} of {account.limit.value} {account.unit} in {account.place}"
-        for account in accounts
-    ]
-    return Found(
-        level=Level.OK,
-        subject=accounts[0].place,
-        text=f"the quota for {pool} is enough: {', '.join(words)}",
-        facts={"limits": [_facts(account) for account in accounts]},
-    )
-
-
 def _no_limit(facts: Facts, pool: Pool) -> Found:
     return Found(
         level=Level.NOTE,
         subject=facts.wanted.region,
         text=f"the service shows no quota for {pool} in {facts.wanted.region}",
-        why="what is not shown may be unlimited, or called otherwise than tpuctl expects; the service decides",
+        why="it may be unlimited, or have another name than tpuctl expects; the service decides",
         facts={"pool": str(pool)},
     )
 
@@ -232,10 +216,6 @@ def _facts(account: _Account) -> dict[str, object]:
         "needed": account.needed,
         "unit": account.unit,
     }
-
-
-def _shown(limit: Limit) -> str:
-    return limit.name or limit.metric
 
 
 def _who(held: tuple[Holding, ...] | list[Holding]) -> str:

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from tpuctl.preflight.facts import Facts
     from tpuctl.preflight.wanted import Wanted
 
-# Reservation.state [API v2alpha1]: over, or not to be.
+# Reservation.state [API v2alpha1]: ended or failed, and not active yet.
 _OVER = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
 _NOT_YET = frozenset({"APPROVED", "PROVISIONING"})
 
 
 @rule("TPU407", "reservation for reserved capacity")
 def reservation_is_there(facts: Facts) -> Iterator[Found]:
-    """Check that the project has a reservation in the zone, where reserved capacity is asked for.
+    """Check that the project has a reservation in the zone if reserved capacity is requested.
 
-    A warning where it has none that is or will be active [API v2alpha1, reservations.list], and where one says that less is
-    left than is needed, or that it is not active yet. It is never an error: whether that list has what another project shares
-    is not documented, and what cannot be made costs nothing. What kind of TPU it is for is shown and not compared: its words
-    are not documented.
+    A warning if no reservation is, or will be, active [API v2alpha1, reservations.list], if a reservation has too little left,
+    or if it is not active yet. It is never an error: the list may lack reservations that another project shares (not
+    documented), and a node that cannot be created costs nothing. The TPU type of a reservation is shown but not compared, as
+    its format is not documented.
     """
     wanted = facts.wanted
     if not wanted.creates or wanted.spec.tier is not Tier.RESERVED or facts.reservations is None:
@@ -42,7 +42,21 @@ def reservation_is_there(facts: Facts) -> Iterator[Found]:
             living = [one for one in here if one.raw.get("state") not in _OVER]
             yield from (_judged(wanted, one) for one in living)
             if not living:
-                yield _none(wanted, here)
+                names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in here)
+                place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
+                listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
+                yield Found(
+                    level=Level.WARNING,
+                    subject=wanted.zone,
+                    text=f"the project has no {'active ' if names else ''}reservation in {wanted.zone}"
+                    + (f"; ended: {names}" if names else ""),
+                    why="reserved capacity needs a reservation; the list may lack one that another project shares",
+                    remedies=(
+                        Remedy("use another tier", own_commands.again(wanted, tier=Tier.ON_DEMAND)),
+                        Remedy("list the reservations of the zone", listing),
+                    ),
+                    facts={"zone": wanted.zone, "over": [one.name for one in here]},
+                )
         case Absent() | Unknown() as fact:
             what = f"the reservations in {wanted.zone}"
             yield unread(fact, wanted.zone, what, permission="tpu.nodes.list", project=wanted.project)
@@ -51,11 +65,14 @@ def reservation_is_there(facts: Facts) -> Iterator[Found]:
 def _judged(wanted: Wanted, reservation: Reservation) -> Found:
     standard, state = reservation.raw.get("standard") or {}, reservation.raw.get("state")
     unit = {"CHIPS": "chips", "CORES": "cores"}.get(str(standard.get("capacityUnits")))
-    size, used = _number(standard.get("size")), _number((standard.get("usage") or {}).get("total")) or 0
-    needed = _needed(wanted, unit)
-    is_short = size is not None and needed is not None and size - used < needed
+    size = whole_number(str(standard.get("size")))
+    used = whole_number(str((standard.get("usage") or {}).get("total"))) or 0
+    needed, accelerator = None, wanted.accelerator
+    if accelerator is not None and unit is not None:
+        # Generations that count chips have one core in each, by the table.
+        needed = accelerator.chips * (1 if unit == "chips" else accelerator.generation.cores_per_chip)
     doubts = [f"its state is {state}"] if state in _NOT_YET else []
-    if is_short:
+    if size is not None and needed is not None and size - used < needed:
         doubts.append(f"{needed} {unit} are needed")
     amount = f", {used} of {size}{f' {unit}' if unit else ''} used" if size is not None else ""
     kind = f" for {standard['resourceType']}" if standard.get("resourceType") else ""
@@ -65,37 +82,6 @@ def _judged(wanted: Wanted, reservation: Reservation) -> Found:
         subject=reservation.name,
         text=f"`{reservation.name}` is a reservation in {wanted.zone}{kind}{amount}{doubt}",
         why="the service answers that there is not enough reserved capacity" if doubts else None,
-        remedies=(Remedy("wait until it is active, take less, or another tier"),) if doubts else (),
+        remedies=(Remedy("wait until it is active, request less, or use another tier"),) if doubts else (),
         facts={"reservation": reservation.name, "zone": wanted.zone, "state": state, "size": size, "held": used},
     )
-
-
-def _none(wanted: Wanted, over: list[Reservation]) -> Found:
-    names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in over)
-    place = (f"--zone={wanted.zone}", f"--project={wanted.project}")
-    listing = shlex.join(["gcloud", "alpha", "compute", "tpus", "reservations", "list", *place])
-    return Found(
-        level=Level.WARNING,
-        subject=wanted.zone,
-        text=f"the project has no reservation in {wanted.zone}"
-        + (f" but those that are over: {names}" if names else ""),
-        why="reserved capacity is made from a reservation only; one that another project shares may not be listed",
-        remedies=(
-            Remedy("take another tier", own_commands.again(wanted, tier=Tier.ON_DEMAND)),
-            Remedy("see the reservations of the zone", listing),
-        ),
-        facts={"zone": wanted.zone, "over": [one.name for one in over]},
-    )
-
-
-def _needed(wanted: Wanted, unit: str | None) -> int | None:
-    """Return what the node needs in the unit that a reservation counts; nothing where that cannot be told."""
-    accelerator = wanted.accelerator
-    if accelerator is None or unit is None:
-        return None
-    # Generations that count chips have one core in each, by the table.
-    return accelerator.chips if unit == "chips" else accelerator.chips * accelerator.generation.cores_per_chip
-
-
-def _number(value: object) -> int | None:
-    return whole_number(str(value))

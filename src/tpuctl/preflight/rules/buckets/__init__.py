@@ -1,4 +1,4 @@
-"""Rules about the buckets that the node will use: where they are, what using them costs, what they forbid."""
+"""Rules about the buckets of the node: their location, what using them costs, and what they forbid."""
 
 from __future__ import annotations
 

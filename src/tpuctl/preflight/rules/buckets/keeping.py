@@ -1,11 +1,11 @@
-"""What it costs to keep and change things in a bucket, and what it forbids."""
+"""What storing and changing objects in a bucket costs, and what the bucket forbids."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import retrieval
+from tpuctl.colocation.prices import retrieval
 from tpuctl.colocation.table import load
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.uses import command, each_known, payer, root, update
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 _LEVELS = {"NEARLINE": Level.NOTE, "COLDLINE": Level.WARNING, "ARCHIVE": Level.WARNING}
 
 
-@rule("TPU105", "reading costs nothing but the network")
+@rule("TPU105", "reading is free except for the network")
 def storage_class(facts: Facts) -> Iterator[Found]:
-    """Check the storage class that objects of the bucket have by default.
+    """Check the default storage class of the bucket's objects.
 
-    Reading Nearline, Coldline and Archive is charged per GiB, every time: training reads its data once per epoch, and an
-    Archive epoch costs more than one from another continent. An object is also billed for 30, 90 or 365 days however soon
-    it is deleted, which counts for checkpoints. Coldline and Archive are a warning, as objects may have another class than
-    the bucket's default; Nearline is a note. With Autoclass nothing is charged for reads, which is a note (price list and
-    documentation of storage classes).
+    Every read of Nearline, Coldline and Archive is billed per GiB: training reads its data once per epoch, and an Archive epoch
+    costs more than one from another continent. An object is also billed for at least 30, 90 or 365 days, which matters for
+    checkpoints. Coldline and Archive are a warning, as objects may have another class than the default; Nearline is a note.
+    With Autoclass reads are free, which is a note (price list and documentation of storage classes).
     """
     for about, bucket in each_known(facts):
         name, class_ = root(about.use.bucket), bucket.storage_class
@@ -36,23 +35,23 @@ def storage_class(facts: Facts) -> Iterator[Found]:
             continue
         if _has_autoclass(bucket.raw):
             text = f"Autoclass chooses the storage class of each object in `{name}`"
-            why = "what is read becomes STANDARD again and its reads are not charged; each object costs a small fee a month"
+            why = (
+                "an object that is read becomes STANDARD again, and reads are free; each object has a small monthly fee"
+            )
             yield Found(level=Level.NOTE, subject=name, text=text, why=why, facts=values)
         elif class_ in _LEVELS:
             yield _charged(facts, about, class_, values)
         elif class_ in load().classes:
-            yield Found(
-                level=Level.OK, subject=name, text=f"`{name}` is {class_}: reading is not charged", facts=values
-            )
+            yield Found(level=Level.OK, subject=name, text=f"`{name}` is {class_}: reading is free", facts=values)
         else:
-            text = f"what reading `{name}` costs is not known: its storage class `{class_}` is newer than this version"
+            text = f"the cost of reading `{name}` is unknown: its storage class `{class_}` is newer than this version"
             yield Found(level=Level.UNKNOWN, subject=name, text=text, facts=values)
 
 
 def _charged(facts: Facts, about: BucketFacts, class_: str, values: Mapping[str, Any]) -> Found:
     name, price, days = root(about.use.bucket), retrieval(class_), load().classes[class_].days
-    why = [f"reading it is charged each time, {price} beside the network"] if about.use.reads else []
-    why += [f"each checkpoint is billed for {days} days, however soon it is deleted"] if about.use.writes else []
+    why = [f"every read is billed, {price} in addition to the network"] if about.use.reads else []
+    why += [f"each checkpoint is billed for {days} days, even if it is deleted earlier"] if about.use.writes else []
     pattern = f"{about.use.url}/**"
     return Found(
         level=_LEVELS[class_],
@@ -62,7 +61,7 @@ def _charged(facts: Facts, about: BucketFacts, class_: str, values: Mapping[str,
         remedies=(
             Remedy("make new objects STANDARD", update(facts, about, "--default-storage-class=STANDARD")),
             Remedy(
-                "rewrite the objects that are there, which is charged as one read",
+                "rewrite the existing objects, which is billed as one read",
                 command("storage", "objects", "update", pattern, "--storage-class=STANDARD", *payer(facts, about)),
             ),
         ),
@@ -75,13 +74,13 @@ def _charged(facts: Facts, about: BucketFacts, class_: str, values: Mapping[str,
     )
 
 
-@rule("TPU106", "what is written may be deleted")
+@rule("TPU106", "written objects can be deleted")
 def held(facts: Facts) -> Iterator[Found]:
-    """Check that a bucket which is written has no retention policy and no default event-based hold.
+    """Check that a bucket that is written to has no retention policy and no default event-based hold.
 
-    Under either, objects can neither be deleted nor overwritten: the second checkpoint of the same name, the clean-up of old
-    ones and most temporary files are refused. An error; a locked policy cannot be removed or shortened by anybody. Who serves
-    writes nothing and is not asked (documentation, Bucket Lock and object holds).
+    Under either, objects can be neither deleted nor overwritten: the second checkpoint with the same name, the removal of old
+    checkpoints and most temporary files fail. An error; a locked policy can never be removed or shortened. Not checked for a
+    node that serves (documentation, Bucket Lock and object holds).
     """
     for about, bucket in each_known(facts):
         if not about.use.writes:
@@ -90,8 +89,12 @@ def held(facts: Facts) -> Iterator[Found]:
         if not bucket.retention and not bucket.default_event_based_hold:
             yield Found(level=Level.OK, subject=name, text=f"objects in `{name}` can be overwritten and deleted")
             continue
-        reasons = [_policy(bucket, bucket.retention)] if bucket.retention else []
-        reasons += ["new objects get an event-based hold"] if bucket.default_event_based_hold else []
+        reasons = []
+        if bucket.retention:
+            locked = "locked " if bucket.retention_is_locked else ""
+            reasons.append(f"a {locked}retention policy keeps them for {_in_words(bucket.retention)}")
+        if bucket.default_event_based_hold:
+            reasons.append("new objects get an event-based hold")
         yield Found(
             level=Level.ERROR,
             subject=name,
@@ -106,82 +109,63 @@ def held(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _policy(bucket: Bucket, period: timedelta) -> str:
-    locked = "locked " if bucket.retention_is_locked else ""
-    return f"a {locked}retention policy keeps them for {_in_words(period)}"
-
-
 def _releases(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
     if bucket.retention and bucket.retention_is_locked:
         yield Remedy("write checkpoints to another bucket: a locked retention policy cannot be removed or shortened")
-        yield from _only_read(about)
-        return
-    if bucket.retention:
-        yield Remedy(
-            "remove the retention policy, if it is yours to remove", update(facts, about, "--clear-retention-period")
-        )
-    if bucket.default_event_based_hold:
-        text = "end the hold for new objects; those that are there keep theirs"
-        yield Remedy(text, update(facts, about, "--no-default-event-based-hold"))
-    yield from _only_read(about)
-
-
-def _only_read(about: BucketFacts) -> Iterator[Remedy]:
+    else:
+        if bucket.retention:
+            command = update(facts, about, "--clear-retention-period")
+            yield Remedy("remove the retention policy, if you are responsible for it", command)
+        if bucket.default_event_based_hold:
+            command = update(facts, about, "--no-default-event-based-hold")
+            yield Remedy("end the hold for new objects; existing objects keep theirs", command)
     if about.use.reads:
-        yield Remedy(f"or say that it is only read: `--data-bucket={about.use.url}` instead of `--bucket`")
+        yield Remedy(f"or declare it as read-only: `--data-bucket={about.use.url}` instead of `--bucket`")
 
 
-@rule("TPU107", "what is deleted is gone")
+@rule("TPU107", "deleted objects are gone")
 def kept(facts: Facts) -> Iterator[Found]:
-    """Check that a bucket which is written does not go on billing for what was deleted or overwritten.
+    """Check that a bucket that is written to does not keep, and bill for, deleted or overwritten objects.
 
-    With object versioning every overwritten or deleted checkpoint stays until somebody deletes the old version: a warning,
-    or a note where a lifecycle rule deletes old versions. With soft delete, which new buckets have for 7 days, it stays for
-    that long: a note (documentation of object versioning and soft delete).
+    With object versioning, old versions of checkpoints remain until someone deletes them: a warning, or a note if a lifecycle
+    rule deletes old versions. With soft delete, the default of new buckets, they remain for 7 days: a note (documentation of
+    object versioning and soft delete).
     """
     for about, bucket in each_known(facts):
         if not about.use.writes:
             continue
-        name = root(about.use.bucket)
+        name, deletes_old = root(about.use.bucket), _deletes_old_versions(bucket.raw)
         values = {
             "versioning": bucket.versioning,
             "softDeleteSeconds": int(bucket.soft_delete.total_seconds()),
-            "deletesOldVersions": _deletes_old_versions(bucket.raw),
+            "deletesOldVersions": deletes_old,
         }
         if not bucket.versioning and not bucket.soft_delete:
-            text = f"what is deleted from `{name}` is no longer billed"
+            text = f"objects deleted from `{name}` are no longer billed"
             yield Found(level=Level.OK, subject=name, text=text, facts=values)
             continue
-        is_endless = bucket.versioning and not values["deletesOldVersions"]
+        keeping, remedies = [], []
+        if bucket.versioning:
+            until = "until a lifecycle rule deletes them" if deletes_old else "until you delete them"
+            keeping.append(f"versioning keeps old versions {until}")
+            text = "turn versioning off; existing old versions remain"
+            remedies.append(Remedy(text, update(facts, about, "--no-versioning")))
+        if bucket.soft_delete:
+            keeping.append(f"soft delete keeps them for {_in_words(bucket.soft_delete)}")
+            text = "turn soft delete off; nothing can be restored then, so do this only if all data is temporary"
+            remedies.append(Remedy(text, update(facts, about, "--clear-soft-delete")))
         yield Found(
-            level=Level.WARNING if is_endless else Level.NOTE,
+            level=Level.WARNING if bucket.versioning and not deletes_old else Level.NOTE,
             subject=name,
-            text=f"checkpoints that are deleted from `{name}` or overwritten there are billed on: {_keeping(bucket)}",
+            text=f"deleted or overwritten checkpoints in `{name}` are still billed: {', and '.join(keeping)}",
             why="a run that writes a checkpoint every few minutes and keeps the last few pays for all of them",
-            remedies=tuple(_endings(facts, about, bucket)),
+            remedies=tuple(remedies),
             facts=values,
         )
 
 
-def _keeping(bucket: Bucket) -> str:
-    until = (
-        "until a lifecycle rule deletes them" if _deletes_old_versions(bucket.raw) else "until somebody deletes them"
-    )
-    parts = [f"versioning keeps old versions {until}"] if bucket.versioning else []
-    parts += [f"soft delete keeps them for {_in_words(bucket.soft_delete)}"] if bucket.soft_delete else []
-    return ", and ".join(parts)
-
-
-def _endings(facts: Facts, about: BucketFacts, bucket: Bucket) -> Iterator[Remedy]:
-    if bucket.versioning:
-        yield Remedy("keep no old versions; those that are there stay", update(facts, about, "--no-versioning"))
-    if bucket.soft_delete:
-        text = "delete for good at once; nothing can be restored then, so do it only where all is temporary"
-        yield Remedy(text, update(facts, about, "--clear-soft-delete"))
-
-
 def _deletes_old_versions(raw: Mapping[str, Any]) -> bool:
-    """Tell whether a lifecycle rule deletes versions that are no longer live [API storage v1, lifecycle]."""
+    """Return whether a lifecycle rule deletes versions that are no longer live [API storage v1, lifecycle]."""
     for entry in (raw.get("lifecycle") or {}).get("rule") or ():
         condition = entry.get("condition") or {}
         is_about_old = {"numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"} & set(condition)

@@ -1,4 +1,4 @@
-"""How a TPU and its data come together. tpuctl itself never creates a bucket and never moves data."""
+"""How to co-locate a TPU and its data. tpuctl itself never creates a bucket and never moves data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpuctl.colocation import Relation, best_locations, regions_within, relation, spans
+from tpuctl.colocation.places import Relation, best_locations, regions_within, relation, spans
 from tpuctl.preflight.findings import Remedy
 from tpuctl.preflight.own_commands import again
 from tpuctl.preflight.rules.buckets.nearby import generation_of, nearby
@@ -22,27 +22,31 @@ _LONGEST = 63  # documentation, bucket naming: without dots
 
 
 def remedies(facts: Facts, about: BucketFacts, placement: Placement, *, has_cache: bool) -> tuple[Remedy, ...]:
-    """Return what brings a TPU and a bucket together, the most useful first."""
+    """Return how to co-locate a TPU and a bucket, the most useful remedy first."""
+    wanted = facts.wanted
     found: list[Remedy] = []
-    # Within a multi-region no zone is any nearer than another.
-    if relation(placement, facts.wanted.zone) is not Relation.MULTI_REGION:
+    # Within a multi-region all zones are equally near.
+    if relation(placement, wanted.zone) is not Relation.MULTI_REGION:
         found.append(_tpu_to_data(facts, placement))
     found.extend(_data_to_tpu(facts, about, placement, first="or " if found else ""))
-    if not has_cache and about.use.reads and spans(placement, facts.wanted.region):
-        found.append(_cache(facts, about))
+    if not has_cache and about.use.reads and spans(placement, wanted.region):
+        # A cache must be in a zone of the bucket's own location [documentation, Rapid Cache]: not offered elsewhere.
+        text = f"or, for data that is read many times, create an Anywhere Cache (Rapid Cache) of the bucket in {wanted.zone}, "
+        create = ("storage", "buckets", "anywhere-caches", "create", root(about.use.bucket), wanted.zone)
+        found.append(Remedy(text + "which has its own prices", command(*create, *payer(facts, about))))
     return tuple(found)
 
 
 def _tpu_to_data(facts: Facts, placement: Placement) -> Remedy:
     near, wanted = nearby(facts, placement), facts.wanted.spec.accelerator_type
-    source = "" if near.is_asked else ", by the table that ships with tpuctl"
+    source = "" if near.is_asked else ", according to the table that ships with tpuctl"
     still = "" if regions_within(placement) else "; reads from a multi-region are billed there too"
     if near.zones:
         offer = "offers" if len(near.zones) == 1 else "offer"
-        text = f"put the TPU where the data is: {', '.join(near.zones)} {offer} `{wanted}`{source}{still}"
+        text = f"create the TPU where the data is: {', '.join(near.zones)} {offer} `{wanted}`{source}{still}"
         return Remedy(text, _check(facts, wanted, near.zones[0]))
     if not near.generations:
-        return Remedy(f"no zone of {near.place} offers a TPU{source}: move the data rather than the TPU")
+        return Remedy(f"no zone of {near.place} offers a TPU{source}: move the data instead")
     generation = generation_of(wanted)
     lacking = f"`{wanted}`" if generation in near.generations or not generation else generation
     text = f"no zone of {near.place} offers {lacking}; it offers {', '.join(near.generations)}"
@@ -53,7 +57,7 @@ def _tpu_to_data(facts: Facts, placement: Placement) -> Remedy:
 
 
 def _check(facts: Facts, accelerator_type: str, zone: str) -> str:
-    # Nothing is made by it, whatever the node is called.
+    # Without a name the command only checks.
     nameless = replace(facts.wanted, name=None)
     return again(nameless, zone=zone, accelerator_type=accelerator_type)
 
@@ -70,23 +74,13 @@ def _data_to_tpu(facts: Facts, about: BucketFacts, placement: Placement, *, firs
     if about.use.reads:
         target = f"{root(name)}/{about.use.prefix}".rstrip("/")
         yield Remedy(
-            "and copy the data there, which is billed once like reading it once",
+            "and copy the data there, which is billed like reading it once",
             command("storage", "rsync", "--recursive", about.use.url, target, *payer(facts, about)),
         )
 
 
-def _cache(facts: Facts, about: BucketFacts) -> Remedy:
-    # A cache has to be in a zone of the bucket's own location [documentation, Rapid Cache]: not offered elsewhere.
-    zone = facts.wanted.zone
-    return Remedy(
-        f"or, for data that is read many times, put an Anywhere Cache (Rapid Cache) of the bucket into {zone}; it has prices "
-        "of its own",
-        command("storage", "buckets", "anywhere-caches", "create", root(about.use.bucket), zone, *payer(facts, about)),
-    )
-
-
 def _name_near(bucket: str, placement: Placement, region: str) -> str:
-    """Return a name for the bucket's like in a region: its own with the region at the end. Dots would need a domain."""
+    """Return the bucket's name with the region at the end. Dots are replaced, as they would need a verified domain."""
     places = [placement.location.lower(), *regions_within(placement)]
     stem = re.sub("|".join(f"-{re.escape(place)}$" for place in places if place) or "$^", "", bucket.replace(".", "-"))
     return f"{stem[: _LONGEST - len(region) - 1].rstrip('-_')}-{region}"

@@ -1,4 +1,4 @@
-"""Which TPUs there are where a bucket is."""
+"""Which TPUs are offered where a bucket is."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.colocation import regions_within, spans
+from tpuctl.colocation.places import regions_within, spans
 from tpuctl.preflight.fact import known
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.model import NodeSpec
     from tpuctl.model.bucket import Placement
     from tpuctl.preflight.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """The zones of a bucket's regions: those that offer the wanted type, and what they offer at all.
+    """The zones in a bucket's regions: those that offer the wanted type, and the generations that they offer.
 
-    `generations` is by name, oldest first; `example` is a type like the wanted one and its zone. With `is_asked` the zones
-    themselves said so, else the table that ships with tpuctl.
+    `generations` are names, oldest first. `example` is a similar type and its zone. `is_asked`: the offers come from
+    the API, not from the table that ships with tpuctl.
     """
 
     place: str
@@ -35,42 +34,38 @@ class Nearby:
 
 
 def nearby(facts: Facts, placement: Placement) -> Nearby:
-    """Return what TPUs there are where a bucket is."""
+    """Return which TPUs are offered where a bucket is."""
     wanted = facts.wanted.spec.accelerator_type
     asked = known(facts.offers)
     offers = _table(wanted) if asked is None else asked
     there = {zone: types for zone, types in offers.items() if spans(placement, zone.rpartition("-")[0])}
+    names = {generation_of(name) for types in there.values() for name in types} - {""}
+    order = list(accelerators.load().generations)
+    spec, like = facts.wanted.spec, _find(wanted)
+    if spec.topology and like:
+        # Types have default shapes; for another shape only the generation counts.
+        prefix = f"{like.generation.prefix}-"
+        offering = [zone for zone, types in there.items() if any(name.startswith(prefix) for name in types)]
+    else:
+        offering = [zone for zone, types in there.items() if wanted in types]
     place = " and ".join(regions_within(placement)) or f"the {placement.location} multi-region"
     return Nearby(
         place,
-        tuple(sorted(zone for zone, types in there.items() if _offers(types, facts.wanted.spec))),
-        _generations(there),
+        tuple(sorted(offering)),
+        tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))),
         _example(there, wanted),
         asked is not None,
     )
 
 
-def _offers(types: Sequence[str], spec: NodeSpec) -> bool:
-    """Tell whether a zone offers what is wanted. Types have default shapes: of another shape only the generation counts."""
-    if spec.topology and (like := _find(spec.accelerator_type)):
-        return any(name.startswith(f"{like.generation.prefix}-") for name in types)
-    return spec.accelerator_type in types
-
-
 def generation_of(accelerator_type: str) -> str:
-    """Return the generation of a type, `v5e`; of one that the table lacks the part before the number."""
+    """Return the generation of a type, such as `v5e`; for an unknown type the part before the number."""
     found = _find(accelerator_type)
     return found.generation.name if found else accelerator_type.rpartition("-")[0]
 
 
-def _generations(there: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    names = {generation_of(name) for types in there.values() for name in types} - {""}
-    order = list(accelerators.load().generations)
-    return tuple(sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name)))
-
-
 def _example(there: Mapping[str, tuple[str, ...]], wanted: str) -> tuple[str, str] | None:
-    """Return the type of the newest generation that is most like the wanted one, and a zone, of an AI region last."""
+    """Return the most similar type of the newest generation, and a zone; AI regions last."""
     like = _find(wanted)
     order = list(accelerators.load().generations)
     best: tuple[tuple[int, bool, int, bool, str], str, str] | None = None
@@ -85,7 +80,7 @@ def _example(there: Mapping[str, tuple[str, ...]], wanted: str) -> tuple[str, st
 
 @cache
 def _table(wanted: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the offers of all zones by the table, single-tenant zones left out."""
+    """Return the offers of all zones according to the table, without single-tenant zones."""
     names = [
         generation.type_of(size) for generation in accelerators.load().generations.values() for size in generation.sizes
     ]

@@ -1,4 +1,4 @@
-"""Whose a bucket is, and who pays for reading it."""
+"""Which project owns a bucket, and which project pays for reading it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def other_project(facts: Facts) -> Iterator[Found]:
     """Check that the bucket and the TPU belong to the same project, by number.
 
-    A bucket of another project is billed there, and who may use it is decided there: roles that the TPU's account has in
-    its own project do not count. A warning, as sharing may be meant (API storage v1, projectNumber).
+    A bucket of another project is billed there, and access is decided there: roles that the TPU's account has in its own
+    project do not apply. A warning, as sharing may be intended (API storage v1, projectNumber).
     """
     project = known(facts.project)
     if project is None:
@@ -40,43 +40,41 @@ def other_project(facts: Facts) -> Iterator[Found]:
             subject=name,
             text=f"`{name}` belongs to the project with the number {bucket.project_number}, not to `{project.id}` "
             f"({project.number})",
-            why="storage and network are billed to the other project, and only its roles, or the bucket's own, let "
-            f"{account} read and write",
-            remedies=(Remedy(f"make sure that it is the bucket you mean, and that its owner has let {account} in"),),
+            why=f"storage and network are billed to the other project, and {account} needs a role there or on the bucket",
+            remedies=(
+                Remedy(f"check that it is the bucket you mean, and that its owner has granted access to {account}"),
+            ),
             facts=values,
         )
 
 
-@rule("TPU104", "somebody pays for the requests")
+@rule("TPU104", "a project pays for the requests")
 def requester_pays(facts: Facts) -> Iterator[Found]:
-    """Check that a billing project is named where the bucket makes the requester pay.
+    """Check that a billing project is named for requester-pays buckets.
 
-    Without one every request of the TPU's programs is refused: an error. With one the requests and the network are billed
-    to it, and the programs have to name it as well: a note (documentation, Requester Pays; API storage v1, userProject).
+    Without one, every request of the TPU's programs fails: an error. With one, requests and network are billed to it, and the
+    programs must name it as well: a note (documentation, Requester Pays; API storage v1, userProject).
     """
     for about in each_bucket(facts):
+        name, payer = root(about.use.bucket), facts.wanted.billing_project
         match about.bucket:
+            case Known(bucket) if bucket.requester_pays and payer:
+                yield Found(
+                    level=Level.NOTE,
+                    subject=name,
+                    text=f"requests to `{name}` are billed to `{payer}`",
+                    why="the bucket is requester-pays; programs on the TPU must name the project too: `--billing-project` of "
+                    "gcloud, `userProject` in the API, `user_project` in Python",
+                    facts={"requesterPays": True, "billingProject": payer},
+                )
             case Known(bucket) if bucket.requester_pays:
-                yield _billed(facts, about) if facts.wanted.billing_project else _unpaid(facts, about, bucket)
+                yield _unpaid(facts, about, bucket)
             case Known():
-                name = root(about.use.bucket)
                 yield Found(level=Level.OK, subject=name, text=f"the owner of `{name}` pays for requests")
             case Unknown() if about.is_unpaid:
                 yield _unpaid(facts, about, None)
             case Absent() | Unknown():
                 pass
-
-
-def _billed(facts: Facts, about: BucketFacts) -> Found:
-    name, payer = root(about.use.bucket), facts.wanted.billing_project
-    return Found(
-        level=Level.NOTE,
-        subject=name,
-        text=f"requests to `{name}` are billed to `{payer}`",
-        why="its requester pays; programs on the TPU have to name the project too: `--billing-project` of gcloud, "
-        "`userProject` in the API, `user_project` in Python",
-        facts={"requesterPays": True, "billingProject": payer},
-    )
 
 
 def _unpaid(facts: Facts, about: BucketFacts, bucket: Bucket | None) -> Found:
@@ -92,8 +90,8 @@ def _unpaid(facts: Facts, about: BucketFacts, bucket: Bucket | None) -> Found:
     return Found(
         level=Level.ERROR,
         subject=name,
-        text=f"the requester pays for `{name}`, and no billing project is named",
-        why="every read and write that names no project to bill is refused",
+        text=f"`{name}` is requester-pays, and no billing project is named",
+        why="every read and write without a billing project fails",
         remedies=tuple(remedies),
         facts={"requesterPays": True, "billingProject": None},
     )

@@ -1,11 +1,11 @@
-"""Whether a bucket is where the TPU is."""
+"""Whether a bucket is near the TPU."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.colocation import Relation, best_locations, price, relation, spans
-from tpuctl.colocation.prices import TB
+from tpuctl.colocation.places import Relation, best_locations, relation, spans
+from tpuctl.colocation.prices import TB, price
 from tpuctl.preflight.fact import Unknown, known
 from tpuctl.preflight.findings import Found, Level, Remedy, rule
 from tpuctl.preflight.rules.buckets.moving import remedies
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from decimal import Decimal
 
-    from tpuctl.colocation import Price
+    from tpuctl.colocation.prices import Price
     from tpuctl.model.bucket import Placement
     from tpuctl.preflight.facts import BucketFacts, Facts
 
@@ -27,7 +27,7 @@ _LEVELS = {
     Relation.UNKNOWN: Level.UNKNOWN,
 }
 _DISTANCES = {
-    Relation.MULTI_REGION: "the data is somewhere in the multi-region: {each}s are slower, at a speed that varies",
+    Relation.MULTI_REGION: "the data is somewhere in the multi-region: {each}s are slower, at varying speed",
     Relation.SAME_AREA: "every {each} crosses between regions: it is slower",
     Relation.OTHER_AREA: "every {each} crosses between continents: it is far slower",
 }
@@ -35,25 +35,27 @@ _DISTANCES = {
 
 @rule("TPU101", "the bucket is where the TPU is")
 def in_place(facts: Facts) -> Iterator[Found]:
-    """Compare the place of each bucket with the TPU's zone.
+    """Compare the location of each bucket with the TPU's zone.
 
-    In the same zone or region, or in a dual-region that contains it, reads are fast and free. From a multi-region of the
-    continent they are billed and slower: a warning. Another region of the continent, which a multi-region that does not
-    reach the TPU counts as, and another continent are errors: a TPU waits for its data, and each epoch pays for the network
-    again. A running Anywhere Cache in the TPU's zone makes a note of it for a bucket that is only read. A place that this
-    version does not know is unknown (documentation, bucket locations; list prices, dated where they are shown).
+    Reads within a zone or region, or from a dual-region that contains the TPU, are fast and free. Reads from a multi-region of
+    the continent are billed and slower: a warning. Another region of the continent, including a multi-region without the TPU's
+    region, and another continent are errors: the TPU waits for its data, and each epoch pays for the network again. For a
+    read-only bucket, a running Anywhere Cache in the TPU's zone turns this into a note. A location that this version does not
+    know is unknown (documentation, bucket locations; list prices, shown with their date).
     """
     for about in each_bucket(facts):
         placement = about.placement
         if placement is None:
             continue
         yield _judged(facts, about, placement)
-        # A cache is in a zone of the bucket's own location [documentation, Rapid Cache]: elsewhere there is none to miss.
+        # A cache must be in a zone of the bucket's own location [documentation, Rapid Cache].
         may_be_cached = (
             spans(placement, facts.wanted.region) and not relation(placement, facts.wanted.zone).is_colocated
         )
         if isinstance(about.caches, Unknown) and may_be_cached:
-            yield _caches_unread(facts, about, about.caches)
+            name = root(about.use.bucket)
+            what, permission = f"the Anywhere Caches of `{name}` in {facts.wanted.zone}", "storage.anywhereCaches.list"
+            yield unread(about.caches, name, what, permission=permission, role="roles/storage.admin")
 
 
 def _judged(facts: Facts, about: BucketFacts, placement: Placement) -> Found:
@@ -66,12 +68,25 @@ def _judged(facts: Facts, about: BucketFacts, placement: Placement) -> Found:
         text = f"`{name}` is in {described(placement)}, {place}"
         return Found(level=Level.OK, subject=name, text=text, facts=values)
     if how is Relation.UNKNOWN:
-        return _untold(facts, placement, name, values)
+        word = f"a {placement.kind}" if placement.kind else "a location without type"
+        return Found(
+            level=Level.UNKNOWN,
+            subject=name,
+            text=f"`{name}` is in {placement.location or 'an unnamed location'}, {word} that this version does not know; "
+            f"unknown whether it is near {place}",
+            remedies=(
+                Remedy(
+                    "look up the location in https://cloud.google.com/storage/docs/locations; a bucket in "
+                    f"{' or '.join(best_locations(wanted.region))} would be co-located"
+                ),
+            ),
+            facts=values,
+        )
     is_cached = _is_cached(facts, about)
     why = _why(how, costs, about, facts)
     if is_cached:
-        served = "serves what is read again" if about.use.writes else "serves what was read before"
-        why += f"; an Anywhere Cache in {wanted.zone} {served}" + (", but no writes" if about.use.writes else "")
+        serves = "repeated reads, but no writes" if about.use.writes else "repeated reads"
+        why += f"; an Anywhere Cache in {wanted.zone} serves {serves}"
     return Found(
         level=Level.NOTE if is_cached and not about.use.writes else _LEVELS[how],
         subject=name,
@@ -83,28 +98,10 @@ def _judged(facts: Facts, about: BucketFacts, placement: Placement) -> Found:
 
 
 def described(placement: Placement) -> str:
-    """Return a bucket's place in words: `EUROPE-WEST4`, `US (multi-region)`, `US (us-east1 and us-west1)`."""
+    """Return a bucket's location as text: `EUROPE-WEST4`, `US (multi-region)`, `US (us-east1 and us-west1)`."""
     if placement.data_locations:
         return f"{placement.location} ({' and '.join(placement.data_locations).lower()})"
     return placement.location if placement.kind in {"region", "zone"} else f"{placement.location} ({placement.kind})"
-
-
-def _untold(facts: Facts, placement: Placement, name: str, values: dict[str, Any]) -> Found:
-    wanted = facts.wanted
-    word = f"a {placement.kind}" if placement.kind else "a place of no kind"
-    return Found(
-        level=Level.UNKNOWN,
-        subject=name,
-        text=f"`{name}` is in {placement.location or 'no named place'}, {word} that this version does not know: whether that "
-        f"is near the TPU in {wanted.region} (zone {wanted.zone}) cannot be told",
-        remedies=(
-            Remedy(
-                "look the place up in https://cloud.google.com/storage/docs/locations; a bucket in "
-                f"{' or '.join(best_locations(wanted.region))} would be where the TPU is"
-            ),
-        ),
-        facts=values,
-    )
 
 
 def _why(how: Relation, costs: Price | None, about: BucketFacts, facts: Facts) -> str:
@@ -112,15 +109,15 @@ def _why(how: Relation, costs: Price | None, about: BucketFacts, facts: Facts) -
     if costs is None:
         return text
     if costs.is_free:
-        return f"{text}; it is free by the price in your settings"
+        return f"{text}; it is free according to the price in your settings"
     text += f", and billed: {costs}" if about.use.reads else f", and reading it back is billed: {costs}"
     if size := _epoch(facts, about):
-        text += f"; reading all {size_in_words(size)} once, an epoch, costs {costs.of(size)}"
+        text += f"; one epoch, reading all {size_in_words(size)} once, costs {costs.of(size)}"
     return text
 
 
 def _epoch(facts: Facts, about: BucketFacts) -> int | None:
-    """Return the bytes that one epoch reads, where the user or a whole listing says so."""
+    """Return the bytes that one epoch reads, from the user or from a complete listing; None if unknown."""
     if not about.use.reads:
         return None
     contents = known(about.contents)
@@ -131,12 +128,6 @@ def _epoch(facts: Facts, about: BucketFacts) -> int | None:
 def _is_cached(facts: Facts, about: BucketFacts) -> bool:
     caches = known(about.caches) or ()
     return any(cache.is_running and cache.zone == facts.wanted.zone for cache in caches)
-
-
-def _caches_unread(facts: Facts, about: BucketFacts, fact: Unknown) -> Found:
-    name, zone = root(about.use.bucket), facts.wanted.zone
-    what = f"whether an Anywhere Cache in {zone} serves `{name}`"
-    return unread(fact, name, what, permission="storage.anywhereCaches.list", role="roles/storage.admin")
 
 
 def _values(facts: Facts, about: BucketFacts, placement: Placement, costs: Price | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the rules about buckets share: each bucket once, and the words for it."""
+"""What the rules about buckets share: each bucket once, and text for it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def each_bucket(facts: Facts) -> Iterator[BucketFacts]:
-    """Yield what is known of each bucket, once, however many of its prefixes are used. Who serves writes to none.
+    """Yield the facts about each bucket once, even if several of its prefixes are used. A node that serves does not write.
 
-    What is below several prefixes is not added up: one may lie within another.
+    The contents of several prefixes are not added up: one may contain another.
     """
     by_name: dict[str, list[BucketFacts]] = {}
     only_reads = facts.wanted.purpose is Purpose.SERVE
@@ -48,14 +48,12 @@ def each_known(facts: Facts) -> Iterator[tuple[BucketFacts, Bucket]]:
 
 
 def unread(fact: Unknown, subject: str, what: str, *, permission: str, role: str) -> Found:
-    """Return the finding that `what` could not be read. `role` has the `permission` that reading it takes."""
+    """Return the finding that `what` could not be read. Reading it takes `permission`, which `role` has."""
     needed = fact.permission or permission
     if fact.is_passing:
         advice = f"check again; reading it takes the permission `{needed}`"
     else:
-        advice = (
-            f"ask the bucket's owner for the permission `{needed}`, which the role `{role}` has, for whoever checks"
-        )
+        advice = f"ask the bucket's owner for the permission `{needed}`, which the role `{role}` has"
     return Found(
         level=Level.UNKNOWN,
         subject=subject,
@@ -72,7 +70,7 @@ def root(bucket: str) -> str:
 
 
 def payer(facts: Facts, about: BucketFacts) -> tuple[str, ...]:
-    """Return the flag that names who pays, where a bucket's requester does."""
+    """Return the flag that names the billing project, for a requester-pays bucket."""
     bucket, project = known(about.bucket), facts.wanted.billing_project
     return (f"--billing-project={project}",) if bucket and bucket.requester_pays and project else ()
 
@@ -83,12 +81,12 @@ def update(facts: Facts, about: BucketFacts, *flags: str) -> str:
 
 
 def command(*words: str) -> str:
-    """Return a gcloud command as one types it."""
+    """Return a gcloud command, quoted for the shell."""
     return shlex.join(["gcloud", *words])
 
 
 def size_in_words(size: float) -> str:
-    """Return a number of bytes in units of a thousand: `1.5 TB`."""
+    """Return a number of bytes in decimal units: `1.5 TB`."""
     power = 0
     while size >= 999.5 and power < len(_UNITS) - 1:
         size, power = size / 1000, power + 1
