@@ -18,7 +18,7 @@ from tpuctl.cli.tree import root
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
-ASKS_NOTHING = "tpuctl has nothing for that: this command asks nothing"
+ASKS_NOTHING = "not needed: this command never asks"
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("ls", "--format=json"),
             "`tpuctl list` has no option `--format`",
-            "tpuctl has `-o json`, `-o yaml` or `-o name` for that",
+            "use `-o json`, `-o yaml` or `-o name`",
         ),
-        (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "tpuctl has `--yes` for that"),
+        (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),
             "`tpuctl ssh` has no option `--strict-host-key-checking`",
-            "tpuctl has nothing for that: host keys are always checked",
+            "not needed: host keys are always checked",
         ),
         (("stop", "demo", "--yes"), "`tpuctl stop` has no option `--yes`", ASKS_NOTHING),
         (("stop", "demo", "--force"), "`tpuctl stop` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
-        (("run", "--", "true"), "which nodes?", "name them, or use `-l KEY=VALUE`"),
-        (("jobs",), "which nodes?", "name them, or use `-l KEY=VALUE`"),
+        (("run", "--", "true"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
+        (("jobs",), "no nodes given", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
         (
@@ -95,25 +95,25 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         ((*UP, "--type", "v4", "--topology", "2x2"), "`2x2` is not a topology of v4", "v4 has 3 dimensions, like"),
         (
             (*UP, "--type", "v4-8", "--topology", "2x2x2"),
-            "`v4-8` and the topology `2x2x2` disagree",
-            "`2x2x2` is `v4-16`; leave one of the two out",
+            "type `v4-8` does not have the topology `2x2x2`",
+            "`2x2x2` is `v4-16`; remove one of the options",
         ),
-        ((*UP, "--topology", "2x2x2"), "`--topology` needs a generation", "add `--type v4`, for example"),
+        ((*UP, "--topology", "2x2x2"), "`--topology` needs a generation", "add one, such as `--type v4`"),
         ((*UP, "--type", "v9-8"), "no runtime version is known for `v9-8`", "name one: `--version VERSION`"),
-        ((*UP, "--type", "v4-8", "--spot", "--reserved"), "`--spot` and `--reserved` exclude each other", "choose one"),
+        ((*UP, "--type", "v4-8", "--spot", "--reserved"), "cannot combine `--spot` and `--reserved`", "choose one"),
         (
             (*UP, "--type", "v4-8", "--data-disk", "mode=rw"),
             "`--data-disk mode=rw` is not a disk",
-            "write `source=projects/P/zones/Z/disks/D,mode=read-only`; the modes are read-write and read-only",
+            "write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
         ),
         (
             (*UP, "--type", "v4-8", "--labels", "team"),
             "`--labels team` is not KEY=VALUE",
-            "a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
+            "for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
         ),
         (
             ("create", "demo", "--project", "p"),
-            "which accelerator type?",
+            "no accelerator type given",
             "name one: `--type v4-8`; see `tpuctl types --project p`",
         ),
         (
@@ -162,8 +162,8 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("explain", "OOM", "--node", "x y"), "`x y` is not a node name", "a name is up to 63"),
         (
             ("list", "--sandbox", "--endpoint", "https://tpu.example.com"),
-            "`--endpoint` and the sandbox exclude each other",
-            "leave one of them out",
+            "cannot use `--endpoint` with the sandbox",
+            "remove one of them",
         ),
     ],
 )
@@ -266,9 +266,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(tpuctl: Console,
 
     for alone in (tpuctl(*line.split()), tpuctl(*line.split(), "--quiet"), tpuctl(*line.split(), stdin="y\n", CI="1")):
         assert (alone[0], alone[2]) == ("", 2)
-        assert alone[1].splitlines()[-1] == (
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)"
-        )
+        assert alone[1].splitlines()[-1] == ("  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)")
     assert sandbox.changes() == []
 
 
@@ -289,7 +287,7 @@ def test_an_endpoint_that_does_not_answer(bare: Console) -> None:
         "",
         (
             "error: 127.0.0.1 cannot be reached: Connection refused\n"
-            "  hint: nothing listens at `http://127.0.0.1:1`, the endpoint that `--endpoint` names\n"
+            "  hint: no server listens at `http://127.0.0.1:1`, the endpoint set by `--endpoint`\n"
             "  hint: check the network, the proxy and the endpoint\n"
         ),
         1,
@@ -299,7 +297,7 @@ def test_an_endpoint_that_does_not_answer(bare: Console) -> None:
 def test_the_endpoint_is_named_where_credentials_for_it_are_missing(bare: Console) -> None:
     _, err, code = bare("list", "--project", "p", TPUCTL_ENDPOINT="tpu.example")
 
-    said = "  hint: calls go to the endpoint `tpu.example`, which TPUCTL_ENDPOINT names; one looks like `https://HOST`"
+    said = "  hint: API calls go to the endpoint `tpu.example` set by TPUCTL_ENDPOINT; an endpoint looks like `https://HOST`"
     assert (said in err.splitlines(), code) == (True, 4)
 
 
@@ -382,12 +380,14 @@ def test_a_file_of_bytes_is_refused_with_the_line(tpuctl: Console, sandbox: Sand
     [
         pytest.param("TPUCTL_ZONE", "\udcff", "`TPUCTL_ZONE` is not UTF-8 text: `\\xff`", id="bytes"),
         pytest.param("HOME", "/home/\udcff", "`HOME` is not UTF-8 text: `/home/\\xff`", id="bytes-in-home"),
-        pytest.param("TPUCTL_STATE_DIR", "{file}", "`TPUCTL_STATE_DIR={file}` is no folder: `{file}` is", id="state"),
         pytest.param(
-            "XDG_STATE_HOME", "{file}/x", "`XDG_STATE_HOME={file}/x` is no folder: `{file}` is", id="xdg-state"
+            "TPUCTL_STATE_DIR", "{file}", "`TPUCTL_STATE_DIR={file}`: `{file}` is not a directory", id="state"
+        ),
+        pytest.param(
+            "XDG_STATE_HOME", "{file}/x", "`XDG_STATE_HOME={file}/x`: `{file}` is not a directory", id="xdg-state"
         ),
         pytest.param("XDG_CONFIG_HOME", "{file}", "cannot read {file}/tpuctl/config.yaml: Not a dir", id="xdg-config"),
-        pytest.param("TPUCTL_STATE_DIR", "x" * 300, "is no folder: file name too long", id="long"),
+        pytest.param("TPUCTL_STATE_DIR", "x" * 300, "is not a directory: file name too long", id="long"),
         pytest.param("_TPUCTL_COMPLETE", "nonsense", "`_TPUCTL_COMPLETE` is `nonsense`", id="completion"),
         pytest.param("_TPUCTL_COMPLETE", "bash_complete", "`_TPUCTL_COMPLETE` is `bash_complete`", id="no-words"),
         pytest.param("_TPUCTL_COMPLETE", "\udcff", "`_TPUCTL_COMPLETE` is `\\xff`", id="completion-bytes"),

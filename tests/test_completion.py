@@ -102,9 +102,9 @@ def test_zsh_and_fish_get_the_descriptions_of_the_help(offline: Console) -> None
     zsh = ask(offline, _TPUCTL_COMPLETE="zsh_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="1")
     fish = ask(offline, _TPUCTL_COMPLETE="fish_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="sto")
 
-    assert zsh == ["plain", "stop", "Stop nodes, keeping their disks."]
-    assert fish == ["plain,stop\tStop nodes, keeping their disks."]
-    assert "  stop        Stop nodes, keeping their disks." in offline("--help")[0].splitlines()
+    assert zsh == ["plain", "stop", "Stop nodes, keeping their boot disks."]
+    assert fish == ["plain,stop\tStop nodes, keeping their boot disks."]
+    assert "  stop        Stop nodes, keeping their boot disks." in offline("--help")[0].splitlines()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -79,7 +79,7 @@ def test_set_and_unset_leave_the_rest_of_a_file(offline: Console) -> None:
 
     assert offline("config", "set", "zone", "us-central2-b", "--here") == ("", f"`zone` is set in {ours}\n", 0)
     assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\nzone: us-central2-b\n"
-    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is removed from {ours}\n", 0)
+    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` was removed from {ours}\n", 0)
     assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is not set in {ours}\n", 0)
     assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\n"
     assert offline("config", "set", "zone", "us-east5-a") == ("", f"`zone` is set in {user_file(offline)}\n", 0)
@@ -124,7 +124,7 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
             ("set", "zone", "us-cental2-b"),
             (
                 "error: tpuctl knows no TPUs in `us-cental2-b`: nothing was set\n  hint: did you mean `us-central2-b`?\n"
-                "  hint: if it is a new zone write `zone: us-cental2-b` into {user}\n"
+                "  hint: for a new zone write `zone: us-cental2-b` to {user}\n"
             ),
         ),
         (
@@ -197,7 +197,7 @@ def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
         "",
         (
             f"`zone` is set in {user_file(offline)}\n"
-            "warning: tpuctl knows no TPUs in `us-central2-c`, but in `us-central2-b`; `tpuctl types` asks the service\n"
+            "warning: tpuctl knows no TPUs in `us-central2-c`, but in `us-central2-b`; `tpuctl types` asks the API\n"
         ),
         0,
     )
@@ -262,7 +262,7 @@ def test_a_project_file_may_choose_the_sandbox(offline: Console) -> None:
     offline("config", "set", "sandbox", "true", "--here")
 
     assert offline("list", "-o", "json") == ("[]\n", "sandbox: nothing here is real, and nothing is billed\n", 0)
-    assert offline("config", "show")[0].splitlines()[-1] == "identity\tnobody\tthe sandbox needs no account"
+    assert offline("config", "show")[0].splitlines()[-1] == "identity\tnone\tthe sandbox needs no account"
 
 
 def test_grants_are_shown_as_they_are_written(offline: Console) -> None:

@@ -35,9 +35,9 @@ def test_a_name_that_is_taken_is_refused_before_any_call(tpuctl: Console, sandbo
     assert tpuctl(*CREATE) == (
         "",
         said(
-            f"error: there is a node `demo` in us-central2-b already; it is {state}",
-            "  hint: `tpuctl up demo --zone us-central2-b` takes it from there; "
-            "`tpuctl delete demo --zone us-central2-b` removes it",
+            f"error: node `demo` already exists in us-central2-b; its state is {state}",
+            "  hint: `tpuctl up demo --zone us-central2-b` continues with it; "
+            "`tpuctl delete demo --zone us-central2-b` deletes it",
         ),
         8,
     )
@@ -93,6 +93,6 @@ def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
 def test_a_type_is_needed_and_no_request_is_sent_without(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("create", "demo", "--zone", ZONE) == (
         "",
-        said("error: which accelerator type?", "  hint: name one: `--type v4-8`; see `tpuctl types`"),
+        said("error: no accelerator type given", "  hint: name one: `--type v4-8`; see `tpuctl types`"),
         2,
     )

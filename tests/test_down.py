@@ -14,10 +14,7 @@ from tpuctl.cli.main import main
 from tpuctl.output.terminal import Streams
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
-NOBODY = (
-    f"error: {QUESTION} needs a confirmation, and nobody can be asked here",
-    "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
-)
+HINT = "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)"
 
 
 def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -37,8 +34,9 @@ def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
 def test_nothing_is_done_unless_somebody_says_yes(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     put(sandbox)
 
-    assert tpuctl(verb, "demo") == ("", said(*NOBODY), 2)
-    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(*NOBODY), 2)
+    refused = f"error: cannot ask for confirmation ({QUESTION})"
+    assert tpuctl(verb, "demo") == ("", said(f"{refused}: stdin is not a terminal", HINT), 2)
+    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(f"{refused}: CI is set", HINT), 2)
     assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
     assert sandbox.changes() == []
 

@@ -14,8 +14,8 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, one_face
 
 DONE = "dry run: nothing was changed\n"
-ELSEWHERE = "gcloud goes to Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one\n"
-HIDDEN = "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand\n"
+ELSEWHERE = "gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one\n"
+HIDDEN = "metadata values are hidden: add `--show-metadata` for commands that can be run unchanged\n"
 NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--spot", "--metadata", "token=geheim", "--labels", "team=vision")
 
 
@@ -56,7 +56,7 @@ B = "--zone us-central2-b --project sandbox"
         ),
         (
             ("create", "new", *NEW),
-            ["1. create new in us-central2-b: asked for", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            ["1. create new in us-central2-b: requested", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
@@ -67,24 +67,24 @@ B = "--zone us-central2-b --project sandbox"
         ),
         (
             ("start", "stopped", "demo"),
-            ["1. start stopped in us-central2-b: asked for", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            ["1. start stopped in us-central2-b: requested", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
             [f"tpu-vm start stopped {B}"],
         ),
         (
             ("stop", "stopped", "demo"),
-            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
             [f"tpu-vm stop demo {B}"],
         ),
         (("stop", "stopped"), ["nothing to do"], []),
         (
             ("reset", "demo"),
-            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json",
-             "2. start demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:start?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json",
+             "2. start demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:start?alt=json"],
             [f"tpu-vm stop demo {B}", f"tpu-vm start demo {B}"],
         ),
         (
             ("reset", "pod"),
-            ["1. reboot pod in us-central1-a: asked for"],
+            ["1. reboot pod in us-central1-a: requested"],
             ["tpu-vm ssh pod --zone us-central1-a --project sandbox --worker=all '--command=sudo reboot'"],
         ),
         (
@@ -253,4 +253,4 @@ def test_the_gcloud_line_of_a_script_with_several_lines_is_read_by_bash_as_it_wa
         [f"--metadata=startup-script={script}"],
     )
     assert "--impersonate-service-account=ci@p.iam.gserviceaccount.com" in words
-    assert err.splitlines()[-1] == "the setup runs over ssh once the node is usable; no gcloud command does that"
+    assert err.splitlines()[-1] == "the setup commands run over ssh once the node is usable; gcloud has no equivalent"

@@ -165,17 +165,17 @@ def test_a_node_is_found_among_the_journals_and_no_call_is_made(lived: Console) 
     assert lived("history", "trainr") == (
         "",
         said(
-            "error: the journal knows no node `trainr`",
+            "error: the journal has no node `trainr`",
             "  hint: did you mean `trainer`?",
-            "  hint: `tpuctl status trainr` asks the cloud; the journal has what tpuctl itself did and saw",
+            "  hint: `tpuctl status trainr` asks the cloud; the journal has only what tpuctl did and saw",
         ),
         ExitCode.NOT_FOUND,
     )
     assert lived("history", "trainer") == (
         "",
         said(
-            "error: the journal knows 2 nodes `trainer`: us-central2-b/trainer, us-east5-a/trainer",
-            "  hint: name the zone: `--zone ZONE` or `ZONE/NODE`; where the projects differ `--project ID`",
+            "error: the journal has 2 nodes `trainer`: us-central2-b/trainer, us-east5-a/trainer",
+            "  hint: name the zone: `--zone ZONE` or `ZONE/NODE`; for different projects `--project ID`",
         ),
         ExitCode.CONFLICT,
     )
@@ -183,7 +183,7 @@ def test_a_node_is_found_among_the_journals_and_no_call_is_made(lived: Console) 
     assert lived("history", "trainer", "--zone", "us-east5-a") == alone
     assert lived("history", "trainer", TPUCTL_ZONE="us-east5-a") == alone
     assert lived("history", "us-east5-a/trainer", "--since", "1h") == (
-        "", "nothing is known of `trainer` in the last 1h\n", 0
+        "", "the journal has no entry of `trainer` in the last 1h\n", 0
     )  # fmt: skip
 
 

@@ -147,11 +147,11 @@ def test_an_interruption_says_what_goes_on_and_what_to_do(
     out, err = waiting.communicate(timeout=20)
 
     assert (out, waiting.returncode) == ("", code)
-    known = f"`demo` in {ZONE} bills as soon as it runs (the last that is known of it: CREATING)"
+    known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"
     assert err.splitlines() == [
         f"warning: {word}: {known}; nothing was undone",
-        "  go on: tpuctl up demo --type v4-8 --zone us-central2-b --timeout forever",
-        "  undo:  tpuctl down us-central2-b/demo",
+        "  resume: tpuctl up demo --type v4-8 --zone us-central2-b --timeout forever",
+        "  undo:   tpuctl down us-central2-b/demo",
     ]
     journal = next(tmp_path.rglob("demo.jsonl")).read_text()
     assert re.findall(r'"event": "([a-z-]+)"', journal) == ["create", "bringing-up", "state"]

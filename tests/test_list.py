@@ -41,14 +41,14 @@ def fleet(sandbox: Sandbox) -> Sandbox:
 TABLE = """\
 NAME        ZONE           TYPE          STATE       HEALTH                WORKERS  AGE  TIER       NOTE
 preempted   us-central1-a  v5litepod-8   PREEMPTED                         1        3h   spot       \
-preempted: `up` makes it again, `down` frees its quota
+preempted: `up` recreates it, `down` frees its quota
 queued      us-central1-a  v5litepod-16  READY       HEALTHY               4        3h   on-demand  \
 LOW_MEMORY on worker 1; of queued resource waiting
 calm        us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand
 serviced    us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand  maintenance in 5h
 stopped     us-central2-b  v4-8          STOPPED                           1        3h   on-demand
 terminated  us-central2-b  v4-8          TERMINATED                        1        3h   on-demand  \
-dead record: `down` frees its quota
+terminated: `down` frees its quota
 sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW  1        3h   on-demand  libtpu died
 """
 
@@ -65,7 +65,7 @@ def test_a_pipe_gets_tabs_and_times_that_stay_true(tpuctl: Console, fleet: Sandb
     made = "2025-12-31T21:00:00Z"
     rows = [
         ("preempted", "us-central1-a", "v5litepod-8", "PREEMPTED", "", "1", made, "spot",
-         "preempted: `up` makes it again, `down` frees its quota"),
+         "preempted: `up` recreates it, `down` frees its quota"),
         ("queued", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "4", made, "on-demand",
          "LOW_MEMORY on worker 1; of queued resource waiting"),
         ("calm", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand", ""),
@@ -73,7 +73,7 @@ def test_a_pipe_gets_tabs_and_times_that_stay_true(tpuctl: Console, fleet: Sandb
          "maintenance at 2026-01-01T05:00:00Z"),
         ("stopped", "us-central2-b", "v4-8", "STOPPED", "", "1", made, "on-demand", ""),
         ("terminated", "us-central2-b", "v4-8", "TERMINATED", "", "1", made, "on-demand",
-         "dead record: `down` frees its quota"),
+         "terminated: `down` frees its quota"),
         ("sick", "us-east5-a", "v6e-8", "READY", "UNHEALTHY_TENSORFLOW", "1", made, "on-demand", "libtpu died"),
     ]  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_a_zone_that_cannot_be_asked_is_not_an_empty_one(
     table = """\
 NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER       NOTE
 calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
-?     us-east5-a                                                    zone could not be asked
+?     us-east5-a                                                    zone did not answer
 """
 
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)

@@ -66,8 +66,8 @@ def test_what_was_interrupted_is_gone_on_with(tpuctl: Console, sandbox: Sandbox,
     assert (out, code, sandbox.changes()) == ("", 130, ["create"] * 4)
     assert err.splitlines()[-3:] == [
         "warning: interrupted: `a`, `b`, `c`, `d` bill as soon as they run; nothing was undone",
-        f"  go on: tpuctl up a b c --type v4-8 --zone {ZONE} d",
-        "  undo:  tpuctl down " + " ".join(f"{ZONE}/{name}" for name in "abcd"),
+        f"  resume: tpuctl up a b c --type v4-8 --zone {ZONE} d",
+        "  undo:   tpuctl down " + " ".join(f"{ZONE}/{name}" for name in "abcd"),
     ]
     out, _, code = tpuctl(*THREE, "d")
     assert (out, code, sandbox.changes()) == ("a\tREADY\nb\tREADY\nc\tREADY\nd\tREADY\n", 0, ["create"] * 4)
@@ -107,7 +107,7 @@ def test_waits_for_those_that_are_chosen(
 @one_face
 def test_the_nodes_must_be_chosen_in_one_way(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
-    ways = said("error: nodes are chosen in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`")
+    ways = said("error: nodes are selected in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`")
 
     assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "team=x"))] == [2, 2, 3]
     for options in (("a", "--all"), ("--all", "-l", "a=b"), ("a", "-l", "a=b")):

@@ -76,7 +76,7 @@ def test_no_text_breaks_out_of_its_cell(texts: list[tuple[str, str, str]]) -> No
 
 
 def test_a_zone_that_could_not_be_asked_has_a_row() -> None:
-    assert list(tabs(shown.unreachable_rows(["us-east1-d"]))) == ["?\tus-east1-d\t\t\t\t\t\t\tzone could not be asked"]
+    assert list(tabs(shown.unreachable_rows(["us-east1-d"]))) == ["?\tus-east1-d\t\t\t\t\t\t\tzone did not answer"]
 
 
 def test_the_note_of_a_node_says_what_matters() -> None:
@@ -91,8 +91,8 @@ def test_the_note_of_a_node_says_what_matters() -> None:
         "slow; OUT_OF_MEMORY on worker 1 (+1 more); maintenance in 2h05m; of queued resource q1"
     )
     assert shown.note(node(upcomingMaintenance={"windowStartTime": "2026-01-01T11:00:00Z"}), NOW) == "maintenance now"
-    assert shown.note(node(state="NEW"), NOW) == "a state that this version of tpuctl does not know"
-    assert shown.note(node(state="TERMINATED"), NOW) == "dead record: `down` frees its quota"
+    assert shown.note(node(state="NEW"), NOW) == "this version of tpuctl does not know this state"
+    assert shown.note(node(state="TERMINATED"), NOW) == "terminated: `down` frees its quota"
 
 
 def test_the_details_of_a_node() -> None:

@@ -106,12 +106,12 @@ def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str]) -> Non
     out, err, code = shell("echo y | tpuctl down node-000", environ)
 
     assert (out, code) == ("", 2)
-    assert err.splitlines()[-2].startswith("  hint: add `--yes` if you mean it; nothing was done")
+    assert err.splitlines()[-2].startswith("  hint: nothing was done; pass `--yes` to confirm")
     assert shell("tpuctl status node-000 -o name", environ)[0] == "node-000\n"
 
 
 def test_a_folder_that_was_removed_is_said(environ: dict[str, str]) -> None:
     line = 'mkdir gone && cd gone && rmdir "$PWD" && tpuctl list'
-    removed = "error: the working directory was removed\n  hint: change to one that is there, and try again\n"
+    removed = "error: the working directory was removed\n  hint: change to an existing directory and try again\n"
 
     assert shell(line, environ) == ("", removed, 1)

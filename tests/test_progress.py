@@ -213,7 +213,7 @@ def test_a_full_disk_for_events_is_named_once_and_ends_nothing() -> None:
         progress(creating())
         progress(creating())
 
-    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    full = "warning: cannot write events to /dev/full: No space left on device; continuing without them"
     assert err(written).splitlines().count(full) == 1
 
 

@@ -83,7 +83,7 @@ def test_a_full_disk_for_events_is_told_once_and_the_watch_goes_on(tpuctl: Conso
 
     out, err, code = tpuctl("watch", "demo", "--until", "10m", "--events", "/dev/full")
 
-    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    full = "warning: cannot write events to /dev/full: No space left on device; continuing without them"
     assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)
 
 
@@ -96,7 +96,7 @@ def test_a_pipe_for_events_that_no_program_reads_is_told_once_and_the_start_goes
 
     out, err, code = tpuctl("start", "demo", "--events", "pipe")
 
-    unread = "warning: events cannot be written: pipe: no program reads this pipe; the work goes on"
+    unread = "warning: cannot write events to pipe: no program reads this pipe; continuing without them"
     assert (out, err.splitlines().count(unread), code) == ("demo\tREADY\n", 1, 0)
 
 
@@ -121,5 +121,5 @@ def test_a_reader_of_events_that_ends_or_falls_behind_ends_nothing(tmp_path: Pat
         os.close(reader)
         progress(event(EventKind.REACHED, "usable"))
 
-    ended = "warning: events cannot be written: pipe: the program that read this pipe has ended; the work goes on"
+    ended = "warning: cannot write events to pipe: the program that read this pipe has ended; continuing without them"
     assert err(written).splitlines().count(ended) == 1

@@ -13,7 +13,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put, said, told
 
 SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
-RESTART = "restart `demo` (what runs on it ends, its disk stays; starting needs free capacity)?"
+RESTART = "restart `demo` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?"
 
 
 def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -36,8 +36,8 @@ def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("reset", "demo") == (
         "",
         said(
-            f"error: {RESTART} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({RESTART}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )

@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_the_lines_and_a_terminal_as_it_was(tmp_path: Path) -> Non
         # How long a creation takes to be asked for depends on the machine.
         lines = [re.sub(r"^ +[0-9]s ", "     Ns ", line) for line in shown.ended()]
 
-    known = "`demo` in us-central2-b bills as soon as it runs (the last that is known of it: CREATING)"
+    known = "`demo` in us-central2-b bills as soon as it runs (last status: CREATING)"
     assert (echoes, shown.process.returncode, lines) == (
         True,
         130,
@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_the_lines_and_a_terminal_as_it_was(tmp_path: Path) -> Non
             "     Ns • demo CREATING",
             "^C",
             f"warning: interrupted: {known}; nothing was undone",
-            "  go on: tpuctl up demo --type v4-8 --zone us-central2-b",
-            "  undo:  tpuctl down us-central2-b/demo",
+            "  resume: tpuctl up demo --type v4-8 --zone us-central2-b",
+            "  undo:   tpuctl down us-central2-b/demo",
         ],
     )

@@ -228,7 +228,7 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
         (("run", "demo", "--env", SECRET.replace("-", "_"), "--", "true"),
          "`--env` number 1: no variable of that name is set here"),
         (("update", "demo", "--metadata", "a=b", SECRET),
-         "there are more arguments than expected; they are not shown, since they may belong to a secret value"),
+         "too many arguments; they are not shown, because they may be part of a secret value"),
         (("update", "demo", "--metadata", f"a={hidden(SECRET)}"),
          "the value of `a` is `<hidden: 14 bytes>`, which stands for one that was not shown"),
         (("run", "demo", "--env", f"A={hidden(SECRET)}", "--", "true"),
@@ -279,8 +279,8 @@ def test_the_command_to_type_after_an_interruption_hides_them(planted: Console) 
     again = (
         "tpuctl up new --type v4-8 --zone us-central2-b --metadata 'token=<hidden: 14 bytes>,other=<hidden: 14 bytes>'"
     )
-    assert f"  go on: {again}" in err.splitlines()
-    assert "  give the hidden values again: they are not repeated here" in err.splitlines()
+    assert f"  resume: {again}" in err.splitlines()
+    assert "  hidden values are not repeated here: add them to the command" in err.splitlines()
     assert (SECRET in out + err, code) == (False, 130)
 
 

@@ -59,7 +59,7 @@ def test_setup_is_a_setting_like_others(
 def test_two_ways_at_once_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
     app = app_in(tmp_path)
 
-    with pytest.raises(InvalidInputError, match="`--setup` and `--setup-script` exclude each other"):
+    with pytest.raises(InvalidInputError, match="cannot combine `--setup` and `--setup-script`"):
         spec_of(app, setup="true", setup_script="setup.sh")
     with pytest.raises(InvalidInputError, match=r"`--setup-script .*` cannot be read: No such file or directory"):
         spec_of(app, setup_script="setup.sh")

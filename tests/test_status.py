@@ -148,7 +148,7 @@ def test_an_unreachable_zone_may_have_it(tpuctl: Console, twins: Sandbox) -> Non
         (("Twin_1",), "`Twin_1` is not a node name", "did you mean `twin-1`?"),
         (("us-central2/twin",), "`us-central2` is a region, not a zone", "like `us-central2-a`"),
         (("twin", "--zone", "US"), "`US` is not a zone", "zones look like `us-central2-b`"),
-        (("twin", "--zone", "us-central2-b,us-central1-a"), "several zones were given", "give one `--zone`"),
+        (("twin", "--zone", "us-central2-b,us-central1-a"), "`--zone` names several zones", "works in one zone"),
         (("../twin",), "`..` is not a zone", "zones look like"),
         (("a/b/c",), "`a/b/c` is not a node name", "did you mean `a-b-c`?"),
         (("twin", "--project", "My Project"), "`My Project` is not a project id", "PROJECT_ID"),

@@ -74,11 +74,11 @@ def test_a_person_sees_columns_with_a_header_and_a_pipe_gets_tabs_without() -> N
     assert out(person) == (
         "NAME     ZONE           TYPE   STATE      HEALTH   WORKERS  AGE  TIER       NOTE\n"
         "trainer  us-central2-b  v4-16  READY      HEALTHY  2        3h   on-demand\n"
-        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` makes i…\n"
+        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` recreat…\n"
     )
     assert out(pipe) == (
         "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t2\t2026-01-01T09:00:00Z\ton-demand\t\n"
-        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` makes it again, `down` frees its quota\n"
+        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
     )
 
 
@@ -160,16 +160,24 @@ def test_only_a_yes_is_a_yes(typed: str, answer: bool) -> None:
     assert (written.confirm("delete it?", yes=False), err(written)) == (answer, "delete it? [y/N] ")
 
 
-@pytest.mark.parametrize(("is_terminal", "environ"), [(False, {}), (True, {"CI": "true"})])
-def test_nobody_is_asked_where_nobody_is(is_terminal: bool, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "reason"),
+    [
+        pytest.param(False, {}, "stdin is not a terminal", id="pipe"),
+        pytest.param(True, {"CI": "true"}, "CI is set", id="ci"),
+    ],
+)
+def test_confirm_without_a_terminal_raises_with_the_reason(
+    is_terminal: bool, environ: dict[str, str], reason: str
+) -> None:
     written = terminal(is_terminal=is_terminal, typed="y\n", environ=environ)
 
     assert written.confirm("delete it?", yes=True)
     with pytest.raises(InvalidInputError) as refused:
         written.confirm("delete it?", yes=False)
     assert (str(refused.value), refused.value.hint, err(written)) == (
-        "delete it? needs a confirmation, and nobody can be asked here",
-        "add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+        f"cannot ask for confirmation (delete it?): {reason}",
+        "nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         "",
     )
 

@@ -140,7 +140,7 @@ def test_a_file_that_only_describes_needs_no_trust(tpuctl: Console, project: Pat
     project.write_text(f"zone: {ZONE}\ntype: v4-8\nlabels: {{team: vision}}\nbuckets: [gs://data]\ntimeout: 1h\n")
 
     assert tpuctl("list")[2] == 0
-    assert tpuctl("trust") == ("", f"{project} sets nothing that takes trust\n", 0)
+    assert tpuctl("trust") == ("", f"{project} has no keys that require trust\n", 0)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_terminal_is_asked_once_and_the_command_goes_on(tpuctl: Console, sandb
         _, err, code = tpuctl("list", stdin=answer)
         assert (code, requests(sandbox)) == (1, [])
         assert "line 1: project: theirs" in err
-        assert "trust this file, until it changes? [y/N] " in err
+        assert "trust this file until it changes? [y/N] " in err
     assert tpuctl("list", stdin="y\n")[2] == 0
     assert requests(sandbox) != []
     assert tpuctl("list", stdin="")[2] == 0
@@ -212,7 +212,7 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
     out, err, code = tpuctl("trust")
 
     assert (out, code) == ("", 2)
-    assert "add `--yes` if you mean it" in err
+    assert "pass `--yes` to confirm" in err
     shown = err.splitlines()[: err.splitlines().index("    -> every worker of a new node runs these lines as you") + 1]
     assert [line for line in shown if not line.startswith("        line ")] == [
         f"warning: {project} is not trusted yet; it sets",
@@ -224,7 +224,7 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
         "    -> sent to every new node, where every worker runs it as root",
         "  line 4: ssh_key: ./key",
         "    -> holders of this key can log in on the workers",
-        "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in on your nodes",
+        "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in to your nodes",
         "  line 5: skip_checks: TPU101, TPU401",
         "    -> findings of these checks stop nothing",
         "  line 6: metadata",
@@ -326,7 +326,7 @@ def test_a_state_folder_that_cannot_be_written_only_asks_again(tpuctl: Console, 
 
     for _ in range(2):
         _, err, code = tpuctl("list", stdin="y\n")
-        assert (code, "warning: cannot remember that" in err) == (0, True)
+        assert (code, "warning: cannot store the trust" in err) == (0, True)
 
 
 def test_what_its_user_sets_by_a_command_stays_trusted(tpuctl: Console, project: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_type_names_the_zones_that_offer_it(tpuctl: Console, face: dict[str, s
         (("v5e-16",), "error: `v5e-16` is not an accelerator type\n  hint: did you mean `v5litepod-16`?\n", 2),
         (
             ("v4-8", "--zone", "us-east5-a"),
-            "error: `v4-8` is not offered in us-east5-a\n  hint: see `tpuctl types` for what is\n",
+            "error: `v4-8` is not offered in us-east5-a\n  hint: `tpuctl types` lists what is offered\n",
             3,
         ),
     ],

@@ -52,7 +52,7 @@ def test_a_terminal_gets_a_table_and_marked_lines(tpuctl: Console, sandbox: Sand
     assert (lines, code) == (["     0s • demo READY HEALTHY", "     0s ✓ demo usable, ssh answers, after 0s"], 0)
 
 
-QUESTION = "delete `demo` and its boot disk, to make it anew (accelerator_type: wanted `v4-8`, found `v4-16`)?"
+QUESTION = "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v4-8`, found `v4-16`)?"
 
 
 def test_a_node_that_differs_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -81,8 +81,8 @@ def test_replace_asks_and_a_no_changes_nothing(tpuctl: Console, sandbox: Sandbox
     assert nobody == (
         "",
         said(
-            f"error: {QUESTION} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({QUESTION}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )
@@ -127,19 +127,19 @@ def test_a_spec_from_the_journal_shows_its_age_and_tier_and_asks(tpuctl: Console
     tpuctl(*UP, "--spot", "--no-wait")
     tpuctl("down", "demo", "--yes")
     sandbox.advance(hours=3)
-    question = "create `demo` in us-central2-b as it was (v4-8 with tpu-ubuntu2204-base, spot, from 3h ago)?"
+    question = "create `demo` in us-central2-b with the spec it had (v4-8 with tpu-ubuntu2204-base, spot, from 3h ago)?"
 
     assert tpuctl("up", "demo") == (
         "",
         said(
-            f"error: {question} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({question}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )
     assert tpuctl("up", "demo", stdin="\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name what you want: `--type TYPE`\n",
+        f"{question} [y/N] error: nothing was done\n  hint: name another type: `--type TYPE`\n",
         1,
     )
     assert sandbox.changes() == ["create", "delete"]
@@ -152,7 +152,7 @@ def test_without_a_type_and_a_past_it_asks_for_one(tpuctl: Console, sandbox: San
     assert tpuctl("up", "demo", "--zone", ZONE) == (
         "",
         said(
-            "error: there is no node `demo` in us-central2-b yet: which accelerator type should it have?",
+            "error: cannot create `demo` in us-central2-b: no accelerator type given",
             "  hint: name one, such as `tpuctl up demo --type v4-8 --zone us-central2-b`; "
             "see `tpuctl types --zone us-central2-b`",
         ),
@@ -256,7 +256,7 @@ def test_flags_that_nothing_would_be_done_with_are_refused(tpuctl: Console, sand
 
     assert tpuctl("up", "demo", "--labels", "a=b", "--zone", "us-central2-b") == (
         "",
-        "error: `--labels` would be ignored without a type\n  hint: add `--type TYPE`, the node's own if it exists\n",
+        "error: no accelerator type given for `--labels`\n  hint: add `--type TYPE`; for an existing node its own type\n",
         2,
     )
     assert sandbox.changes() == []

@@ -77,12 +77,12 @@ def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "error: nothing to change was named\n  hint: see `tpuctl update --help`\n"),
+        ((), "error: no change given\n  hint: see `tpuctl update --help`\n"),
         (
             ("--labels", "team"),
             (
                 "error: `--labels team` is not KEY=VALUE\n"
-                "  hint: a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`\n"
+                "  hint: for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`\n"
             ),
         ),
         (

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
 from tests.others import errors, events, somebody, story, watching, written
-from tpuctl.cli.main import TerminatedError
+from tpuctl.cli.signals import TerminatedError
 
 # What `--events -` tells of a node that is well from the beginning.
 WELL = ("reached", "usable, ssh answers")
@@ -261,7 +261,7 @@ def test_it_ends_when_told_and_not_in_the_past(tpuctl: Console, sandbox: Sandbox
     assert tpuctl("watch", "demo", "--until", "soon") == (
         "",
         said(
-            "error: invalid value for `--until`: `soon` is no time; write 8h, 18:30 or 2026-01-31T18:30:00Z",
+            "error: invalid value for `--until`: `soon` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z",
             "  hint: see `tpuctl watch --help`",
         ),
         2,
@@ -278,4 +278,8 @@ def test_sigterm_ends_it_well(tpuctl: Console, sandbox: Sandbox, clock: Eventful
 
     _, err, code = tpuctl("watch", "demo")
 
-    assert (errors(err), code, err.splitlines()[-1]) == ([], 0, "terminated: the watch ends, the nodes go on")
+    assert (errors(err), code, err.splitlines()[-1]) == (
+        [],
+        0,
+        "terminated: the watch has ended, the nodes keep running",
+    )

@@ -38,7 +38,7 @@ def test_an_interrupt_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
 
     assert (out, process.returncode) == (b"", 130)
-    said = "interrupted: no bundle was written, and what was gathered is removed\n  go on: tpuctl bundle us-central2-b/demo\n"
+    said = "interrupted: no bundle was written, and what was gathered is removed\n  resume: tpuctl bundle us-central2-b/demo\n"
     assert said in err.decode()
     assert [*site.tpuctl.folder.iterdir(), *(tmp_path / "temporary").iterdir()] == []
 

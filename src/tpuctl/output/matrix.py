@@ -1,4 +1,4 @@
-"""Which worker of a slice has got how far: a grid for small slices, a cell for each worker of large ones."""
+"""Which worker of a slice has passed which check: a grid for small slices, one cell for each worker of large ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ _NAMED = 8
 
 
 def matrix(workers: Sequence[Mapping[str, Any]], *, width: int, marks: Marks) -> list[Text]:
-    """Return the workers of a slice; nothing of a level that nobody was asked for."""
+    """Return the workers of a slice, without the levels that were not checked."""
     return [*(_grid(workers, marks) if len(workers) <= _GRID else _cells(workers, width, marks))]
 
 
 def missing(workers: Sequence[Mapping[str, Any]]) -> Text:
-    """Return text that names the workers that lack a level, eight at most, or none."""
-    lacking = [(worker, level) for worker in workers if (level := _lacks(worker))]
+    """Return a text that names the workers that have not passed a level, eight at most; empty if there are none."""
+    lacking = [
+        (worker, level)
+        for worker in workers
+        if (level := next((level for level in LEVELS if worker.get(level) is False), None))
+    ]
     if not lacking:
         return Text()
     groups: dict[str, list[str]] = {}
@@ -38,12 +42,12 @@ def missing(workers: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _grid(workers: Sequence[Mapping[str, Any]], marks: Marks) -> Iterator[Text]:
-    asked = [level for level in LEVELS if any(worker.get(level) is not None for worker in workers)]
-    if not asked:
+    checked = [level for level in LEVELS if any(worker.get(level) is not None for worker in workers)]
+    if not checked:
         return
     wide = len(str(workers[-1]["worker"])) + 1
     yield Text(f"  {'worker':8}" + "".join(f"{worker['worker']:>{wide}}" for worker in workers), "dim")
-    for level in asked:
+    for level in checked:
         signs = [_sign(worker.get(level), marks) for worker in workers]
         yield Text.assemble(f"  {level:8}", *((f"{sign:>{wide}}", style) for sign, style in signs))
 
@@ -53,14 +57,10 @@ def _cells(workers: Sequence[Mapping[str, Any]], width: int, marks: Marks) -> It
     for start in range(0, len(workers), a_row):
         line = Text.assemble((f"  {workers[start]['worker']:>4} ", "dim"))
         for index, worker in enumerate(workers[start : start + a_row]):
-            asked = [worker[level] for level in LEVELS if worker.get(level) is not None]
-            sign, style = _sign(all(asked) if asked else None, marks)
+            checks = [worker[level] for level in LEVELS if worker.get(level) is not None]
+            sign, style = _sign(all(checks) if checks else None, marks)
             line.append(" " + sign if index % 8 == 0 else sign, style)
         yield line
-
-
-def _lacks(worker: Mapping[str, Any]) -> str | None:
-    return next((level for level in LEVELS if worker.get(level) is False), None)
 
 
 def _sign(has: bool | None, marks: Marks) -> tuple[str, str]:  # noqa: FBT001  # a cell of the matrix

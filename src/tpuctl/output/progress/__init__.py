@@ -1,4 +1,4 @@
-"""How the events of long work are shown: a live area on a terminal, one line per change elsewhere, JSON for programs."""
+"""Output of events: a live display on a terminal, one line for each change elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _ENDS = frozenset({EventKind.REACHED, EventKind.RECOVERED})
 
 
 class Progress:
-    """A listener for events, and a context: on leaving it the live area is taken away.
+    """A listener for events, and a context: at its end the live display is removed.
 
-    `events` gets each event as one JSON object on a line, at once. The event that a node was given up is left to the error
-    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes. Work outlasts
-    a file of events that cannot be written, and with `endings` a full stdout: a warning says so once. A closed stdout ends it.
+    `events` gets each event at once, as one JSON object on a line. The error that ends a command reports that a node was given
+    up; with `endings` the event is shown instead, also if quiet, for work that continues with other nodes. Work continues if
+    the file of events cannot be written, and with `endings` also if stdout is full: a warning says so once. A closed stdout
+    ends the work.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class Progress:
         self._terminal.aside = nullcontext()
         if self._live:
             live, self._live = self._live, None
-            # What ends the run matters more than a screen that cannot be drawn.
+            # The error that ends the run matters more than one of the screen.
             with contextlib.suppress(OSError) if kind else nullcontext():
                 live.stop()
             if kind is KeyboardInterrupt:
                 with contextlib.suppress(OSError):
-                    self._terminal.streams.stderr.write("^C")  # the terminal's own went away with the area
+                    self._terminal.streams.stderr.write("^C")  # the terminal's own was removed with the display
 
     def __call__(self, event: Event) -> None:
-        """Show an event. Raises `OSError` where it cannot be written, with `endings` only `BrokenPipeError`."""
+        """Show an event. Raises `OSError` if it cannot be written, with `endings` only `BrokenPipeError`."""
         self.last = event
         if self._export:
             # What is exported to the screen that is drawn on must not be drawn over.
@@ -103,7 +104,7 @@ class Progress:
             live.leave(event.node)
             return
         elif event.kind is EventKind.GAVE_UP and event.data.get("error") != NotFoundError.kind:
-            live.give_up(event)  # it is looked at, for it may be mended by hand; one that is gone is not
+            live.give_up(event)  # it is still polled: a user may fix it. A deleted node is not.
         elif event.kind is EventKind.GAVE_UP:
             live.leave(event.node)
         elapsed = format_duration(self._clock.monotonic() - self._started)
