@@ -113,7 +113,7 @@ def test_anyway_the_service_has_the_last_word(
 ) -> None:
     put(sandbox, **fields)
 
-    out, err, code = tpuctl(verb, "demo", "--anyway")
+    out, err, code = tpuctl(verb, "demo", "--skip-validation")
 
     assert (out, code) == ("", 8)
     assert says in err

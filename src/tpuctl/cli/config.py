@@ -74,7 +74,13 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
             else:
                 app.terminal.document(_text(value) + "\n")  # unchanged, for scripts
     else:
-        table = [(Cell(name), _cell(_text(value)), Cell(source)) for name, value, source in rows]
+        table = []
+        for name, value, source in rows:
+            text = _text(value)
+            lines = text.splitlines()
+            # Of several lines the first and their number; in a pipe all of them.
+            cell = Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
+            table.append((Cell(name), cell, Cell(source)))
         app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
 
 
@@ -198,14 +204,6 @@ def _text(value: Any) -> str:  # JSON
             return ",".join(f"{key}={text}" for key, text in value.items())
         case _:
             return str(value)
-
-
-def _cell(text: str) -> Cell:
-    """Return a value as a cell; of several lines the first and their number, in a pipe all lines joined by `\\n`."""
-    lines = text.splitlines()
-    if len(lines) < 2:
-        return Cell(text)
-    return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines))
 
 
 def _file(app: App, *, here: bool) -> Path:

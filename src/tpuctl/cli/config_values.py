@@ -38,26 +38,21 @@ def check_setting(key: str, value: str, *, file: Path) -> str | None:
     if not value:
         return None
     if key == "zone":
-        return _check_zone(value, file)
+        check_zone(value)
+        near = near_zone(value)
+        if near is None:
+            return None
+        if may_exist(value):
+            return f"tpuctl knows no TPUs in `{value}`, but in `{near}`; `tpuctl types` asks the API"
+        raise InvalidInputError(
+            f"tpuctl knows no TPUs in `{value}`: nothing was set",
+            hint=f"did you mean `{near}`?\nfor a new zone write `zone: {value}` to {file}",
+        )
     if key == "startup_script" and file.name == PROJECT_FILE_NAME:
         check_script(file, value)
     if check := _CHECKS.get(key):
         check(value)
     return None
-
-
-def _check_zone(zone: str, file: Path) -> str | None:
-    """Return a warning for an unknown zone. Raises `InvalidInputError` for a name that no zone can have."""
-    check_zone(zone)
-    near = near_zone(zone)
-    if near is None:
-        return None
-    if may_exist(zone):
-        return f"tpuctl knows no TPUs in `{zone}`, but in `{near}`; `tpuctl types` asks the API"
-    raise InvalidInputError(
-        f"tpuctl knows no TPUs in `{zone}`: nothing was set",
-        hint=f"did you mean `{near}`?\nfor a new zone write `zone: {zone}` to {file}",
-    )
 
 
 def _check_name(text: str) -> None:

@@ -20,8 +20,6 @@ from tpuctl.names import printable
 from tpuctl.output.terminal import Format, StdoutClosedError, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.cli.app import App
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
@@ -118,7 +116,11 @@ def _run(app: App) -> int:
     app.command_tree = tree
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):
         return _complete(tree, app, instruction)
-    _check_environment(invocation.environ)
+    for name, value in invocation.environ.items():
+        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
+            raise InvalidInputError(
+                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
+            )
     _raise_file_limit()
     try:
         with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
@@ -153,15 +155,6 @@ def _complete(tree: click.Command, app: App, instruction: str) -> int:
             hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
         )
     return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
-
-
-def _check_environment(environ: Mapping[str, str]) -> None:
-    """Raise `InvalidInputError` if a variable that tpuctl reads is not UTF-8 text."""
-    for name, value in environ.items():
-        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
-            raise InvalidInputError(
-                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
-            )
 
 
 def _machine_error(error: OSError) -> TpuctlError:

@@ -124,7 +124,12 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        _refuse_without_type(given)
+        if "topology" in given:
+            raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
+        if given:
+            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            hint = "add `--type TYPE`; for an existing node its own type"
+            raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
     accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
     version = settings.text("version") or default_version
@@ -164,16 +169,6 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
     if settings["version"] is None:
         named.discard("runtime_version")
     return replace(spec, named=frozenset(named))
-
-
-def _refuse_without_type(given: dict[str, Any]) -> None:
-    """Raise `InvalidInputError` for flags that would have no effect."""
-    if "topology" in given:
-        raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
-    if given:
-        named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
-        hint = "add `--type TYPE`; for an existing node its own type"
-        raise InvalidInputError(f"no accelerator type given for {named}", hint=hint)
 
 
 def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:

@@ -13,10 +13,10 @@ from tpuctl.cli.groups import Tree
 _SECTIONS = {
     "Nodes": {
         "up": ("tpuctl.cli.up", "Create, start or repair nodes, and wait until they are usable."),
-        "down": ("tpuctl.cli.down", "Delete nodes and what bills for them; succeeds if they are gone."),
+        "down": ("tpuctl.cli.down", "Delete nodes and queued resources; succeeds if they are gone."),
         "list": ("tpuctl.cli.list_nodes", "List nodes in all zones."),
         "status": ("tpuctl.cli.status", "Show all details of nodes."),
-        "check": ("tpuctl.cli.check", "Check that a TPU, its data and permissions fit together before spending money."),
+        "check": ("tpuctl.cli.check", "Check type, quota, data and permissions before a node costs money."),
         "explain": ("tpuctl.cli.explain", "Find the cause of a failure in a log or message, and its fix."),
         "wait": ("tpuctl.cli.wait", "Wait until nodes are usable, stopped or deleted."),
         "watch": ("tpuctl.cli.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
@@ -33,7 +33,7 @@ _SECTIONS = {
         "run": ("tpuctl.cli.run", "Run a command on all workers at once."),
         "scp": ("tpuctl.cli.scp", "Copy files to or from all workers of a node."),
         "sync": ("tpuctl.cli.sync", "Copy the files of a working tree to every worker."),
-        "env": ("tpuctl.cli.env", "Print environment variables for training scripts, to be used by a shell."),
+        "env": ("tpuctl.cli.env", "Print environment variables for training scripts (shell syntax)."),
         "unstick": ("tpuctl.cli.unstick", "Find and terminate processes that hold the TPU on workers."),
         "ssh-config": ("tpuctl.cli.ssh_config", "Configure ssh, rsync and editors to reach workers."),
         "ssh-key": ("tpuctl.cli.ssh_key", "Show or renew the ssh key that workers accept."),
@@ -73,7 +73,7 @@ _ELSEWHERE = {
     "accelerator-types": "types",
     "info": "status",
 }
-_HELP = """Bring a Google Cloud TPU from nothing to usable, and keep it there.
+_HELP = """Create Google Cloud TPUs, keep them usable, and run programs on them.
 
 \b
   tpuctl up trainer --type v4-32 --zone us-central2-b

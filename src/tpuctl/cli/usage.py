@@ -49,8 +49,10 @@ def show_usage(error: click.ClickException, terminal: Terminal, *, form: Format)
             message = f"`{path}` needs {name}"
         case click.BadParameter():
             message = _restyled(error.format_message())
-            if choice := _nearest_choice(error):
-                hint = f"did you mean `{choice}`?"
+            if error.param is not None and isinstance(error.param.type, click.Choice):
+                wrong = re.match(r"'([^']*)'", error.message)
+                if choice := nearest(wrong[1], map(str, error.param.type.choices)) if wrong else None:
+                    hint = f"did you mean `{choice}`?"
         case click.UsageError() if (
             _EXTRA.match(error.message)
             and error.ctx is not None
@@ -61,14 +63,6 @@ def show_usage(error: click.ClickException, terminal: Terminal, *, form: Format)
         case _:
             message = _restyled(error.format_message())
     terminal.error(CommandLineError(message, hint=hint), form=form)
-
-
-def _nearest_choice(error: click.BadParameter) -> str | None:
-    """Return the choice that was probably meant, None if no choice is similar."""
-    if error.param is None or not isinstance(error.param.type, click.Choice):
-        return None
-    wrong = re.match(r"'([^']*)'", error.message)
-    return nearest(wrong[1], map(str, error.param.type.choices)) if wrong else None
 
 
 def _restyled(message: str) -> str:

@@ -28,7 +28,25 @@ _STATE_STYLES = {
 
 def rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Cell, ...]]:
     """Return one row for each node."""
-    return [_row(node, now) for node in nodes]
+    table: list[tuple[Cell, ...]] = []
+    for node in nodes:
+        created = node.created
+        age = Cell(format_duration(now - created), plain=format_timestamp(created)) if created else Cell("")
+        health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+        table.append(
+            (
+                Cell(node.name.node_id),
+                Cell(node.name.zone),
+                Cell(node.accelerator_type),
+                Cell(str(node.state), style=_STATE_STYLES.get(node.state, "yellow")),
+                Cell(health, style=_health_style(node.health)),
+                Cell(str(node.workers)),
+                age,
+                Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
+                Cell(note(node, now), plain=note(node, None), style="yellow"),
+            )
+        )
+    return table
 
 
 def unreachable_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -123,23 +141,6 @@ def held_by_dead(requests: Sequence[QueuedResource]) -> str | None:
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
-
-
-def _row(node: Node, now: datetime) -> tuple[Cell, ...]:
-    created = node.created
-    age = Cell(format_duration(now - created), plain=format_timestamp(created)) if created else Cell("")
-    health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-    return (
-        Cell(node.name.node_id),
-        Cell(node.name.zone),
-        Cell(node.accelerator_type),
-        Cell(str(node.state), style=_STATE_STYLES.get(node.state, "yellow")),
-        Cell(health, style=_health_style(node.health)),
-        Cell(str(node.workers)),
-        age,
-        Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
-        Cell(note(node, now), plain=note(node, None), style="yellow"),
-    )
 
 
 def _health_style(health: Health) -> str:

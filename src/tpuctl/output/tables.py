@@ -56,22 +56,18 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles
     room = width
     for index, cell in enumerate(cells):
         is_last = index == len(cells) - 1
-        shown = _cut(cell, room) if is_last and room is not None else cell
+        shown = cell
+        # Only the last column is truncated. The terminal wraps a column that would be too narrow to read.
+        if is_last and room is not None and room >= 12 and text_width(cell) > room:
+            beginning = cell[: room - 1]
+            while text_width(beginning) > room - 1:
+                beginning = beginning[:-1]
+            shown = beginning + "…"
         padding = "" if is_last else " " * (widths[index] - text_width(cell)) + _GAP
         parts.append((styled(shown, styles[index], colored=True) if styles else shown) + padding)
         if room is not None:
             room -= widths[index] + len(_GAP)
     return "".join(parts).rstrip()
-
-
-def _cut(text: str, room: int) -> str:
-    # A very narrow column is unreadable: let the terminal wrap the line.
-    if room < 12 or text_width(text) <= room:
-        return text
-    beginning = text[: room - 1]
-    while text_width(beginning) > room - 1:
-        beginning = beginning[:-1]
-    return beginning + "…"
 
 
 _CODES = {

@@ -57,7 +57,14 @@ def lines(entries: Sequence[Entry]) -> list[Line]:
     for at, entry in _dated(entries):
         event = str(entry.get("event"))
         if event == "state":
-            line = _state_line(at, entry)
+            known, health = entry.get("state"), entry.get("health")
+            line = Line(
+                at,
+                str(known) if known else _GONE,
+                is_state=True,
+                health="" if health in {None, "HEALTH_UNSPECIFIED"} else str(health),
+                node_id=entry.get("id"),
+            )
             if state is not None and replace(found[state], at=at, until=None) == line:
                 continue
             _end(found, state, at)
@@ -145,12 +152,6 @@ def totals(entries: Sequence[Entry], now: datetime, *, since: datetime | None = 
         median = format_duration(timedelta(seconds=statistics.median(times)))
         summary.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))
     return [entry for entry in summary if entry != ("preempted", "0 times", "")]
-
-
-def _state_line(at: datetime, entry: Entry) -> Line:
-    state, health, node_id = entry.get("state"), entry.get("health"), entry.get("id")
-    shown_health = "" if health in {None, "HEALTH_UNSPECIFIED"} else str(health)
-    return Line(at, str(state) if state else _GONE, is_state=True, health=shown_health, node_id=node_id)
 
 
 def _is_open(line: Line) -> bool:

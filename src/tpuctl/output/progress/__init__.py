@@ -15,7 +15,6 @@ from tpuctl.output.progress.export import EventFile, Export, Shrugging
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
-    from tpuctl.output.marks import Marks
     from tpuctl.output.progress.live import Live
     from tpuctl.output.terminal import Terminal
 
@@ -77,7 +76,7 @@ class Progress:
         """Show an event. Raises `OSError` if it cannot be written, with `endings` only `BrokenPipeError`."""
         self.last = event
         if self._export:
-            # What is exported to the screen that is drawn on must not be drawn over.
+            # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
                 self._export.write(event)
         if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._endings:
@@ -108,26 +107,19 @@ class Progress:
         elif event.kind is EventKind.GAVE_UP:
             live.leave(event.node)
         elapsed = format_duration(self._clock.monotonic() - self._started)
-        style, words = _STYLES.get(event.kind, ""), visible(event.text)
+        style, words, marks = _STYLES.get(event.kind, ""), visible(event.text), live.marks
+        mark = {
+            EventKind.STATE: marks.state,
+            EventKind.ACTION: marks.action,
+            EventKind.REACHED: marks.good,
+            EventKind.RECOVERED: marks.good,
+            EventKind.GAVE_UP: marks.bad,
+        }.get(event.kind, marks.note)
         live.say(
             (f"{elapsed:>7} ", "dim"),
-            (f"{_mark(event.kind, live.marks)} ", style),
+            (f"{mark} ", style),
             (f"{event.node.node_id} ", "bold"),
             (words, style),
         )
         for line in hints(event):
             live.say((f"{'':>7} {line}", "dim"))
-
-
-def _mark(kind: EventKind, marks: Marks) -> str:
-    match kind:
-        case EventKind.STATE:
-            return marks.state
-        case EventKind.ACTION:
-            return marks.action
-        case EventKind.REACHED | EventKind.RECOVERED:
-            return marks.good
-        case EventKind.GAVE_UP:
-            return marks.bad
-        case _:
-            return marks.note

@@ -48,50 +48,44 @@ class Changes:
 
     def lines(self, event: Event) -> Iterator[str]:
         """Yield the lines for an event, often none."""
+        name = event.node
         if event.kind is EventKind.SILENT:
-            yield from self._silence(event)
+            now, reported = self._clock.monotonic(), self._outages.get(name.zone)
+            self._silent.setdefault(name.zone, set()).add(name)
+            if reported is None or now - reported >= _STILL_SILENT:
+                self._outages[name.zone] = now
+                yield f"{self._subject(event)}: {event.text}"
             return
-        yield from self._end_of_silence(event)
-        if event.kind is EventKind.WAIT:
-            yield from self._wait(event)
+        yield from self._end_of_outage(event)
+        if event.kind is not EventKind.WAIT:
+            self._reported[name] = "", None
+            yield f"{name.node_id}: {event.text}"
+            yield from hints(event)
             return
-        self._reported[event.node] = "", None
-        yield f"{event.node.node_id}: {event.text}"
-        yield from hints(event)
-
-    def _wait(self, event: Event) -> Iterator[str]:
         reason, following, after = untold(event), event.data.get("next"), event.data.get("next_in")
         if after is not None and timedelta(seconds=after) > _SOON:
             following = None
         if event.data.get("state") and (reason == "it is being deleted" or reason.endswith(" requested")):
             reason = ""  # The line before says the same.
-        before = self._reported.get(event.node, ("", None))
-        self._reported[event.node] = reason, following
+        before = self._reported.get(name, ("", None))
+        self._reported[name] = reason, following
         news = reason if reason != before[0] else ""
         if following and following != before[1]:
             when = f" in {format_duration(timedelta(seconds=max(after, 0)))}" if after is not None else ""
             news = f"{news}; if nothing changes: {following}{when}".removeprefix("; ")
         if news:
-            yield f"{event.node.node_id}: {news}"
+            yield f"{name.node_id}: {news}"
 
-    def _silence(self, event: Event) -> Iterator[str]:
-        zone, now = event.node.zone, self._clock.monotonic()
-        self._silent.setdefault(zone, set()).add(event.node)
-        reported = self._outages.get(zone)
-        if reported is None or now - reported >= _STILL_SILENT:
-            self._outages[zone] = now
-            yield f"{self._whose(event)}: {event.text}"
-
-    def _end_of_silence(self, event: Event) -> Iterator[str]:
+    def _end_of_outage(self, event: Event) -> Iterator[str]:
         silent = self._silent.get(event.node.zone)
         if not silent or event.node not in silent:
             return
-        whose = self._whose(event)
+        subject = self._subject(event)
         silent.discard(event.node)
         if not silent and self._outages.pop(event.node.zone, None) is not None:
-            yield f"{whose}: the API answers again"
+            yield f"{subject}: the API answers again"
 
-    def _whose(self, event: Event) -> str:
+    def _subject(self, event: Event) -> str:
         # An outage concerns all nodes of a zone: one line for the zone replaces the same line for each node.
         several = len(self._reported) > 1 or len(self._silent.get(event.node.zone, ())) > 1
         return event.node.zone if several else event.node.node_id

@@ -95,17 +95,14 @@ class Drawing:
 
     def _write_above(self) -> bool:
         """Write the permanent lines, and return whether there were any; rich redraws the area with them."""
-        self._clear_wrapped_lines()
-        lines = self._above()
-        if lines:
-            self._console.print(*lines, sep="\n", soft_wrap=True)
-        return bool(lines)
-
-    def _clear_wrapped_lines(self) -> None:
-        """Erase the lines that a narrower window has wrapped, which rich does not know of."""
         columns = self._console.width
         if columns < self._columns:
+            # A narrower window has wrapped lines of the area, which rich does not know of: erase them.
             wrapped = sum(max(0, -(-min(line.cell_len, self._columns) // columns) - 1) for line in self._drawn)
             up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * wrapped
             self._console.control(Control(ControlType.CARRIAGE_RETURN, *up))
         self._columns = columns
+        lines = self._above()
+        if lines:
+            self._console.print(*lines, sep="\n", soft_wrap=True)
+        return bool(lines)
