@@ -54,6 +54,17 @@ def test_help_explains_every_option_and_its_examples_parse(
             command.make_context(" ".join(path), words[1 + len(path) : end])
 
 
+def test_renamed_flags_accept_their_old_names_hidden_from_help(tpuctl: Console, sandbox: Sandbox) -> None:
+    help_text = tpuctl("start", "--help")[0]
+    sandbox.add_node("demo", zone="us-central2-b", state="STOPPED")
+
+    assert "--force-lease" in help_text
+    assert "--skip-validation" in help_text
+    assert not {"--steal", "--anyway"} & set(help_text.split())
+    dry_run = ("start", "demo", "--dry-run")
+    assert tpuctl(*dry_run, "--steal", "--anyway") == tpuctl(*dry_run, "--force-lease", "--skip-validation")
+
+
 def test_short_help_is_only_in_the_table_of_commands() -> None:
     """`tpuctl --help` imports no command: what it says of them stands beside their names."""
     # The commands of these groups share a file, so nothing is imported for one that was not needed for the other.

@@ -309,7 +309,16 @@ class App:
         from random import Random  # noqa: PLC0415  # only for long work
 
         from tpuctl.actions.cloud import Context  # noqa: PLC0415  # as above
+        from tpuctl.settings import SourceKind  # noqa: PLC0415  # as above
 
+        # The keys that describe a node and have their value from the project file, not from a flag or variable.
+        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
+        chosen_by_file = {
+            key: str(found[key].value)
+            for key in keys
+            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
+        }
         return Context(
             cloud=self.client,
             clock=self.clock,
@@ -321,20 +330,8 @@ class App:
             random=self.invocation.random or Random(),  # noqa: S311  # jitter, not a secret
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
-            chosen_by_file=self._chosen_by_file(),
+            chosen_by_file=chosen_by_file,
         )
-
-    def _chosen_by_file(self) -> dict[str, str]:
-        """Return the keys of a node (place, type, …) whose value comes from the project file."""
-        from tpuctl.settings import SourceKind  # noqa: PLC0415  # not needed by --help
-
-        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
-        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
-        return {
-            key: str(found[key].value)
-            for key in keys
-            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
-        }
 
     @contextmanager
     def in_flight(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cli.app import App
     from tpuctl.settings import ConfigEntry, ConfigFile, Value
+    from tpuctl.trusted_files import TrustedFile
 
 _SHOWN_LINES, _SHOWN_WIDTH = 20, 200
 # Metadata keys that run programs or open access to the node [documentation of Compute Engine's predefined keys, cloud-init].
@@ -187,27 +188,21 @@ def _short(value: Value) -> str:
 
 
 def _show_list(app: App) -> None:
-    files = list(TrustedFiles(trusted_folder(app.invocation.environ)))
-    states = [_state(app, one.path, one.digest) for one in files]
+    rows: list[tuple[TrustedFile, str]] = []
+    for file in TrustedFiles(trusted_folder(app.invocation.environ)):
+        if not file.path.exists():
+            rows.append((file, "gone"))
+            continue
+        try:
+            present = configfile.load_project_file(file.path, app.invocation.environ, any_owner=True)
+        except SettingError:
+            rows.append((file, "changed"))
+        else:
+            rows.append((file, "trusted" if present.digest == file.digest else "changed"))
     if app.format in {Format.JSON, Format.YAML}:
-        rows = [
-            {"path": str(one.path), "state": state, "trusted_at": one.at.isoformat()}
-            for one, state in zip(files, states, strict=True)
-        ]
-        app.terminal.data(rows, app.format)
+        data = [{"path": str(file.path), "state": state, "trusted_at": file.at.isoformat()} for file, state in rows]
+        app.terminal.data(data, app.format)
     elif app.format is Format.NAME:
-        app.terminal.names(str(one.path) for one in files)
+        app.terminal.names(str(file.path) for file, _ in rows)
     else:
-        table = [(Cell(str(one.path)), Cell(state)) for one, state in zip(files, states, strict=True)]
-        app.terminal.table(("FILE", "STATE"), table)
-
-
-def _state(app: App, path: Path, digest: str) -> str:
-    """Return `trusted` if the file has its trusted content, else `changed` or `gone`."""
-    if not path.exists():
-        return "gone"
-    try:
-        now = configfile.load_project_file(path, app.invocation.environ, any_owner=True).digest
-    except SettingError:
-        return "changed"
-    return "trusted" if now == digest else "changed"
+        app.terminal.table(("FILE", "STATE"), [(Cell(str(file.path)), Cell(state)) for file, state in rows])

@@ -56,7 +56,12 @@ class Changes:
                 self._outages[name.zone] = now
                 yield f"{self._subject(event)}: {event.text}"
             return
-        yield from self._end_of_outage(event)
+        silent = self._silent.get(name.zone)
+        if silent and name in silent:
+            subject = self._subject(event)
+            silent.discard(name)
+            if not silent and self._outages.pop(name.zone, None) is not None:
+                yield f"{subject}: the API answers again"
         if event.kind is not EventKind.WAIT:
             self._reported[name] = "", None
             yield f"{name.node_id}: {event.text}"
@@ -75,15 +80,6 @@ class Changes:
             news = f"{news}; if nothing changes: {following}{when}".removeprefix("; ")
         if news:
             yield f"{name.node_id}: {news}"
-
-    def _end_of_outage(self, event: Event) -> Iterator[str]:
-        silent = self._silent.get(event.node.zone)
-        if not silent or event.node not in silent:
-            return
-        subject = self._subject(event)
-        silent.discard(event.node)
-        if not silent and self._outages.pop(event.node.zone, None) is not None:
-            yield f"{subject}: the API answers again"
 
     def _subject(self, event: Event) -> str:
         # An outage concerns all nodes of a zone: one line for the zone replaces the same line for each node.
