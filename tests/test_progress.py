@@ -200,7 +200,7 @@ def test_ascii_terminal_gets_ascii_marks() -> None:
 
 def test_quiet_watch_reports_nodes_that_were_given_up() -> None:
     written = terminal(quiet=True)
-    with Progress(written, ManualClock(), endings=True) as progress:
+    with Progress(written, ManualClock(), lasting=True) as progress:
         progress(event(EventKind.STATE, "READY"))
         progress(event(EventKind.GAVE_UP, "broken"))
 

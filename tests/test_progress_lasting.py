@@ -25,7 +25,7 @@ _needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs L
 def test_given_up_node_stays_on_screen_until_it_recovers() -> None:
     written = terminal(is_terminal=True)
     seen = []
-    with Progress(written, ManualClock(), endings=True) as progress:
+    with Progress(written, ManualClock(), lasting=True) as progress:
         for item in (
             creating(),
             event(EventKind.GAVE_UP, "it is broken", state="READY", health="TIMEOUT", error="broken"),
@@ -66,7 +66,7 @@ def test_full_log_does_not_end_the_watch(*, is_terminal: bool) -> None:
     full = Path("/dev/full").open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  # closed by what fails
     shown = Terminal(Streams(io.StringIO(), io.StringIO(), full, stderr_is_terminal=is_terminal), {})
     events = io.StringIO()
-    with Progress(shown, ManualClock(), events=events, endings=True) as progress:
+    with Progress(shown, ManualClock(), events=events, lasting=True) as progress:
         for item in (creating(), event(EventKind.NOTE, "by the way"), event(EventKind.REACHED, "usable")):
             progress(item)
             shown.warn("a hook failed")

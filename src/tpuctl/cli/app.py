@@ -284,10 +284,10 @@ class App:
         return parse_reference(text, allow_queued=allow_queued)
 
     @contextmanager
-    def progress(self, *, events: str | None = None, endings: bool = False) -> Iterator[Progress]:
+    def progress(self, *, events: str | None = None, lasting: bool = False) -> Iterator[Progress]:
         """Show events during a block; also append them to the file `events`, or write them to stdout if that is `-`.
 
-        With `endings` also show that a node was given up, for work that ends without an error about it. Raises
+        With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
         from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
@@ -301,7 +301,7 @@ class App:
                 stream = EventFile(self.invocation.folder / expand(Path(events)), events)
             except OSError as error:
                 raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-        with Progress(self.terminal, self.clock, events=stream, endings=endings) as progress:
+        with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
             yield progress
 
     def context(self, tell: Callable[[Event], None], *, preflight: Preflight | None = None) -> Context:

@@ -64,7 +64,7 @@ def command(  # click's options
       tpuctl create trainer --type v6e-8 --spot --no-wait
     """
     preflight = gate(app, take_checks(options))
-    spec = build_spec(app, take_spec(options), anyway=skip_validation)
+    spec = build_spec(app, take_spec(options), skip_validation=skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
     name = _free_name(app, node)

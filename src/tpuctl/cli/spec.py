@@ -108,10 +108,10 @@ def take_spec(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in taken.items() if value not in (None, ())}
 
 
-def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> NodeSpec | None:
+def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False) -> NodeSpec | None:
     """Return the spec of flags and settings, None if they name no accelerator type.
 
-    Raises `InvalidInputError` for an invalid value; with `anyway` an unknown accelerator type is accepted.
+    Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
     if "setup_script" in given:
         if "setup" in given:
@@ -131,7 +131,9 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
-    accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
+    accelerator_type, topology, default_version = _accelerator(
+        wanted, given.get("topology"), skip_validation=skip_validation
+    )
     version = settings.text("version") or default_version
     if version is None:
         similar = ", ".join(f"`{name}`" for name in accelerators.of_size(wanted))
@@ -177,7 +179,7 @@ def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
     return {key: _read(app, "--metadata-from-file", path) for key, path in named.items()}
 
 
-def _accelerator(wanted: str, topology: str | None, *, anyway: bool) -> tuple[str, str | None, str | None]:
+def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) -> tuple[str, str | None, str | None]:
     """Return the name of the type, the topology if one was given, and the default runtime version if one is known."""
     if topology:
         generation = wanted.rsplit("-", 1)[0] if accelerators.find(wanted) else wanted
@@ -188,7 +190,7 @@ def _accelerator(wanted: str, topology: str | None, *, anyway: bool) -> tuple[st
                 hint=f"`{topology}` is `{shaped.name}`; remove one of the options",
             )
         return shaped.name, shaped.topology, shaped.runtime_version
-    name = wanted if anyway else accelerators.check(wanted)
+    name = wanted if skip_validation else accelerators.check(wanted)
     known = accelerators.find(name)
     return name, None, known.runtime_version if known else None
 

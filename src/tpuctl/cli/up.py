@@ -86,7 +86,7 @@ def command(
     from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
 
     preflight = gate(app, take_checks(options))
-    spec = build_spec(app, take_spec(options), anyway=options["skip_validation"])
+    spec = build_spec(app, take_spec(options), skip_validation=options["skip_validation"])
     policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))

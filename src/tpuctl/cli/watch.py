@@ -118,7 +118,7 @@ def command(
     listed = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
-            app.progress(events=events, endings=True) as progress,
+            app.progress(events=events, lasting=True) as progress,
             app.in_flight(f"{listed} is not watched now", resume=app.command_line()),
         ):
             if spec is None:

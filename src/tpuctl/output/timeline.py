@@ -147,7 +147,7 @@ def totals(entries: Sequence[Entry], now: datetime, *, since: datetime | None = 
         ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
     ]
     if times := _times_to_usable(dated):
-        import statistics  # noqa: PLC0415  # 5 ms, which `list` need not pay
+        import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
 
         median = format_duration(timedelta(seconds=statistics.median(times)))
         summary.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))

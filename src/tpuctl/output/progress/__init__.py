@@ -35,28 +35,28 @@ class Progress:
     """A listener for events, and a context: at its end the live display is removed.
 
     `events` gets each event at once, as one JSON object on a line. The error that ends a command reports that a node was given
-    up; with `endings` the event is shown instead, also if quiet, for work that continues with other nodes. Work continues if
-    the file of events cannot be written, and with `endings` also if stdout is full: a warning says so once. A closed stdout
+    up; with `lasting` the event is shown instead, also if quiet, for work that continues with other nodes. Work continues if
+    the file of events cannot be written, and with `lasting` also if stdout is full: a warning says so once. A closed stdout
     ends the work.
     """
 
     def __init__(
-        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, endings: bool = False
+        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, lasting: bool = False
     ) -> None:
-        self._terminal, self._clock, self._endings = terminal, clock, endings
-        self._export = Export(events, terminal, lasting=endings) if events else None
+        self._terminal, self._clock, self._lasting = terminal, clock, lasting
+        self._export = Export(events, terminal, lasting=lasting) if events else None
         self._started = clock.monotonic()
         self._changes = Changes(clock)
         self._live: Live | None = None
         self.last: Event | None = None
 
     def __enter__(self) -> Self:
-        if self._endings:
+        if self._lasting:
             self._terminal.aside = Shrugging()
         if self._terminal.is_redrawn and not self._terminal.quiet:
             from tpuctl.output.progress.live import Live  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
 
-            self._live = self._terminal.aside = Live(self._terminal, self._clock, lasting=self._endings)
+            self._live = self._terminal.aside = Live(self._terminal, self._clock, lasting=self._lasting)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -73,19 +73,19 @@ class Progress:
                     self._terminal.streams.stderr.write("^C")  # the terminal's own was removed with the display
 
     def __call__(self, event: Event) -> None:
-        """Show an event. Raises `OSError` if it cannot be written, with `endings` only `BrokenPipeError`."""
+        """Show an event. Raises `OSError` if it cannot be written, with `lasting` only `BrokenPipeError`."""
         self.last = event
         if self._export:
             # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
                 self._export.write(event)
-        if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._endings:
+        if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._lasting:
             self._terminal.warn(f"{event.node.node_id}: {event.text}")
         if self._terminal.quiet:
             return
         if self._live:
             self._show(event, self._live)
-        elif event.kind is not EventKind.GAVE_UP or self._endings:
+        elif event.kind is not EventKind.GAVE_UP or self._lasting:
             for line in self._changes.lines(event):
                 self._terminal.note(line)
 
@@ -99,7 +99,7 @@ class Progress:
             live.change(event)
         elif event.kind in _ENDS:
             live.leave(event.node)
-        elif event.kind is EventKind.GAVE_UP and not self._endings:
+        elif event.kind is EventKind.GAVE_UP and not self._lasting:
             live.leave(event.node)
             return
         elif event.kind is EventKind.GAVE_UP and event.data.get("error") != NotFoundError.kind:
