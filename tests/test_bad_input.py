@@ -1,4 +1,4 @@
-"""What is wrong with what was typed or set: which value, and the remedy; nothing is sent and nothing done."""
+"""Errors of options, arguments, variables and settings: the value, and a hint; no request is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpuctl.cli.tree import root
 
 UP = ("up", "demo", "--project", "proj-1", "--zone", "us-central2-b")
 
-ASKS_NOTHING = "tpuctl has nothing for that: this command asks nothing"
+ASKS_NOTHING = "not needed: this command never asks"
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("ls", "--format=json"),
             "`tpuctl list` has no option `--format`",
-            "tpuctl has `-o json`, `-o yaml` or `-o name` for that",
+            "use `-o json`, `-o yaml` or `-o name`",
         ),
-        (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "tpuctl has `--yes` for that"),
+        (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),
             "`tpuctl ssh` has no option `--strict-host-key-checking`",
-            "tpuctl has nothing for that: host keys are always checked",
+            "not needed: host keys are always checked",
         ),
         (("stop", "demo", "--yes"), "`tpuctl stop` has no option `--yes`", ASKS_NOTHING),
         (("stop", "demo", "--force"), "`tpuctl stop` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
-        (("run", "--", "true"), "which nodes?", "name them, or use `-l KEY=VALUE`"),
-        (("jobs",), "which nodes?", "name them, or use `-l KEY=VALUE`"),
+        (("run", "--", "true"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
+        (("jobs",), "no nodes given", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("status",), "`tpuctl status` needs NODE...", "see `tpuctl status --help`"),
         (
@@ -95,25 +95,25 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         ((*UP, "--type", "v4", "--topology", "2x2"), "`2x2` is not a topology of v4", "v4 has 3 dimensions, like"),
         (
             (*UP, "--type", "v4-8", "--topology", "2x2x2"),
-            "`v4-8` and the topology `2x2x2` disagree",
-            "`2x2x2` is `v4-16`; leave one of the two out",
+            "type `v4-8` does not have the topology `2x2x2`",
+            "`2x2x2` is `v4-16`; remove one of the options",
         ),
-        ((*UP, "--topology", "2x2x2"), "`--topology` needs a generation", "add `--type v4`, for example"),
+        ((*UP, "--topology", "2x2x2"), "`--topology` needs a generation", "add one, such as `--type v4`"),
         ((*UP, "--type", "v9-8"), "no runtime version is known for `v9-8`", "name one: `--version VERSION`"),
-        ((*UP, "--type", "v4-8", "--spot", "--reserved"), "`--spot` and `--reserved` exclude each other", "choose one"),
+        ((*UP, "--type", "v4-8", "--spot", "--reserved"), "cannot combine `--spot` and `--reserved`", "choose one"),
         (
             (*UP, "--type", "v4-8", "--data-disk", "mode=rw"),
             "`--data-disk mode=rw` is not a disk",
-            "write `source=projects/P/zones/Z/disks/D,mode=read-only`; the modes are read-write and read-only",
+            "write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
         ),
         (
             (*UP, "--type", "v4-8", "--labels", "team"),
             "`--labels team` is not KEY=VALUE",
-            "a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
+            "for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
         ),
         (
             ("create", "demo", "--project", "p"),
-            "which accelerator type?",
+            "no accelerator type given",
             "name one: `--type v4-8`; see `tpuctl types --project p`",
         ),
         (
@@ -162,12 +162,14 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("explain", "OOM", "--node", "x y"), "`x y` is not a node name", "a name is up to 63"),
         (
             ("list", "--sandbox", "--endpoint", "https://tpu.example.com"),
-            "`--endpoint` and the sandbox exclude each other",
-            "leave one of them out",
+            "cannot use `--endpoint` with the sandbox",
+            "remove one of them",
         ),
     ],
 )
-def test_it_is_named_with_its_remedy(bare: Console, arguments: tuple[str, ...], message: str, hint: str) -> None:
+def test_invalid_input_prints_the_value_and_a_hint(
+    bare: Console, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
     out, err, code = bare(*arguments)
 
     assert (out, code) == ("", 2)
@@ -186,7 +188,7 @@ def test_it_is_named_with_its_remedy(bare: Console, arguments: tuple[str, ...], 
         (("status", "Demo_1", "--project", "p", "-o", "json"), "invalid_input"),
     ],
 )
-def test_in_json_it_is_one_object_on_stderr(bare: Console, arguments: tuple[str, ...], kind: str) -> None:
+def test_error_in_json_is_one_object_on_stderr(bare: Console, arguments: tuple[str, ...], kind: str) -> None:
     out, err, code = bare(*arguments)
 
     (error,) = json.loads(err).values()
@@ -195,7 +197,7 @@ def test_in_json_it_is_one_object_on_stderr(bare: Console, arguments: tuple[str,
     assert set(error) == {"kind", "message", "exit_code", "hint", "id"}
 
 
-def test_a_missing_project_says_where_it_was_looked_for(bare: Console) -> None:
+def test_missing_project_lists_the_searched_sources(bare: Console) -> None:
     assert bare("list") == (
         "",
         (
@@ -209,7 +211,7 @@ def test_a_missing_project_says_where_it_was_looked_for(bare: Console) -> None:
     )
 
 
-def test_a_missing_zone_names_those_that_offer_the_type(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_missing_zone_lists_zones_that_offer_the_type(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--type", "v4-8") == (
         "",
         (
@@ -225,7 +227,7 @@ def test_a_missing_zone_names_those_that_offer_the_type(tpuctl: Console, sandbox
     assert sandbox.changes() == []
 
 
-def test_missing_credentials_name_the_login(bare: Console) -> None:
+def test_missing_credentials_hint_at_the_login_command(bare: Console) -> None:
     out, err, code = bare("list", "--project", "p")
 
     assert (out, code) == ("", 4)
@@ -249,7 +251,7 @@ def test_missing_credentials_name_the_login(bare: Console) -> None:
         (401, "Request had invalid authentication credentials.", "gcloud auth login"),
     ],
 )
-def test_what_the_service_does_not_allow_comes_with_the_command_that_fixes_it(
+def test_permission_error_prints_the_command_that_fixes_it(
     tpuctl: Console, sandbox: Sandbox, status: int, message: str, remedy: str
 ) -> None:
     sandbox.fault("http-error", status=status, message=message, count=0)
@@ -261,18 +263,16 @@ def test_what_the_service_does_not_allow_comes_with_the_command_that_fixes_it(
 
 
 @pytest.mark.parametrize("line", ["down demo", "delete demo", "reset demo", "up demo --type v4-16 --replace"])
-def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(tpuctl: Console, sandbox: Sandbox, line: str) -> None:
+def test_confirmation_without_a_terminal_changes_nothing(tpuctl: Console, sandbox: Sandbox, line: str) -> None:
     sandbox.add_node("demo")
 
     for alone in (tpuctl(*line.split()), tpuctl(*line.split(), "--quiet"), tpuctl(*line.split(), stdin="y\n", CI="1")):
         assert (alone[0], alone[2]) == ("", 2)
-        assert alone[1].splitlines()[-1] == (
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)"
-        )
+        assert alone[1].splitlines()[-1] == ("  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)")
     assert sandbox.changes() == []
 
 
-def test_a_type_that_a_zone_does_not_offer_is_asked_of_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_type_not_offered_in_the_zone_is_checked_by_the_api(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--type", "v4-40", "--zone", "us-central2-b") == (
         "",
         (
@@ -284,29 +284,27 @@ def test_a_type_that_a_zone_does_not_offer_is_asked_of_it(tpuctl: Console, sandb
     assert sandbox.changes() == []
 
 
-def test_an_endpoint_that_does_not_answer(bare: Console) -> None:
+def test_endpoint_without_a_server_is_reported(bare: Console) -> None:
     assert bare("list", "--project", "p", "--endpoint", "http://127.0.0.1:1") == (
         "",
         (
             "error: 127.0.0.1 cannot be reached: Connection refused\n"
-            "  hint: nothing listens at `http://127.0.0.1:1`, the endpoint that `--endpoint` names\n"
+            "  hint: no server listens at `http://127.0.0.1:1`, the endpoint set by `--endpoint`\n"
             "  hint: check the network, the proxy and the endpoint\n"
         ),
         1,
     )
 
 
-def test_the_endpoint_is_named_where_credentials_for_it_are_missing(bare: Console) -> None:
+def test_missing_credentials_with_an_endpoint_name_the_endpoint(bare: Console) -> None:
     _, err, code = bare("list", "--project", "p", TPUCTL_ENDPOINT="tpu.example")
 
-    said = "  hint: calls go to the endpoint `tpu.example`, which TPUCTL_ENDPOINT names; one looks like `https://HOST`"
+    said = "  hint: API calls go to the endpoint `tpu.example` set by TPUCTL_ENDPOINT; an endpoint looks like `https://HOST`"
     assert (said in err.splitlines(), code) == (True, 4)
 
 
 @one_face
-def test_a_zone_that_was_probably_mistyped_is_named_when_the_service_has_refused_it(
-    tpuctl: Console, sandbox: Sandbox
-) -> None:
+def test_refused_zone_suggests_a_similar_zone(tpuctl: Console, sandbox: Sandbox) -> None:
     for line in ("list", "types", "versions", "status demo"):
         _, err, code = tpuctl(*line.split(), "--zone", "us-cental2-b")
         hint = "  hint: tpuctl knows no TPUs in `us-cental2-b`: did you mean `us-central2-b`?"
@@ -315,7 +313,7 @@ def test_a_zone_that_was_probably_mistyped_is_named_when_the_service_has_refused
 
 
 @pytest.mark.parametrize("line", ["", "config", "sandbox"])
-def test_a_group_alone_shows_its_help(bare: Console, line: str) -> None:
+def test_group_without_a_command_shows_its_help(bare: Console, line: str) -> None:
     out, err, code = bare(*line.split())
 
     assert (out, code) == ("", 2)
@@ -337,7 +335,7 @@ FILE_OPTIONS = [
 
 @one_face
 @pytest.mark.parametrize("line", FILE_OPTIONS)
-def test_a_file_that_is_none_or_too_large_is_refused(tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...]) -> None:
+def test_missing_or_too_large_file_is_refused(tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...]) -> None:
     (tpuctl.folder / "folder").mkdir()
     (tpuctl.folder / "sparse").touch()
     os.truncate(tpuctl.folder / "sparse", 10 * 1024**3)
@@ -356,7 +354,7 @@ def test_a_file_that_is_none_or_too_large_is_refused(tpuctl: Console, sandbox: S
 
 
 @one_face
-def test_a_startup_script_may_be_as_large_as_a_metadata_value(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_startup_script_may_have_the_size_of_a_metadata_value(tpuctl: Console, sandbox: Sandbox) -> None:
     script = tpuctl.folder / "script"
     up = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait", "--startup-script", "script")
 
@@ -368,7 +366,7 @@ def test_a_startup_script_may_be_as_large_as_a_metadata_value(tpuctl: Console, s
 
 
 @one_face
-def test_a_file_of_bytes_is_refused_with_the_line(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_file_that_is_not_utf8_is_refused_with_the_line(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "latin").write_bytes(b"a\nb\xe9\n")
 
     for line in (("update", "demo", "--metadata-from-file", "key=latin"), ("sandbox", "seed", "latin")):
@@ -382,18 +380,20 @@ def test_a_file_of_bytes_is_refused_with_the_line(tpuctl: Console, sandbox: Sand
     [
         pytest.param("TPUCTL_ZONE", "\udcff", "`TPUCTL_ZONE` is not UTF-8 text: `\\xff`", id="bytes"),
         pytest.param("HOME", "/home/\udcff", "`HOME` is not UTF-8 text: `/home/\\xff`", id="bytes-in-home"),
-        pytest.param("TPUCTL_STATE_DIR", "{file}", "`TPUCTL_STATE_DIR={file}` is no folder: `{file}` is", id="state"),
         pytest.param(
-            "XDG_STATE_HOME", "{file}/x", "`XDG_STATE_HOME={file}/x` is no folder: `{file}` is", id="xdg-state"
+            "TPUCTL_STATE_DIR", "{file}", "`TPUCTL_STATE_DIR={file}`: `{file}` is not a directory", id="state"
+        ),
+        pytest.param(
+            "XDG_STATE_HOME", "{file}/x", "`XDG_STATE_HOME={file}/x`: `{file}` is not a directory", id="xdg-state"
         ),
         pytest.param("XDG_CONFIG_HOME", "{file}", "cannot read {file}/tpuctl/config.yaml: Not a dir", id="xdg-config"),
-        pytest.param("TPUCTL_STATE_DIR", "x" * 300, "is no folder: file name too long", id="long"),
+        pytest.param("TPUCTL_STATE_DIR", "x" * 300, "is not a directory: file name too long", id="long"),
         pytest.param("_TPUCTL_COMPLETE", "nonsense", "`_TPUCTL_COMPLETE` is `nonsense`", id="completion"),
         pytest.param("_TPUCTL_COMPLETE", "bash_complete", "`_TPUCTL_COMPLETE` is `bash_complete`", id="no-words"),
         pytest.param("_TPUCTL_COMPLETE", "\udcff", "`_TPUCTL_COMPLETE` is `\\xff`", id="completion-bytes"),
     ],
 )
-def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: str, value: str, message: str) -> None:
+def test_invalid_environment_variable_is_named(offline: Console, variable: str, value: str, message: str) -> None:
     file = offline.folder / "file"
     file.touch()
     variables = {"TPUCTL_SANDBOX": "1", "TPUCTL_STATE_DIR": "", variable: value.format(file=file)}
@@ -405,7 +405,7 @@ def test_a_variable_that_cannot_be_meant_is_named(offline: Console, variable: st
 
 
 @pytest.mark.parametrize("login", ["-oProxyCommand=x", "ada lovelace", "ada@host", "ada:ssh-rsa AAAA x", "../ada"])
-def test_what_cannot_be_a_login_name_is_refused(tpuctl: Console, sandbox: Sandbox, login: str) -> None:
+def test_invalid_login_name_is_refused(tpuctl: Console, sandbox: Sandbox, login: str) -> None:
     sandbox.add_node("demo")
 
     _, err, code = tpuctl("--user", login, "run", "demo", "--", "true")
@@ -428,7 +428,7 @@ DIGITS = "9" * 5000  # more than Python reads as a number
         pytest.param(("ssh", "demo", "--batch-size", DIGITS, "--", "true"), 2, id="batch-size"),
     ],
 )
-def test_a_number_of_thousands_of_digits_is_no_number(tpuctl: Console, line: tuple[str, ...], code: int) -> None:
+def test_number_with_thousands_of_digits_is_refused(tpuctl: Console, line: tuple[str, ...], code: int) -> None:
     tpu = f"acceleratorConfig: {{type: TPU_V3, count: {DIGITS}}}"
     job = f"trainingInput: {{scaleTier: CUSTOM, workerType: cloud_tpu, workerCount: 1, workerConfig: {{{tpu}}}}}\n"
     (tpuctl.folder / "job.yaml").write_text(job)
@@ -436,7 +436,7 @@ def test_a_number_of_thousands_of_digits_is_no_number(tpuctl: Console, line: tup
     assert tpuctl(*line)[2] == code
 
 
-def test_a_long_word_to_explain_is_a_message(offline: Console) -> None:
+def test_explain_takes_a_long_word_as_a_message(offline: Console) -> None:
     _, err, code = offline("explain", "x" * 300)
 
     assert (err.splitlines()[0], code) == ("warning: no known message in this line", 1)
@@ -455,7 +455,7 @@ def test_a_long_word_to_explain_is_a_message(offline: Console) -> None:
         pytest.param("v5e-16", "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?", id="spelling"),
     ],
 )
-def test_check_of_what_looks_like_a_type_names_the_nearest(tpuctl: Console, name: str, message: str, hint: str) -> None:
+def test_check_of_a_mistyped_type_suggests_the_nearest(tpuctl: Console, name: str, message: str, hint: str) -> None:
     assert tpuctl("check", name) == ("", f"error: {message}\n  hint: {hint}\n", 2)
 
 
@@ -469,7 +469,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from commands(below, (*path, name))
 
 
-def test_no_option_of_any_command_takes_bytes_or_ends_in_a_traceback(offline: Console) -> None:
+def test_option_with_bytes_is_refused_without_a_traceback(offline: Console) -> None:
     wrong = []
     for path, command in commands(root()):
         for param in command.params:

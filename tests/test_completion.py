@@ -1,4 +1,4 @@
-"""What the tree of commands says of itself: completion in the shell, and help whose examples are right."""
+"""Shell completion, and the help of all commands with its examples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEAVES = dict(leaves(root()))
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_help_explains_every_option_and_its_examples_are_right(
+def test_help_explains_every_option_and_its_examples_parse(
     path: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -54,7 +54,18 @@ def test_help_explains_every_option_and_its_examples_are_right(
             command.make_context(" ".join(path), words[1 + len(path) : end])
 
 
-def test_the_table_of_commands_is_the_only_place_of_their_short_help() -> None:
+def test_renamed_flags_accept_their_old_names_hidden_from_help(tpuctl: Console, sandbox: Sandbox) -> None:
+    help_text = tpuctl("start", "--help")[0]
+    sandbox.add_node("demo", zone="us-central2-b", state="STOPPED")
+
+    assert "--force-lease" in help_text
+    assert "--skip-validation" in help_text
+    assert not {"--steal", "--anyway"} & set(help_text.split())
+    dry_run = ("start", "demo", "--dry-run")
+    assert tpuctl(*dry_run, "--steal", "--anyway") == tpuctl(*dry_run, "--force-lease", "--skip-validation")
+
+
+def test_short_help_is_only_in_the_table_of_commands() -> None:
     """`tpuctl --help` imports no command: what it says of them stands beside their names."""
     # The commands of these groups share a file, so nothing is imported for one that was not needed for the other.
     in_one_file = {"config", "ssh-key"}
@@ -78,7 +89,7 @@ def complete(console: Console, *words: str) -> list[str]:
     return [entry.partition(",")[2] for entry in answer]
 
 
-def test_commands_and_options(offline: Console) -> None:
+def test_completion_lists_commands_and_options(offline: Console) -> None:
     assert complete(offline, "st") == ["status", "start", "stop"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
     assert complete(offline, "up", "demo", "--ma") == ["--max-reboots", "--max-restarts", "--max-recreates"]
@@ -87,7 +98,7 @@ def test_commands_and_options(offline: Console) -> None:
     assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates"]
 
 
-def test_names_of_nodes_come_from_past_commands(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl("create", "trainer-0", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
     tpuctl("create", "trainer-1", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
     sandbox.add_node("not-mine")
@@ -98,17 +109,17 @@ def test_names_of_nodes_come_from_past_commands(tpuctl: Console, sandbox: Sandbo
     assert len(sandbox.changes()) == requests
 
 
-def test_zsh_and_fish_get_the_descriptions_of_the_help(offline: Console) -> None:
+def test_completion_in_zsh_and_fish_has_descriptions(offline: Console) -> None:
     zsh = ask(offline, _TPUCTL_COMPLETE="zsh_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="1")
     fish = ask(offline, _TPUCTL_COMPLETE="fish_complete", COMP_WORDS="tpuctl sto", COMP_CWORD="sto")
 
-    assert zsh == ["plain", "stop", "Stop nodes, keeping their disks."]
-    assert fish == ["plain,stop\tStop nodes, keeping their disks."]
-    assert "  stop        Stop nodes, keeping their disks." in offline("--help")[0].splitlines()
+    assert zsh == ["plain", "stop", "Stop nodes, keeping their boot disks."]
+    assert fish == ["plain,stop\tStop nodes, keeping their boot disks."]
+    assert "  stop        Stop nodes, keeping their boot disks." in offline("--help")[0].splitlines()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_is_one_that_the_shell_can_read(offline: Console, shell: str) -> None:
+def test_completion_script_is_valid_in_its_shell(offline: Console, shell: str) -> None:
     script, err, code = offline("completion", shell)
 
     assert (err, code) == ("", 0)
@@ -118,7 +129,7 @@ def test_the_script_is_one_that_the_shell_can_read(offline: Console, shell: str)
         assert (checked.stderr, checked.returncode) == ("", 0)
 
 
-def test_another_shell_is_named(offline: Console) -> None:
+def test_completion_for_an_unknown_shell_is_refused(offline: Console) -> None:
     assert offline("completion", "zhs") == (
         "",
         (

@@ -1,4 +1,4 @@
-"""`tpuctl config`: every setting with its source, and files that say what is wrong with them."""
+"""`tpuctl config`: settings with their sources, and errors of files with settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def user_file(console: Console) -> Path:
     return Path(console.environ["HOME"]) / ".config" / "tpuctl" / "config.yaml"
 
 
-def test_each_value_is_shown_with_its_source(offline: Console) -> None:
+def test_show_prints_each_value_with_its_source(offline: Console) -> None:
     offline("config", "set", "version", "img")
     offline("config", "set", "metadata", "token=geheim")
     (offline.folder / "tpuctl.yaml").write_text("# ours\ntype: v4-8\nversion: other\n")
@@ -45,7 +45,7 @@ def test_each_value_is_shown_with_its_source(offline: Console) -> None:
     }
 
 
-def test_one_value_for_a_script(offline: Console) -> None:
+def test_show_prints_one_value_for_a_script(offline: Console) -> None:
     assert offline("config", "show", "timeout", "-o", "name") == ("30m\n", "", 0)
     assert offline("config", "show", "zone") == ("zone\t\tnot set\n", "", 0)
     assert json.loads(offline("config", "show", "zone", "-o", "json", TPUCTL_ZONE="us-east5-a")[0]) == [
@@ -53,7 +53,7 @@ def test_one_value_for_a_script(offline: Console) -> None:
     ]
 
 
-def test_json_has_real_values(offline: Console) -> None:
+def test_show_in_json_has_typed_values(offline: Console) -> None:
     (offline.folder / "tpuctl.yaml").write_text("labels: {team: vision, run: '7'}\ntags: [web, db]\nmax_restarts: 3\n")
 
     shown = {row["key"]: row["value"] for row in json.loads(offline("config", "show", "-o", "json", "--all")[0])}
@@ -66,27 +66,27 @@ def test_json_has_real_values(offline: Console) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "name"])
-def test_secrets_are_never_shown(offline: Console, form: str) -> None:
+def test_show_hides_secrets(offline: Console, form: str) -> None:
     offline("config", "set", "metadata", "token=geheim")
 
     assert "geheim" not in "".join(map(str, offline("config", "show", "--all", "-o", form)))
     assert "geheim" not in "".join(map(str, offline("config", "show", "metadata", "-o", form)))
 
 
-def test_set_and_unset_leave_the_rest_of_a_file(offline: Console) -> None:
+def test_set_and_unset_keep_the_rest_of_the_file(offline: Console) -> None:
     ours = offline.folder / "tpuctl.yaml"
     ours.write_text("# the team's\ntype: v4-8  # cheap\n")
 
     assert offline("config", "set", "zone", "us-central2-b", "--here") == ("", f"`zone` is set in {ours}\n", 0)
     assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\nzone: us-central2-b\n"
-    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is removed from {ours}\n", 0)
+    assert offline("config", "unset", "zone", "--here") == ("", f"`zone` was removed from {ours}\n", 0)
     assert offline("config", "unset", "zone", "--here") == ("", f"`zone` is not set in {ours}\n", 0)
     assert ours.read_text() == "# the team's\ntype: v4-8  # cheap\n"
     assert offline("config", "set", "zone", "us-east5-a") == ("", f"`zone` is set in {user_file(offline)}\n", 0)
     assert user_file(offline).stat().st_mode & 0o777 == 0o600
 
 
-def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
+def test_path_prints_files_in_order_of_precedence(offline: Console) -> None:
     assert offline("config", "path") == (f"{user_file(offline)}\n", "", 0)
     (offline.folder / "tpuctl.yaml").write_text("")
     assert offline("config", "path") == (f"{offline.folder}/tpuctl.yaml\n{user_file(offline)}\n", "", 0)
@@ -124,7 +124,7 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
             ("set", "zone", "us-cental2-b"),
             (
                 "error: tpuctl knows no TPUs in `us-cental2-b`: nothing was set\n  hint: did you mean `us-central2-b`?\n"
-                "  hint: if it is a new zone write `zone: us-cental2-b` into {user}\n"
+                "  hint: for a new zone write `zone: us-cental2-b` to {user}\n"
             ),
         ),
         (
@@ -184,7 +184,7 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
         (("sho",), "error: there is no command `tpuctl config sho`\n  hint: did you mean `tpuctl config show`?\n"),
     ],
 )
-def test_what_cannot_be_set_is_said(offline: Console, arguments: tuple[str, ...], error: str) -> None:
+def test_set_of_an_invalid_value_is_refused(offline: Console, arguments: tuple[str, ...], error: str) -> None:
     places = {"user": user_file(offline), "project": offline.folder / "tpuctl.yaml"}
 
     assert offline("config", *arguments) == ("", error.format(**places), 2)
@@ -192,12 +192,12 @@ def test_what_cannot_be_set_is_said(offline: Console, arguments: tuple[str, ...]
     assert not (offline.folder / "tpuctl.yaml").exists()
 
 
-def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
+def test_set_of_an_unknown_zone_warns(offline: Console) -> None:
     assert offline("config", "set", "zone", "us-central2-c") == (
         "",
         (
             f"`zone` is set in {user_file(offline)}\n"
-            "warning: tpuctl knows no TPUs in `us-central2-c`, but in `us-central2-b`; `tpuctl types` asks the service\n"
+            "warning: tpuctl knows no TPUs in `us-central2-c`, but in `us-central2-b`; `tpuctl types` asks the API\n"
         ),
         0,
     )
@@ -232,7 +232,7 @@ def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
         ),
     ],
 )
-def test_a_broken_project_file_is_named_with_line_and_remedy(offline: Console, text: str, error: str) -> None:
+def test_broken_project_file_is_reported_with_line_and_hint(offline: Console, text: str, error: str) -> None:
     ours = offline.folder / "tpuctl.yaml"
     ours.write_text(text)
 
@@ -244,7 +244,7 @@ def test_a_broken_project_file_is_named_with_line_and_remedy(offline: Console, t
     assert offline("config", "path")[2] == offline("--version")[2] == offline("list", "--help")[2] == 0
 
 
-def test_a_sandbox_for_everything_is_refused(offline: Console) -> None:
+def test_sandbox_in_the_user_file_is_refused(offline: Console) -> None:
     user_file(offline).parent.mkdir(parents=True)
     user_file(offline).write_text("sandbox: true\n")
 
@@ -258,14 +258,14 @@ def test_a_sandbox_for_everything_is_refused(offline: Console) -> None:
     )
 
 
-def test_a_project_file_may_choose_the_sandbox(offline: Console) -> None:
+def test_sandbox_in_the_project_file_is_used(offline: Console) -> None:
     offline("config", "set", "sandbox", "true", "--here")
 
     assert offline("list", "-o", "json") == ("[]\n", "sandbox: nothing here is real, and nothing is billed\n", 0)
-    assert offline("config", "show")[0].splitlines()[-1] == "identity\tnobody\tthe sandbox needs no account"
+    assert offline("config", "show")[0].splitlines()[-1] == "identity\tnone\tthe sandbox needs no account"
 
 
-def test_grants_are_shown_as_they_are_written(offline: Console) -> None:
+def test_show_prints_grants_as_written(offline: Console) -> None:
     text = "zone=us-central2-b,type=v4,tier=spot,count=8;zone=us-central1-f,type=v2-8,tier=on-demand,count=5"
 
     assert offline("config", "set", "grants", text)[2] == 0

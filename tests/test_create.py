@@ -1,4 +1,4 @@
-"""`tpuctl create`: one request, strictly."""
+"""`tpuctl create`: exactly one create request, and a wait until the node is READY."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lifecycle import ZONE, one_face, put, said, told
 CREATE = ("create", "demo", "--type", "v4-8", "--zone", ZONE)
 
 
-def test_creates_and_waits_until_it_is_ready(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_waits_until_the_node_is_ready(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*CREATE) == (
         "demo\tREADY\n",
         said("demo: CREATING", "demo: READY", "demo: ready after 3m28s; its health is not reported yet"),
@@ -23,21 +23,21 @@ def test_creates_and_waits_until_it_is_ready(tpuctl: Console, sandbox: Sandbox) 
 
 @one_face
 @pytest.mark.parametrize("flag", ["--no-wait", "--async"])
-def test_returns_at_once_where_nobody_waits(tpuctl: Console, sandbox: Sandbox, flag: str) -> None:
+def test_create_with_no_wait_returns_at_once(tpuctl: Console, sandbox: Sandbox, flag: str) -> None:
     assert tpuctl(*CREATE, flag) == ("demo\tCREATING\n", "demo: CREATING\n", 0)
 
 
 @one_face
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
-def test_a_name_that_is_taken_is_refused_before_any_call(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+def test_create_of_an_existing_name_is_refused_before_any_call(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state)
 
     assert tpuctl(*CREATE) == (
         "",
         said(
-            f"error: there is a node `demo` in us-central2-b already; it is {state}",
-            "  hint: `tpuctl up demo --zone us-central2-b` takes it from there; "
-            "`tpuctl delete demo --zone us-central2-b` removes it",
+            f"error: node `demo` already exists in us-central2-b; its state is {state}",
+            "  hint: `tpuctl up demo --zone us-central2-b` continues with it; "
+            "`tpuctl delete demo --zone us-central2-b` deletes it",
         ),
         8,
     )
@@ -45,7 +45,7 @@ def test_a_name_that_is_taken_is_refused_before_any_call(tpuctl: Console, sandbo
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_an_answer_that_is_lost_does_not_make_a_second_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+def test_create_with_a_lost_answer_creates_one_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
     sandbox.fault(lost, method="*.nodes.create")
 
     out, _, code = tpuctl(*CREATE)
@@ -53,7 +53,7 @@ def test_an_answer_that_is_lost_does_not_make_a_second_node(tpuctl: Console, san
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
 
 
-def test_a_node_that_is_broken_is_reported_not_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_of_a_broken_node_reports_without_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 
     out, err, code = tpuctl(*CREATE)
@@ -62,7 +62,7 @@ def test_a_node_that_is_broken_is_reported_not_repaired(tpuctl: Console, sandbox
     assert told(err)[-1] == "ready after 3m28s; the service reports UNHEALTHY_TENSORFLOW"
 
 
-def test_a_full_zone_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error")
 
     out, err, code = tpuctl(*CREATE, "-o", "json")
@@ -72,7 +72,7 @@ def test_a_full_zone_ends_it(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_accepts_the_options_of_gcloud(tpuctl: Console, sandbox: Sandbox) -> None:
     flags = (
         "--accelerator-type", "v4-8", "--runtime-version", "tpu-ubuntu2204-base", "--preemptible", "--network", "default",
         "--internal-ips", "--scopes", "a,b", "--labels", "team=vision", "--tags", "web", "--metadata", "k=v",
@@ -90,9 +90,9 @@ def test_it_takes_what_gcloud_takes(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_a_type_is_needed_and_no_request_is_sent_without(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_create_without_a_type_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("create", "demo", "--zone", ZONE) == (
         "",
-        said("error: which accelerator type?", "  hint: name one: `--type v4-8`; see `tpuctl types`"),
+        said("error: no accelerator type given", "  hint: name one: `--type v4-8`; see `tpuctl types`"),
         2,
     )

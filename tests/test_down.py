@@ -1,4 +1,4 @@
-"""`tpuctl down` and `delete`: an end to the billing, and never a word about what was not seen."""
+"""`tpuctl down` and `delete`: what is deleted, and when absence is certain."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from tpuctl.cli.main import main
 from tpuctl.output.terminal import Streams
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
-NOBODY = (
-    f"error: {QUESTION} needs a confirmation, and nobody can be asked here",
-    "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
-)
+HINT = "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)"
 
 
-def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     first = tpuctl("down", "demo", stdin="y\n")
@@ -34,16 +31,17 @@ def test_deletes_and_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
 
 @one_face
 @pytest.mark.parametrize("verb", ["down", "delete", "rm"])
-def test_nothing_is_done_unless_somebody_says_yes(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+def test_deletion_requires_a_confirmation(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     put(sandbox)
 
-    assert tpuctl(verb, "demo") == ("", said(*NOBODY), 2)
-    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(*NOBODY), 2)
+    refused = f"error: cannot ask for confirmation ({QUESTION})"
+    assert tpuctl(verb, "demo") == ("", said(f"{refused}: stdin is not a terminal", HINT), 2)
+    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(f"{refused}: CI is set", HINT), 2)
     assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
     assert sandbox.changes() == []
 
 
-def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     absent = "no node `other` in any zone of project sandbox"
 
@@ -60,14 +58,14 @@ def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) 
 
 @one_face
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "UNKNOWN"])
-def test_what_is_there_is_deleted_from_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+def test_down_deletes_a_node_in_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state, age=timedelta())
 
     assert tpuctl("down", "demo", "--yes", "--no-wait")[::2] == ("demo\n", 0)
     assert sandbox.changes() == ["delete"]
 
 
-def test_found_elsewhere_it_names_the_zone_and_touches_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_of_a_node_in_another_zone_names_the_zone(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     assert tpuctl("down", "demo", "--zone", "us-central1-a", "--yes") == (
@@ -82,7 +80,7 @@ def test_found_elsewhere_it_names_the_zone_and_touches_nothing(tpuctl: Console, 
 
 
 @one_face
-def test_two_candidates_are_both_named(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_of_an_ambiguous_name_lists_both_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
     put(sandbox)
 
@@ -93,7 +91,7 @@ def test_two_candidates_are_both_named(tpuctl: Console, sandbox: Sandbox) -> Non
     assert "us-central2-b/demo" in err
 
 
-def test_a_zone_that_cannot_be_asked_is_not_empty(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unreachable", zone="europe-west4-a", count=0)
 
     assert tpuctl("down", "demo") == (
@@ -107,7 +105,7 @@ def test_a_zone_that_cannot_be_asked_is_not_empty(tpuctl: Console, sandbox: Sand
 
 
 @pytest.mark.parametrize("where", [[], ["--zone", ZONE]])
-def test_a_refusal_is_not_an_absence(tpuctl: Console, sandbox: Sandbox, where: list[str]) -> None:
+def test_down_without_permission_fails(tpuctl: Console, sandbox: Sandbox, where: list[str]) -> None:
     sandbox.fault("http-error", status=403, count=0)
 
     out, err, code = tpuctl("down", "demo", *where)
@@ -116,7 +114,7 @@ def test_a_refusal_is_not_an_absence(tpuctl: Console, sandbox: Sandbox, where: l
     assert "gone" not in err
 
 
-def test_a_queued_resource_that_owns_the_node_goes_with_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo",))
     put(sandbox, queued_resource="research")
 
@@ -127,7 +125,7 @@ def test_a_queued_resource_that_owns_the_node_goes_with_it(tpuctl: Console, sand
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
-def test_a_dead_queued_resource_is_found_without_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_deletes_an_ended_queued_resource_without_a_node(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("demo",))
 
     assert tpuctl("down", "demo", stdin="n\n")[1] == (
@@ -138,7 +136,7 @@ def test_a_dead_queued_resource_is_found_without_its_node(tpuctl: Console, sandb
 
 
 @one_face
-def test_a_request_for_several_nodes_is_deleted_only_as_a_whole(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_of_a_request_for_several_nodes_needs_all_of_them(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo", "other"))
     for name in ("demo", "other"):
         put(sandbox, name, queued_resource="research")
@@ -202,7 +200,7 @@ def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sa
 
 @one_face
 @pytest.mark.parametrize("flags", [[], ["--no-wait"]], ids=["wait", "no-wait"])
-def test_two_names_of_one_thing_are_one_deletion(tpuctl: Console, sandbox: Sandbox, flags: list[str]) -> None:
+def test_down_of_two_names_for_one_node_deletes_once(tpuctl: Console, sandbox: Sandbox, flags: list[str]) -> None:
     sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("first", "second"))
     put(sandbox)
 
@@ -259,7 +257,7 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
 
 
 @one_face
-def test_a_node_is_deleted_where_requests_may_not_be_listed(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_without_permission_to_list_requests_deletes_the_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", status=403, method="*.queuedResources.list", count=0)
 
@@ -267,7 +265,7 @@ def test_a_node_is_deleted_where_requests_may_not_be_listed(tpuctl: Console, san
 
 
 @one_face
-def test_only_down_and_delete_take_the_full_name_of_a_request(tpuctl: Console) -> None:
+def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Console) -> None:
     name = f"projects/sandbox/locations/{ZONE}/queuedResources/demo"
 
     assert tpuctl("status", name)[1:] == (
@@ -289,7 +287,7 @@ class _Slow(io.StringIO):
 
 
 @pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
-def test_another_node_of_that_name_is_not_deleted(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
+def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
     put(sandbox)
     stderr = io.StringIO()
     streams = Streams(_Slow(sandbox), io.StringIO(), stderr, stdin_is_terminal=True)
@@ -301,7 +299,7 @@ def test_another_node_of_that_name_is_not_deleted(tpuctl: Console, sandbox: Sand
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+def test_down_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
     put(sandbox)
     sandbox.fault(lost, method="*.nodes.delete")
 
@@ -310,7 +308,7 @@ def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str
 
 
 @one_face
-def test_a_deletion_that_hangs_ends_with_the_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_with_a_hanging_deletion_times_out(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("hang", state="DELETING")
 
@@ -320,7 +318,7 @@ def test_a_deletion_that_hangs_ends_with_the_deadline(tpuctl: Console, sandbox: 
     assert told(err)[2] == "error: `demo` is not gone after 10m: it is DELETING"
 
 
-def test_without_a_journal_nothing_is_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
         (folder / "journal").write_text("not a folder")

@@ -1,4 +1,4 @@
-"""`--dry-run` on every command that changes something: steps, requests, gcloud's commands; nothing is sent."""
+"""`--dry-run` of every command that changes nodes: steps, requests and gcloud commands; no change is sent."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, one_face
 
 DONE = "dry run: nothing was changed\n"
-ELSEWHERE = "gcloud goes to Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one\n"
-HIDDEN = "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand\n"
+ELSEWHERE = "gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one\n"
+HIDDEN = "metadata values are hidden: add `--show-metadata` for commands that can be run unchanged\n"
 NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--spot", "--metadata", "token=geheim", "--labels", "team=vision")
 
 
@@ -56,7 +56,7 @@ B = "--zone us-central2-b --project sandbox"
         ),
         (
             ("create", "new", *NEW),
-            ["1. create new in us-central2-b: asked for", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
+            ["1. create new in us-central2-b: requested", "POST …/us-central2-b/nodes?nodeId=new&alt=json"],
             [(f"tpu-vm create new {B} --accelerator-type=v4-8 --version=tpu-ubuntu2204-base --spot --labels=team=vision "
              "'--metadata=token=<hidden: 6 bytes>'")],
         ),
@@ -67,24 +67,24 @@ B = "--zone us-central2-b --project sandbox"
         ),
         (
             ("start", "stopped", "demo"),
-            ["1. start stopped in us-central2-b: asked for", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
+            ["1. start stopped in us-central2-b: requested", "POST …/us-central2-b/nodes/stopped:start?alt=json"],
             [f"tpu-vm start stopped {B}"],
         ),
         (
             ("stop", "stopped", "demo"),
-            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json"],
             [f"tpu-vm stop demo {B}"],
         ),
         (("stop", "stopped"), ["nothing to do"], []),
         (
             ("reset", "demo"),
-            ["1. stop demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:stop?alt=json",
-             "2. start demo in us-central2-b: asked for", "POST …/us-central2-b/nodes/demo:start?alt=json"],
+            ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop?alt=json",
+             "2. start demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:start?alt=json"],
             [f"tpu-vm stop demo {B}", f"tpu-vm start demo {B}"],
         ),
         (
             ("reset", "pod"),
-            ["1. reboot pod in us-central1-a: asked for"],
+            ["1. reboot pod in us-central1-a: requested"],
             ["tpu-vm ssh pod --zone us-central1-a --project sandbox --worker=all '--command=sudo reboot'"],
         ),
         (
@@ -111,14 +111,14 @@ B = "--zone us-central2-b --project sandbox"
         (("update", "demo", "--labels", "a=1"), ["nothing to do"], []),
     ],
 )  # fmt: skip
-def test_each_step_comes_with_its_request_and_gclouds_command(
+def test_dry_run_prints_request_and_gcloud_command_of_each_step(
     tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], steps: list[str], gcloud: list[str]
 ) -> None:
     assert plan(tpuctl, *arguments) == (steps, [f"{GCLOUD} {line}" for line in gcloud])
     assert fleet.changes() == []
 
 
-def test_a_preempted_node_is_deleted_and_made_again(tpuctl: Console, fleet: Sandbox) -> None:
+def test_dry_run_of_a_preempted_node_recreates_it(tpuctl: Console, fleet: Sandbox) -> None:
     steps, commands = plan(tpuctl, "up", "preempted")
 
     assert [step for step in steps if step[0].isdigit()] == [
@@ -130,7 +130,7 @@ def test_a_preempted_node_is_deleted_and_made_again(tpuctl: Console, fleet: Sand
     assert fleet.changes() == []
 
 
-def test_metadata_is_what_people_paste_into_tickets(tpuctl: Console, fleet: Sandbox) -> None:
+def test_dry_run_hides_metadata_values(tpuctl: Console, fleet: Sandbox) -> None:
     for arguments in (
         ("up", "new", *NEW), ("create", "new", *NEW), ("reset", "demo", "--mode", "recreate"),
         ("update", "demo", "--metadata", "token=geheim2"), ("up", "demo", "--type", "v4-16", "--replace"),
@@ -141,7 +141,7 @@ def test_metadata_is_what_people_paste_into_tickets(tpuctl: Console, fleet: Sand
     assert fleet.changes() == []
 
 
-def test_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
+def test_dry_run_in_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
     origin = face.get("TPUCTL_ENDPOINT", "https://tpu.googleapis.com")
 
@@ -201,7 +201,7 @@ def body_label(out: str) -> str:
         (("reset", "nope"), 3),
     ],
 )
-def test_a_dry_run_ends_as_the_run_would(
+def test_dry_run_has_the_exit_code_of_the_run(
     tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], code: int
 ) -> None:
     out, err, ended = tpuctl(*arguments, "--dry-run")
@@ -222,7 +222,7 @@ def test_a_dry_run_ends_as_the_run_would(
         ("down", "owned"),
     ],
 )  # fmt: skip
-def test_gclouds_own_parser_takes_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
+def test_gcloud_parser_accepts_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
     (command,) = plan(tpuctl, *arguments)[1]
 
     # One flag that gcloud does not have keeps it from going on; it is all that its parser has to complain about.
@@ -233,9 +233,7 @@ def test_gclouds_own_parser_takes_the_command(tpuctl: Console, fleet: Sandbox, a
 
 
 @one_face
-def test_the_gcloud_line_of_a_script_with_several_lines_is_read_by_bash_as_it_was_meant(
-    tpuctl: Console, sandbox: Sandbox
-) -> None:
+def test_gcloud_command_with_a_script_is_quoted_for_bash(tpuctl: Console, sandbox: Sandbox) -> None:
     script = '#!/bin/bash\necho "it\'s \\ me"\t$HOME \x1b[1m\n'
     (tpuctl.folder / "start.sh").write_text(script)
     account = ("--impersonate-service-account", "ci@p.iam.gserviceaccount.com")
@@ -253,4 +251,4 @@ def test_the_gcloud_line_of_a_script_with_several_lines_is_read_by_bash_as_it_wa
         [f"--metadata=startup-script={script}"],
     )
     assert "--impersonate-service-account=ci@p.iam.gserviceaccount.com" in words
-    assert err.splitlines()[-1] == "the setup runs over ssh once the node is usable; no gcloud command does that"
+    assert err.splitlines()[-1] == "the setup commands run over ssh once the node is usable; gcloud has no equivalent"

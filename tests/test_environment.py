@@ -1,4 +1,4 @@
-"""The environment of remote commands: whose variables win, what each library is given, how files and flags are read."""
+"""Environment variables of remote commands: precedence, variables of libraries, files and options."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def node(*addresses: str | None, **fields: Any) -> Node:
     return Node.from_api({"name": NAME, "networkEndpoints": endpoints, **fields})
 
 
-def test_a_command_is_told_which_worker_it_is_on_and_the_user_wins_over_the_rest() -> None:
+def test_user_variables_override_those_of_the_worker() -> None:
     slice_of_two = node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")
 
     assert variables(EnvironmentWish(), slice_of_two, 1, 2) == OWN
@@ -79,7 +79,7 @@ def test_a_command_is_told_which_worker_it_is_on_and_the_user_wins_over_the_rest
         ),
     ],
 )
-def test_what_the_api_tells_of_a_node_is_given_to_the_libraries(
+def test_library_variables_come_from_the_api(
     found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
 ) -> None:
     given = tpu_variables(found, 0, workers)
@@ -88,7 +88,7 @@ def test_what_the_api_tells_of_a_node_is_given_to_the_libraries(
     assert (*map(given.get, names), caution(given, workers) is not None) == expected
 
 
-def test_a_file_is_read_as_docker_reads_it() -> None:
+def test_env_file_has_the_syntax_of_docker() -> None:
     text = '\ufeff# a comment\n\n  A=1\r\nB= kept as it is \nC="quotes stay"\n HOME\nD=a=b # no comment\nA=2\nE='
 
     assert parse_file(text, "job.env", {"HOME": "/home/ada"}) == {
@@ -114,7 +114,7 @@ def test_a_file_is_read_as_docker_reads_it() -> None:
         ("Ä=1", "job.env, line 1: `Ä` cannot be the name of a variable"),
     ],
 )
-def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str) -> None:
+def test_env_file_error_has_file_and_line_and_no_value(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_file(text, "job.env", {})
 
@@ -122,7 +122,7 @@ def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str
     assert "secret" not in message + (caught.value.hint or "")
 
 
-def test_a_name_alone_passes_the_local_value() -> None:
+def test_name_without_a_value_passes_the_local_value() -> None:
     assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
     assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
     with pytest.raises(InvalidInputError, match=r"^no variable of that name is set here$"):
@@ -130,7 +130,7 @@ def test_a_name_alone_passes_the_local_value() -> None:
 
 
 @pytest.mark.parametrize(("shell", "lines"), [("sh", posix_exports), ("bash", posix_exports), ("fish", fish_exports)])
-def test_shells_read_what_is_printed_for_them(shell: str, lines: Any) -> None:
+def test_env_output_is_valid_in_each_shell(shell: str, lines: Any) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = "\n".join([*lines(AWKWARD), "env -0"])
@@ -163,7 +163,7 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputErro
     return found[0]
 
 
-def test_the_options_make_a_wish(tmp_path: Path) -> None:
+def test_options_make_an_environment_request(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=file\nB=first\nTPU_MIN_LOG_LEVEL=3\n")
     (tmp_path / "b.env").write_text("B=later\n")
     files = ("--env-file", "a.env", "--env-file", str(tmp_path / "b.env"))
@@ -210,7 +210,9 @@ def test_the_options_make_a_wish(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None) -> None:
+def test_invalid_environment_is_refused(
+    tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None
+) -> None:
     (tmp_path / "latin.env").write_bytes(b"A=1\nB=gr\xfcn\n")
 
     error = taken(tmp_path, *arguments)

@@ -127,7 +127,7 @@ def test_act_without_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", piped=SOCKET)
     assert (code, sandbox.changes()) == (2, [])
-    assert "nobody can be asked here" in err
+    assert "cannot ask for confirmation" in err
     _, err, code = tpuctl("explain", "Socket closed", "--node", "demo", "--act", stdin="n\n")
     assert (code, sandbox.changes()) == (1, [])
 

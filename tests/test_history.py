@@ -1,4 +1,4 @@
-"""`tpuctl history`: the timeline of a node from its journal; and what the journals of many nodes teach."""
+"""`tpuctl history`: the timeline of a node from its journal; and usual durations from many journals."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lived(tpuctl: Console) -> Console:
 
 
 @one_face
-def test_a_person_sees_bars_to_scale_and_what_it_comes_to(lived: Console) -> None:
+def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
     assert lived("history", "trainer", terminal=True, width=110, NO_COLOR="1") == (
         said(
             "TIME (UTC)           WHAT             FOR                                       WHY",
@@ -99,7 +99,7 @@ def test_a_person_sees_bars_to_scale_and_what_it_comes_to(lived: Console) -> Non
 
 
 @one_face
-def test_a_narrow_terminal_gets_no_bars_and_the_colours_tell_the_same(lived: Console) -> None:
+def test_history_on_a_narrow_terminal_has_no_bars(lived: Console) -> None:
     narrow, _, _ = lived("history", "trainer", "-n", "3", terminal=True, width=60, NO_COLOR="1")
     colored, _, _ = lived("history", "trainer", "-n", "2", terminal=True, width=100)
 
@@ -116,7 +116,7 @@ def test_a_narrow_terminal_gets_no_bars_and_the_colours_tell_the_same(lived: Con
 
 
 @one_face
-def test_a_program_gets_tabs_times_and_seconds(lived: Console) -> None:
+def test_history_in_a_pipe_has_tabs_times_and_seconds(lived: Console) -> None:
     assert lived("history", "trainer", "-n", "11") == (
         said(
             "2026-01-01T01:06:40Z\tREADY TIMEOUT\t302.5s\t",
@@ -141,7 +141,7 @@ def test_a_program_gets_tabs_times_and_seconds(lived: Console) -> None:
 
 
 @one_face
-def test_the_events_are_given_as_they_are(lived: Console) -> None:
+def test_history_in_json_has_the_journal_entries(lived: Console) -> None:
     out, err, code = lived("history", str(NAME), "-o", "json", "--last", "2")
 
     assert (json.loads(out), err, code) == (
@@ -158,24 +158,24 @@ def test_the_events_are_given_as_they_are(lived: Console) -> None:
 
 
 @one_face
-def test_a_node_is_found_among_the_journals_and_no_call_is_made(lived: Console) -> None:
+def test_history_finds_a_node_without_a_call(lived: Console) -> None:
     folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
     write(Journal(folder), LIFE[:1], NodeName("sandbox", "us-east5-a", "trainer"))
 
     assert lived("history", "trainr") == (
         "",
         said(
-            "error: the journal knows no node `trainr`",
+            "error: the journal has no node `trainr`",
             "  hint: did you mean `trainer`?",
-            "  hint: `tpuctl status trainr` asks the cloud; the journal has what tpuctl itself did and saw",
+            "  hint: `tpuctl status trainr` asks the cloud; the journal has only what tpuctl did and saw",
         ),
         ExitCode.NOT_FOUND,
     )
     assert lived("history", "trainer") == (
         "",
         said(
-            "error: the journal knows 2 nodes `trainer`: us-central2-b/trainer, us-east5-a/trainer",
-            "  hint: name the zone: `--zone ZONE` or `ZONE/NODE`; where the projects differ `--project ID`",
+            "error: the journal has 2 nodes `trainer`: us-central2-b/trainer, us-east5-a/trainer",
+            "  hint: name the zone: `--zone ZONE` or `ZONE/NODE`; for different projects `--project ID`",
         ),
         ExitCode.CONFLICT,
     )
@@ -183,11 +183,11 @@ def test_a_node_is_found_among_the_journals_and_no_call_is_made(lived: Console) 
     assert lived("history", "trainer", "--zone", "us-east5-a") == alone
     assert lived("history", "trainer", TPUCTL_ZONE="us-east5-a") == alone
     assert lived("history", "us-east5-a/trainer", "--since", "1h") == (
-        "", "nothing is known of `trainer` in the last 1h\n", 0
+        "", "the journal has no entry of `trainer` in the last 1h\n", 0
     )  # fmt: skip
 
 
-def test_a_bucket_holds_the_journal_where_one_is_named(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_history_reads_the_journal_of_a_bucket(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_bucket(sandbox.world, "state")
     storage = StorageClient(lambda: SandboxHttp(sandbox.world), tpuctl.clock)
     elsewhere = Journal(BucketStore(storage, BucketPath.parse("gs://state/us"), tpuctl.clock))
@@ -199,7 +199,7 @@ def test_a_bucket_holds_the_journal_where_one_is_named(tpuctl: Console, sandbox:
     assert tpuctl("history", "trainer", "--journal", "gs://state/us", "-o", "name") == ("create\n", "", 0)
 
 
-def test_a_stranger_s_project_file_says_nothing_about_the_journal(offline: Console) -> None:
+def test_history_ignores_the_journal_of_an_untrusted_project_file(offline: Console) -> None:
     (offline.folder / "tpuctl.yaml").write_text("journal: gs://theirs/p\n")
 
     assert offline("history", "trainer") == (
@@ -238,19 +238,17 @@ def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
         ((seen(0, "READY"), seen(9, "RESTARTING"), seen(29, None)), {}),
     ],
 )
-def test_how_long_states_last_is_learned_from_what_was_seen_whole(
-    life: tuple[Told, ...], learned: dict[str, list[float]]
-) -> None:
+def test_usual_durations_use_only_complete_states(life: tuple[Told, ...], learned: dict[str, list[float]]) -> None:
     assert seconds(timing.durations([entries(life)])) == learned
 
 
-def test_what_two_writers_saw_by_halves_is_not_put_together() -> None:
+def test_usual_durations_ignore_halves_of_two_writers() -> None:
     halves = [*entries((LIFE[0], seen(3, "CREATING"))), *entries((seen(90, "READY"),), by="there 2")]
 
     assert timing.durations([halves]) == {}
 
 
-def test_the_usual_times_are_those_of_the_type_and_the_nearest_zone(tmp_path: Path) -> None:
+def test_usual_durations_are_those_of_type_and_nearest_zone(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-east5-a", 500)):
         for accelerator_type in ("v4-8", "v4-16"):
@@ -290,7 +288,7 @@ REPAIRS: tuple[Told, ...] = (
         (((4 * HOUR, "restart", {}), (4.1 * HOUR, "restart", {"repair": False})), 5, Tried(restarts=1)),
     ],
 )
-def test_repairs_are_forgotten_after_two_usable_hours(more: tuple[Told, ...], now: float, tried: Tried) -> None:
+def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, tried: Tried) -> None:
     found = timing.budget(
         entries(REPAIRS + more), refill=timedelta(hours=2), now=START + timedelta(hours=now)
     )  # fmt: skip

@@ -43,5 +43,5 @@ def test_a_hook_that_waits_for_another_at_the_end_is_still_started(
 
     _, err, code = tpuctl("watch", "demo", "--until", "15m", *hooks)
 
-    assert (err.splitlines()[-1], code) == ("the watch ends; hooks that wait for others have up to 1m to begin", 0)
+    assert (err.splitlines()[-1], code) == ("the watch ends; waiting hooks have up to 1m to start", 0)
     assert log.read_text().startswith("taken\n")

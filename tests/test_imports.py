@@ -1,4 +1,4 @@
-"""What must be quick imports nothing heavy: Google's libraries cost 150 ms, rich 40 ms, the checks 100 ms, yaml 12 ms."""
+"""Fast commands import nothing heavy: Google's libraries cost 150 ms, rich 40 ms, the checks 100 ms, yaml 12 ms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHECKS = ("tpuctl.preflight", "tpuctl.colocation", "tpuctl.actions.checking")
         ("list", 2),  # no project
     ],
 )
-def test_nothing_heavy_is_imported_for(line: str, code: int, tmp_path: Path) -> None:
+def test_light_command_imports_nothing_heavy(line: str, code: int, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
 
     done = subprocess.run(
@@ -67,7 +67,7 @@ def test_nothing_heavy_is_imported_for(line: str, code: int, tmp_path: Path) -> 
         ("delete nobody --zone us-central2-b --yes", 3),
     ],
 )
-def test_checks_are_loaded_only_by_what_creates_something(line: str, code: int, tmp_path: Path) -> None:
+def test_checks_are_imported_only_for_a_creation(line: str, code: int, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_SANDBOX": "1"}
 
     done = subprocess.run(

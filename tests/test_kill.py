@@ -1,4 +1,4 @@
-"""`tpuctl up` as a process that ends too early: killed at any moment, or asked to stop."""
+"""`tpuctl up` as a process that is killed or interrupted at any time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _comes_up_broken(sandbox: Sandbox) -> None:
     ],
     ids=["created", "recreated", "restarted"],
 )
-def test_a_run_that_was_killed_is_finished_by_the_next(
+def test_killed_run_is_completed_by_the_next(
     tmp_path: Path,
     fake_ssh: Callable[[str], None],
     fill: Callable[[Sandbox], None],
@@ -139,7 +139,7 @@ def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[subproc
 @pytest.mark.parametrize(
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
-def test_an_interruption_says_what_goes_on_and_what_to_do(
+def test_interruption_reports_work_in_flight_and_commands(
     waiting: subprocess.Popen[str], tmp_path: Path, number: int, word: str, code: int
 ) -> None:
     waiting.send_signal(number)
@@ -147,11 +147,11 @@ def test_an_interruption_says_what_goes_on_and_what_to_do(
     out, err = waiting.communicate(timeout=20)
 
     assert (out, waiting.returncode) == ("", code)
-    known = f"`demo` in {ZONE} bills as soon as it runs (the last that is known of it: CREATING)"
+    known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"
     assert err.splitlines() == [
         f"warning: {word}: {known}; nothing was undone",
-        "  go on: tpuctl up demo --type v4-8 --zone us-central2-b --timeout forever",
-        "  undo:  tpuctl down us-central2-b/demo",
+        "  resume: tpuctl up demo --type v4-8 --zone us-central2-b --timeout forever",
+        "  undo:   tpuctl down us-central2-b/demo",
     ]
     journal = next(tmp_path.rglob("demo.jsonl")).read_text()
     assert re.findall(r'"event": "([a-z-]+)"', journal) == ["create", "bringing-up", "state"]

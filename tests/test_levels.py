@@ -118,7 +118,7 @@ def test_a_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandb
     assert tpuctl(*command, "--probe", "true", "--for", "ssh") == (
         "",
         said(
-            "error: `--probe` decides about devices",
+            "error: cannot use `--probe` with `--for ssh`",
             "  hint: use it with `--for devices`, or without `--for`",
         ),
         2,

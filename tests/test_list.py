@@ -1,4 +1,4 @@
-"""`tpuctl list`: every node of every zone, what matters about it, and what could not be seen."""
+"""`tpuctl list`: nodes of all zones in each format, and zones that do not answer."""
 
 from __future__ import annotations
 
@@ -41,31 +41,29 @@ def fleet(sandbox: Sandbox) -> Sandbox:
 TABLE = """\
 NAME        ZONE           TYPE          STATE       HEALTH                WORKERS  AGE  TIER       NOTE
 preempted   us-central1-a  v5litepod-8   PREEMPTED                         1        3h   spot       \
-preempted: `up` makes it again, `down` frees its quota
+preempted: `up` recreates it, `down` frees its quota
 queued      us-central1-a  v5litepod-16  READY       HEALTHY               4        3h   on-demand  \
 LOW_MEMORY on worker 1; of queued resource waiting
 calm        us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand
 serviced    us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand  maintenance in 5h
 stopped     us-central2-b  v4-8          STOPPED                           1        3h   on-demand
 terminated  us-central2-b  v4-8          TERMINATED                        1        3h   on-demand  \
-dead record: `down` frees its quota
+terminated: `down` frees its quota
 sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW  1        3h   on-demand  libtpu died
 """
 
 
-def test_a_person_sees_every_node_with_its_age_and_what_matters(
-    tpuctl: Console, fleet: Sandbox, face: dict[str, str]
-) -> None:
+def test_list_on_a_terminal_shows_age_and_notes(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
     said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
 
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (TABLE, said, 0)
 
 
-def test_a_pipe_gets_tabs_and_times_that_stay_true(tpuctl: Console, fleet: Sandbox) -> None:
+def test_list_in_a_pipe_has_tabs_and_absolute_times(tpuctl: Console, fleet: Sandbox) -> None:
     made = "2025-12-31T21:00:00Z"
     rows = [
         ("preempted", "us-central1-a", "v5litepod-8", "PREEMPTED", "", "1", made, "spot",
-         "preempted: `up` makes it again, `down` frees its quota"),
+         "preempted: `up` recreates it, `down` frees its quota"),
         ("queued", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "4", made, "on-demand",
          "LOW_MEMORY on worker 1; of queued resource waiting"),
         ("calm", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand", ""),
@@ -73,14 +71,14 @@ def test_a_pipe_gets_tabs_and_times_that_stay_true(tpuctl: Console, fleet: Sandb
          "maintenance at 2026-01-01T05:00:00Z"),
         ("stopped", "us-central2-b", "v4-8", "STOPPED", "", "1", made, "on-demand", ""),
         ("terminated", "us-central2-b", "v4-8", "TERMINATED", "", "1", made, "on-demand",
-         "dead record: `down` frees its quota"),
+         "terminated: `down` frees its quota"),
         ("sick", "us-east5-a", "v6e-8", "READY", "UNHEALTHY_TENSORFLOW", "1", made, "on-demand", "libtpu died"),
     ]  # fmt: skip
 
     assert tpuctl("list") == ("".join("\t".join(row) + "\n" for row in rows), "", 0)
 
 
-def test_colour_is_for_terminals_that_want_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
 
     colored, _, _ = tpuctl("list", terminal=True)
@@ -99,12 +97,14 @@ def test_colour_is_for_terminals_that_want_it(tpuctl: Console, sandbox: Sandbox)
         ((), "preempted queued calm serviced stopped terminated sick"),
     ],
 )
-def test_zones_narrow_it(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], expected: str) -> None:
+def test_list_with_zones_searches_only_these(
+    tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], expected: str
+) -> None:
     assert tpuctl("ls", *arguments, "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
     assert tpuctl(*arguments, "list", "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
 
 
-def test_a_configured_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> None:
+def test_list_ignores_a_configured_zone(tpuctl: Console, fleet: Sandbox) -> None:
     everything = tpuctl("list", "-o", "name")
 
     assert len(everything[0].split()) == 7
@@ -112,7 +112,7 @@ def test_a_configured_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> Non
     assert tpuctl("list", "-o", "name", TPUCTL_ZONE="us-east5-a") == everything
 
 
-def test_gclouds_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> None:
+def test_list_ignores_the_zone_of_gcloud(tpuctl: Console, fleet: Sandbox) -> None:
     configuration = tpuctl.folder / "gcloud" / "configurations" / "config_default"
     configuration.parent.mkdir(parents=True)
     configuration.write_text("[compute]\nzone = us-east5-a\n[core]\nproject = other\n")
@@ -122,9 +122,7 @@ def test_gclouds_zone_hides_nothing(tpuctl: Console, fleet: Sandbox) -> None:
     assert (len(out.split()), code) == (7, 0)
 
 
-def test_a_zone_that_cannot_be_asked_is_not_an_empty_one(
-    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
-) -> None:
+def test_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node("calm", age=AGE)
     sandbox.add_node("unseen", zone="us-east5-a", acceleratorType="v6e-8")
     sandbox.fault("unreachable", zone="us-east5-a", count=0)
@@ -133,7 +131,7 @@ def test_a_zone_that_cannot_be_asked_is_not_an_empty_one(
     table = """\
 NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER       NOTE
 calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
-?     us-east5-a                                                    zone could not be asked
+?     us-east5-a                                                    zone did not answer
 """
 
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)
@@ -147,7 +145,7 @@ calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
     assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("calm\n", "", 0)
 
 
-def test_what_holds_quota_for_nothing_is_named_to_a_person(
+def test_list_on_a_terminal_names_ended_requests_with_quota(
     tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
 ) -> None:
     said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
@@ -168,9 +166,7 @@ def test_what_holds_quota_for_nothing_is_named_to_a_person(
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
 
 
-def test_queued_resources_that_may_not_be_listed_do_not_spoil_the_list(
-    tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
-) -> None:
+def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node("calm")
     sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
 
@@ -179,7 +175,7 @@ def test_queued_resources_that_may_not_be_listed_do_not_spoil_the_list(
     assert (out.count("calm"), err, code) == (1, NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else "", 0)
 
 
-def test_json_has_the_fields_of_the_api_and_four_that_everybody_looks_for(
+def test_list_in_json_has_the_fields_of_the_api_and_four_more(
     tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
 ) -> None:
     node = sandbox.add_node("calm", labels={"team": "vision"})
@@ -195,12 +191,12 @@ def test_json_has_the_fields_of_the_api_and_four_that_everybody_looks_for(
     assert yaml.safe_load(in_yaml) == [expected]
 
 
-def test_nothing_is_an_empty_array_or_nothing(tpuctl: Console) -> None:
+def test_list_without_nodes_is_empty_in_each_format(tpuctl: Console) -> None:
     assert tpuctl("list", "-o", "json") == ("[]\n", "", 0)
     assert tpuctl("list") == ("", "", 0)
 
 
-def test_the_format_may_be_a_setting(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_list_takes_the_format_from_a_setting(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
 
     assert tpuctl("list", TPUCTL_OUTPUT="name") == ("calm\n", "", 0)
@@ -212,7 +208,7 @@ def test_the_format_may_be_a_setting(tpuctl: Console, sandbox: Sandbox) -> None:
     )
 
 
-def test_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_list_with_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unreachable", zone="us-east5-a", count=0)
 
     assert tpuctl("list", "--quiet", terminal=True, NO_COLOR="1")[1:] == (INCOMPLETE, 1)
@@ -222,7 +218,7 @@ def test_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_a_zone_that_was_named_and_is_none_is_not_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     out, err, code = tpuctl("list", "--zone", f"{ZONE},us-west4-z", "-o", "name")
@@ -233,5 +229,5 @@ def test_a_zone_that_was_named_and_is_none_is_not_left_out(tpuctl: Console, sand
 
 
 @one_face
-def test_a_zone_without_its_last_hyphen_is_recognised(tpuctl: Console) -> None:
+def test_list_with_a_mistyped_zone_suggests_it(tpuctl: Console) -> None:
     assert f"did you mean `{ZONE}`?" in tpuctl("list", "--zone", ZONE[:-2] + ZONE[-1])[1]

@@ -1,4 +1,4 @@
-"""Many nodes in one command: `up a b c`, `wait --all`, `wait -l KEY=VALUE`."""
+"""Several nodes in one command: `up a b c`, `wait --all`, `wait -l KEY=VALUE`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def test_each_node_has_its_own_outcome(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_of_several_nodes_reports_each(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", node="b")
 
     out, err, code = tpuctl(*THREE)
@@ -30,7 +30,7 @@ def test_each_node_has_its_own_outcome(tpuctl: Console, sandbox: Sandbox) -> Non
 
 
 @one_face
-def test_the_worst_ending_is_the_exit_code(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_of_several_nodes_exits_with_the_worst_code(tpuctl: Console, sandbox: Sandbox) -> None:
     """8 before 6 before 5, whatever comes first."""
     sandbox.fault("operation-error", node="b")
     sandbox.fault("hang", node="c")
@@ -44,7 +44,7 @@ def test_the_worst_ending_is_the_exit_code(tpuctl: Console, sandbox: Sandbox) ->
 
 
 @one_face
-def test_json_of_several_nodes_is_an_array_and_of_one_an_object(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_json_of_several_nodes_is_an_array(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", node="b")
 
     several, _, code = tpuctl("up", "a", "b", "--type", "v4-8", "--zone", ZONE, "-o", "json")
@@ -55,7 +55,7 @@ def test_json_of_several_nodes_is_an_array_and_of_one_an_object(tpuctl: Console,
 
 
 @one_face
-def test_what_was_interrupted_is_gone_on_with(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_up_continues_after_an_interruption(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -66,15 +66,15 @@ def test_what_was_interrupted_is_gone_on_with(tpuctl: Console, sandbox: Sandbox,
     assert (out, code, sandbox.changes()) == ("", 130, ["create"] * 4)
     assert err.splitlines()[-3:] == [
         "warning: interrupted: `a`, `b`, `c`, `d` bill as soon as they run; nothing was undone",
-        f"  go on: tpuctl up a b c --type v4-8 --zone {ZONE} d",
-        "  undo:  tpuctl down " + " ".join(f"{ZONE}/{name}" for name in "abcd"),
+        f"  resume: tpuctl up a b c --type v4-8 --zone {ZONE} d",
+        "  undo:   tpuctl down " + " ".join(f"{ZONE}/{name}" for name in "abcd"),
     ]
     out, _, code = tpuctl(*THREE, "d")
     assert (out, code, sandbox.changes()) == ("a\tREADY\nb\tREADY\nc\tREADY\nd\tREADY\n", 0, ["create"] * 4)
 
 
 @one_face
-def test_a_list_serves_any_number_of_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_for_many_nodes_uses_one_list(tpuctl: Console, sandbox: Sandbox) -> None:
     def tick(*names: str) -> Counter[str]:
         for name in names:
             put(sandbox, name, state="STARTING")
@@ -92,9 +92,7 @@ def test_a_list_serves_any_number_of_nodes(tpuctl: Console, sandbox: Sandbox) ->
 @pytest.mark.parametrize(
     ("choice", "chosen"), [(("--all",), "abc"), (("-l", "team=x"), "ab"), (("-l", "team=x", "-l", "run=2"), "b")]
 )
-def test_waits_for_those_that_are_chosen(
-    tpuctl: Console, sandbox: Sandbox, choice: tuple[str, ...], chosen: str
-) -> None:
+def test_wait_by_label_selects_nodes(tpuctl: Console, sandbox: Sandbox, choice: tuple[str, ...], chosen: str) -> None:
     put(sandbox, "a", labels={"team": "x", "run": "1"})
     put(sandbox, "b", labels={"team": "x", "run": "2"}, state="STARTING")
     put(sandbox, "c")
@@ -105,9 +103,9 @@ def test_waits_for_those_that_are_chosen(
 
 
 @one_face
-def test_the_nodes_must_be_chosen_in_one_way(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_with_two_selections_is_refused(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
-    ways = said("error: nodes are chosen in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`")
+    ways = said("error: nodes are selected in several ways", "  hint: name them, or use `--all`, or `-l KEY=VALUE`")
 
     assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "team=x"))] == [2, 2, 3]
     for options in (("a", "--all"), ("--all", "-l", "a=b"), ("a", "-l", "a=b")):
@@ -116,7 +114,7 @@ def test_the_nodes_must_be_chosen_in_one_way(tpuctl: Console, sandbox: Sandbox) 
 
 
 @one_face
-def test_a_zone_that_cannot_be_asked_is_not_left_out_of_all(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_all_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     sandbox.fault("unreachable", zone="europe-west4-a", count=0)
 
@@ -127,9 +125,7 @@ def test_a_zone_that_cannot_be_asked_is_not_left_out_of_all(tpuctl: Console, san
 
 
 @one_face
-def test_one_that_is_deleted_meanwhile_does_not_end_the_others(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
+def test_wait_continues_if_one_node_is_deleted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     for name in "ab":
         put(sandbox, name, state="REPAIRING")
     clock.after(timedelta(seconds=30), lambda: somebody(sandbox, "delete", "a"))

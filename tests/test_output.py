@@ -1,4 +1,4 @@
-"""How nodes and tables look: columns for a person, tabs for a pipe, JSON for a program."""
+"""Renderers of nodes and tables: columns for a terminal, tabs for a pipe, JSON for a program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(node_id: str = "trainer", **fields: Any) -> Node:
     )
 
 
-def test_columns_that_say_nothing_are_left_out_for_a_person_only() -> None:
+def test_empty_columns_are_omitted_on_a_terminal_only() -> None:
     rows = [(Cell("a"), Cell(""), Cell("x")), (Cell("bb"), Cell(""), Cell(""))]
 
     assert list(columns(("ONE", "TWO", "THREE"), rows, width=80, colored=False)) == ["ONE  THREE", "a    x", "bb"]
@@ -38,7 +38,7 @@ def test_columns_that_say_nothing_are_left_out_for_a_person_only() -> None:
     assert list(tabs(rows)) == ["a\t\tx", "bb\t\t"]
 
 
-def test_colour_adds_nothing_to_the_width() -> None:
+def test_color_does_not_change_the_width() -> None:
     rows = [(Cell("ab", style="red"), Cell("x", style="dim")), (Cell("c"), Cell("y"))]
 
     assert list(columns(("N", "S"), rows, width=None, colored=True)) == [
@@ -48,7 +48,7 @@ def test_colour_adds_nothing_to_the_width() -> None:
     ]
 
 
-def test_wide_characters_take_two_places_and_accents_none() -> None:
+def test_wide_characters_have_width_two_and_accents_zero() -> None:
     rows = [(Cell("訓練"), Cell("x")), (Cell("e\u0301t"), Cell("東京都千代田区千代田一番地"))]
 
     assert list(columns(("NAME", "NOTE"), rows, width=20, colored=False)) == [
@@ -58,14 +58,14 @@ def test_wide_characters_take_two_places_and_accents_none() -> None:
     ]
 
 
-def test_a_column_too_narrow_to_read_is_left_to_the_terminal() -> None:
+def test_very_narrow_column_is_not_truncated() -> None:
     rows = [(Cell("a" * 20), Cell("some note"))]
 
     assert list(columns(("N", "NOTE"), rows, width=30, colored=False))[1] == "a" * 20 + "  some note"
 
 
 @given(st.lists(st.tuples(st.text(), st.text(), st.text()), min_size=1, max_size=4))
-def test_no_text_breaks_out_of_its_cell(texts: list[tuple[str, str, str]]) -> None:
+def test_control_characters_in_a_cell_are_escaped(texts: list[tuple[str, str, str]]) -> None:
     rows = [tuple(map(Cell, row)) for row in texts]
     piped = "\n".join(tabs(rows))
     lines = [*columns(("A", "B", "C"), rows, width=40, colored=False)]
@@ -75,11 +75,11 @@ def test_no_text_breaks_out_of_its_cell(texts: list[tuple[str, str, str]]) -> No
     assert all(line.isprintable() for line in (*lines, *piped.replace("\t", "\n").split("\n")))
 
 
-def test_a_zone_that_could_not_be_asked_has_a_row() -> None:
-    assert list(tabs(shown.unreachable_rows(["us-east1-d"]))) == ["?\tus-east1-d\t\t\t\t\t\t\tzone could not be asked"]
+def test_unreachable_zone_has_a_row() -> None:
+    assert list(tabs(shown.unreachable_rows(["us-east1-d"]))) == ["?\tus-east1-d\t\t\t\t\t\t\tzone did not answer"]
 
 
-def test_the_note_of_a_node_says_what_matters() -> None:
+def test_note_of_a_node_for_each_condition() -> None:
     troubled = node(
         healthDescription="slow",
         symptoms=[{"symptomType": "LOW_MEMORY"}, {"symptomType": "OUT_OF_MEMORY", "workerId": "1"}],
@@ -91,11 +91,11 @@ def test_the_note_of_a_node_says_what_matters() -> None:
         "slow; OUT_OF_MEMORY on worker 1 (+1 more); maintenance in 2h05m; of queued resource q1"
     )
     assert shown.note(node(upcomingMaintenance={"windowStartTime": "2026-01-01T11:00:00Z"}), NOW) == "maintenance now"
-    assert shown.note(node(state="NEW"), NOW) == "a state that this version of tpuctl does not know"
-    assert shown.note(node(state="TERMINATED"), NOW) == "dead record: `down` frees its quota"
+    assert shown.note(node(state="NEW"), NOW) == "this version of tpuctl does not know this state"
+    assert shown.note(node(state="TERMINATED"), NOW) == "terminated: `down` frees its quota"
 
 
-def test_the_details_of_a_node() -> None:
+def test_details_of_a_node() -> None:
     endpoints = [{"ipAddress": "10.0.0.1", "accessConfig": {"externalIp": "1.2.3.4"}}, {"ipAddress": "10.0.0.2"}]
     full = node(
         networkEndpoints=endpoints,
@@ -120,7 +120,7 @@ def test_the_details_of_a_node() -> None:
     ]
 
 
-def test_json_has_the_fields_of_the_api_and_what_users_look_for() -> None:
+def test_json_of_a_node_has_the_fields_of_the_api_and_more() -> None:
     assert shown.to_json(node(), sandbox=True) == {
         **node().raw,
         "nodeId": "trainer",
@@ -132,7 +132,7 @@ def test_json_has_the_fields_of_the_api_and_what_users_look_for() -> None:
     assert "sandbox" not in shown.to_json(node(), sandbox=False)
 
 
-def test_dead_requests_that_hold_quota_are_told() -> None:
+def test_ended_requests_with_quota_are_reported() -> None:
     def request(index: int, state: str) -> QueuedResource:
         return QueuedResource.from_api(
             {"name": f"projects/p/locations/z/queuedResources/q{index}", "state": {"state": state}}

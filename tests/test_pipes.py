@@ -1,4 +1,4 @@
-"""The program as a process among others: closed pipes, full disks, streams that are not there."""
+"""The process: closed pipes, full disks, closed streams, low limits."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def shell(line: str, environ: dict[str, str]) -> tuple[str, str, int]:
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
-def test_a_reader_that_has_had_enough_is_no_error(environ: dict[str, str], form: str) -> None:
+def test_closed_pipe_is_not_an_error(environ: dict[str, str], form: str) -> None:
     out, err, _ = shell(f"tpuctl list -o {form} | head -c 20; echo; echo ${{PIPESTATUS[0]}}", environ)
 
     assert (err, out.splitlines()[-1]) in [("", "0"), ("", "141")]
 
 
-def test_a_full_disk_is_an_error_in_words(environ: dict[str, str]) -> None:
+def test_full_disk_is_an_error_without_a_traceback(environ: dict[str, str]) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
 
@@ -59,14 +59,14 @@ def test_a_full_disk_is_an_error_in_words(environ: dict[str, str]) -> None:
     )
 
 
-def test_streams_that_are_closed_are_nowhere_but_data_is_not_lost_in_silence(environ: dict[str, str]) -> None:
+def test_closed_streams_are_ignored_except_for_data(environ: dict[str, str]) -> None:
     assert shell("tpuctl list >&-", environ) == ("", CLOSED, 1)
     assert shell("tpuctl list -o name <&- 2>&- | wc -l", environ)[0].strip() == "60"
     assert shell("tpuctl lst 2>&-", environ) == ("", "", 2)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
-def test_a_stderr_that_takes_nothing_changes_no_exit_code(environ: dict[str, str]) -> None:
+def test_full_stderr_does_not_change_the_exit_code(environ: dict[str, str]) -> None:
     line = "tpuctl {} 2>/dev/full >{}; echo $?"
 
     codes = [shell(line.format(*words), environ)[0] for words in (("lst", "/dev/null"), ("status node-000 -v", "out"))]
@@ -75,14 +75,14 @@ def test_a_stderr_that_takes_nothing_changes_no_exit_code(environ: dict[str, str
     assert shell("tpuctl list >/dev/full 2>&1", environ) == ("", "", 1)
 
 
-def test_too_few_open_files_are_an_error_that_names_the_limit(environ: dict[str, str]) -> None:
+def test_low_file_limit_is_an_error_with_the_limit(environ: dict[str, str]) -> None:
     few = "error: too few open files: the limit is 16 (`ulimit -n`), and 64 are needed"
     out, err, code = shell("ulimit -n 16; tpuctl list", environ)
 
     assert (out, err.splitlines()[0], code) == ("", few, 1)
 
 
-def test_folders_are_private_whatever_the_umask(environ: dict[str, str]) -> None:
+def test_folders_are_private_with_any_umask(environ: dict[str, str]) -> None:
     home = Path(environ["HOME"]) / "open"
     home.mkdir()
     places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"), "TPUCTL_STATE_DIR": str(home / "a" / "state")}
@@ -94,7 +94,7 @@ def test_folders_are_private_whatever_the_umask(environ: dict[str, str]) -> None
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
 
 
-def test_a_file_may_be_a_process_substitution(environ: dict[str, str]) -> None:
+def test_process_substitution_is_accepted_as_a_file(environ: dict[str, str]) -> None:
     up = "tpuctl up new --type v4-8 --zone us-central2-b --dry-run"
     out, err, code = shell(f"{up} --startup-script <(sleep 0.1; echo '#!/bin/sh') -o json", environ)
 
@@ -102,16 +102,16 @@ def test_a_file_may_be_a_process_substitution(environ: dict[str, str]) -> None:
     assert "startup-script" in out
 
 
-def test_nobody_is_asked_where_nobody_can_answer(environ: dict[str, str]) -> None:
+def test_question_without_a_terminal_is_refused(environ: dict[str, str]) -> None:
     out, err, code = shell("echo y | tpuctl down node-000", environ)
 
     assert (out, code) == ("", 2)
-    assert err.splitlines()[-2].startswith("  hint: add `--yes` if you mean it; nothing was done")
+    assert err.splitlines()[-2].startswith("  hint: nothing was done; pass `--yes` to confirm")
     assert shell("tpuctl status node-000 -o name", environ)[0] == "node-000\n"
 
 
-def test_a_folder_that_was_removed_is_said(environ: dict[str, str]) -> None:
+def test_removed_working_directory_is_reported(environ: dict[str, str]) -> None:
     line = 'mkdir gone && cd gone && rmdir "$PWD" && tpuctl list'
-    removed = "error: the working directory was removed\n  hint: change to one that is there, and try again\n"
+    removed = "error: the working directory was removed\n  hint: change to an existing directory and try again\n"
 
     assert shell(line, environ) == ("", removed, 1)

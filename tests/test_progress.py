@@ -1,4 +1,4 @@
-"""What a person sees while tpuctl waits, on a screen and in a log; and what a program gets."""
+"""Progress: the live display of a terminal, lines of a log, events for programs."""
 
 from __future__ import annotations
 
@@ -74,18 +74,18 @@ def drawn(events: list[Event], *, passed: int = 0, columns: int = 100, rows: int
         ),
     ],
 )
-def test_a_node_has_one_line_that_tells_state_time_and_what_comes_next(waiting: Event, passed: int, line: str) -> None:
+def test_area_line_has_state_time_and_next_step(waiting: Event, passed: int, line: str) -> None:
     assert drawn([waiting], passed=passed) == [line]
 
 
-def test_the_area_fits_the_screen_and_counts_what_does_not() -> None:
+def test_area_fits_the_screen_and_counts_other_nodes() -> None:
     nodes = [creating(f"n-{index}") for index in range(100)]
 
     assert drawn(nodes, rows=3) == ["⠋ n-0  CREATING  1m", "⠋ n-1  CREATING  1m", "and 98 more: 98 CREATING"]
     assert drawn(nodes, rows=1) == ["100 nodes: 100 CREATING"]
 
 
-def test_a_slice_shows_its_workers_where_there_is_room() -> None:
+def test_area_of_a_slice_shows_workers_if_there_is_room() -> None:
     waiting = event(EventKind.WAIT, "x", state="READY", health="HEALTHY", workers=workers(4, {1, 3}))
     named = "  2 of 4 workers missing: 1, 3 (ssh: does not answer)"
 
@@ -99,7 +99,7 @@ def test_a_slice_shows_its_workers_where_there_is_room() -> None:
     assert drawn([waiting], rows=3) == ["⠋ demo  READY HEALTHY", named]
 
 
-def test_what_does_not_fit_goes_to_the_next_line_between_words() -> None:
+def test_area_wraps_between_words() -> None:
     broken = creating("trainer", usual=150, health="UNHEALTHY_MAINTENANCE", next="restart it", next_in=60)
     short = event(EventKind.WAIT, "stop requested", state="STOPPING", in_state=5)
 
@@ -119,7 +119,7 @@ def test_what_does_not_fit_goes_to_the_next_line_between_words() -> None:
     ]
 
 
-def test_a_large_slice_has_a_cell_for_each_worker_and_names_eight() -> None:
+def test_area_of_a_large_slice_has_cells_and_names_eight() -> None:
     waiting = event(EventKind.WAIT, "x", state="READY", workers=workers(40, set(range(32))))
 
     assert drawn([waiting], columns=60) == [
@@ -132,7 +132,7 @@ def test_a_large_slice_has_a_cell_for_each_worker_and_names_eight() -> None:
 
 
 @pytest.mark.parametrize("dumb", [False, True])
-def test_a_log_gets_a_line_for_each_change_and_nothing_twice(dumb: bool) -> None:
+def test_log_has_one_line_for_each_change(dumb: bool) -> None:
     written, clock = terminal(is_terminal=dumb, TERM="dumb"), ManualClock()
     with Progress(written, clock) as progress:
         for _ in range(13):
@@ -152,7 +152,7 @@ def test_a_log_gets_a_line_for_each_change_and_nothing_twice(dumb: bool) -> None
     ]
 
 
-def test_the_api_is_silent_about_a_zone_not_about_each_node_in_it() -> None:
+def test_outage_is_reported_once_for_a_zone() -> None:
     written = terminal()
     with Progress(written, ManualClock()) as progress:
         for kind in (EventKind.STATE, EventKind.SILENT):
@@ -162,7 +162,7 @@ def test_the_api_is_silent_about_a_zone_not_about_each_node_in_it() -> None:
     assert err(written).splitlines() == ["a: state", "b: state", "us-central2-b: silent"]
 
 
-def test_messages_go_above_the_area_and_the_screen_is_left_clean() -> None:
+def test_messages_are_above_the_area_which_is_removed() -> None:
     written = terminal(is_terminal=True)
     with Progress(written, ManualClock()) as progress:
         progress(creating())
@@ -174,7 +174,7 @@ def test_messages_go_above_the_area_and_the_screen_is_left_clean() -> None:
     assert (during, on_screen(err(written))) == ([*said, "⠼ demo  CREATING  1m"], said)
 
 
-def test_a_state_is_shown_before_the_next_look_tells_more_of_it() -> None:
+def test_state_is_shown_before_the_next_poll() -> None:
     written = terminal(is_terminal=True)
     with Progress(written, ManualClock()) as progress:
         progress(creating(usual=120, next="restart it"))
@@ -184,7 +184,7 @@ def test_a_state_is_shown_before_the_next_look_tells_more_of_it() -> None:
     assert during[-1].endswith("demo  READY  0s")
 
 
-def test_an_encoding_without_our_signs_gets_others() -> None:
+def test_ascii_terminal_gets_ascii_marks() -> None:
     screen = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", newline="")
     with Progress(
         Terminal(Streams(io.StringIO(), screen, screen, stderr_is_terminal=True), {}), ManualClock()
@@ -198,26 +198,26 @@ def test_an_encoding_without_our_signs_gets_others() -> None:
     )
 
 
-def test_quiet_work_that_goes_on_still_says_what_was_given_up() -> None:
+def test_quiet_watch_reports_nodes_that_were_given_up() -> None:
     written = terminal(quiet=True)
-    with Progress(written, ManualClock(), endings=True) as progress:
+    with Progress(written, ManualClock(), lasting=True) as progress:
         progress(event(EventKind.STATE, "READY"))
         progress(event(EventKind.GAVE_UP, "broken"))
 
     assert err(written) == "warning: demo: broken\n"
 
 
-def test_a_full_disk_for_events_is_named_once_and_ends_nothing() -> None:
+def test_full_event_file_warns_once() -> None:
     written = terminal()
     with Progress(written, ManualClock(), events=EventFile(Path("/dev/full"), "/dev/full")) as progress:
         progress(creating())
         progress(creating())
 
-    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    full = "warning: cannot write events to /dev/full: No space left on device; continuing without them"
     assert err(written).splitlines().count(full) == 1
 
 
-def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
+def test_event_file_is_written_at_once(tmp_path: Path) -> None:
     path = tmp_path / "events"
     with Progress(terminal(), ManualClock(), events=EventFile(path, "events")) as progress:
         progress(creating())

@@ -1,4 +1,4 @@
-"""What is shown of work that goes on with other nodes: what was given up stays in sight, a full disk ends nothing."""
+"""Progress of a watch: nodes that were given up stay on screen, a full disk does not end it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tpuctl.output.terminal import Streams, Terminal
 _needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's device that is always full")
 
 
-def test_a_node_that_was_given_up_is_in_sight_until_it_recovers() -> None:
+def test_given_up_node_stays_on_screen_until_it_recovers() -> None:
     written = terminal(is_terminal=True)
     seen = []
-    with Progress(written, ManualClock(), endings=True) as progress:
-        for told in (
+    with Progress(written, ManualClock(), lasting=True) as progress:
+        for item in (
             creating(),
             event(EventKind.GAVE_UP, "it is broken", state="READY", health="TIMEOUT", error="broken"),
             event(EventKind.STATE, "READY UNHEALTHY", state="READY", health="UNHEALTHY"),
             event(EventKind.ACTION, "restarting it"),
             event(EventKind.RECOVERED, "usable"),
         ):
-            progress(told)
+            progress(item)
             seen.append(on_screen(err(written))[-1])
 
     assert ([line[2:] for line in seen[:3]], seen[4]) == (
@@ -47,7 +47,7 @@ def test_a_node_that_was_given_up_is_in_sight_until_it_recovers() -> None:
     assert [line[0] for line in seen[1:3]] == ["✗", "✗"]
 
 
-def test_what_workers_said_stays_while_only_the_health_changes() -> None:
+def test_worker_results_stay_if_only_the_health_changes() -> None:
     written = terminal(is_terminal=True)
     with Progress(written, ManualClock()) as progress:
         progress(event(EventKind.WAIT, "x", state="READY", health="HEALTH_UNSPECIFIED", workers=workers(2, {1})))
@@ -62,13 +62,13 @@ def test_what_workers_said_stays_while_only_the_health_changes() -> None:
 
 @_needs_full
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_full_log_ends_nothing_where_others_are_looked_after(*, is_terminal: bool) -> None:
+def test_full_log_does_not_end_the_watch(*, is_terminal: bool) -> None:
     full = Path("/dev/full").open("w", buffering=1, encoding="utf-8")  # noqa: SIM115  # closed by what fails
     shown = Terminal(Streams(io.StringIO(), io.StringIO(), full, stderr_is_terminal=is_terminal), {})
     events = io.StringIO()
-    with Progress(shown, ManualClock(), events=events, endings=True) as progress:
-        for told in (creating(), event(EventKind.NOTE, "by the way"), event(EventKind.REACHED, "usable")):
-            progress(told)
+    with Progress(shown, ManualClock(), events=events, lasting=True) as progress:
+        for item in (creating(), event(EventKind.NOTE, "by the way"), event(EventKind.REACHED, "usable")):
+            progress(item)
             shown.warn("a hook failed")
 
     assert len(events.getvalue().splitlines()) == 3
@@ -78,29 +78,27 @@ def test_a_full_log_ends_nothing_where_others_are_looked_after(*, is_terminal: b
 
 @_needs_full
 @one_face
-def test_a_full_disk_for_events_is_told_once_and_the_watch_goes_on(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_full_event_file_warns_once_and_the_watch_continues(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     out, err, code = tpuctl("watch", "demo", "--until", "10m", "--events", "/dev/full")
 
-    full = "warning: events cannot be written: /dev/full: No space left on device; the work goes on"
+    full = "warning: cannot write events to /dev/full: No space left on device; continuing without them"
     assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)
 
 
 @one_face
-def test_a_pipe_for_events_that_no_program_reads_is_told_once_and_the_start_goes_on(
-    tpuctl: Console, sandbox: Sandbox
-) -> None:
+def test_event_pipe_without_a_reader_warns_once(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     os.mkfifo(tpuctl.folder / "pipe")
 
     out, err, code = tpuctl("start", "demo", "--events", "pipe")
 
-    unread = "warning: events cannot be written: pipe: no program reads this pipe; the work goes on"
+    unread = "warning: cannot write events to pipe: no program reads this pipe; continuing without them"
     assert (out, err.splitlines().count(unread), code) == ("demo\tREADY\n", 1, 0)
 
 
-def test_a_pipe_for_events_gets_all_when_its_reader_comes_late(tmp_path: Path) -> None:
+def test_event_pipe_with_a_late_reader_gets_all_events(tmp_path: Path) -> None:
     path, written = tmp_path / "pipe", terminal()
     os.mkfifo(path)
     with Progress(written, ManualClock(), events=EventFile(path, "pipe")) as progress:
@@ -111,7 +109,7 @@ def test_a_pipe_for_events_gets_all_when_its_reader_comes_late(tmp_path: Path) -
         assert [json.loads(line)["event"] for line in lines] == ["wait", "reached"]
 
 
-def test_a_reader_of_events_that_ends_or_falls_behind_ends_nothing(tmp_path: Path) -> None:
+def test_event_pipe_with_a_slow_or_closed_reader_ends_nothing(tmp_path: Path) -> None:
     path, written = tmp_path / "pipe", terminal()
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -121,5 +119,5 @@ def test_a_reader_of_events_that_ends_or_falls_behind_ends_nothing(tmp_path: Pat
         os.close(reader)
         progress(event(EventKind.REACHED, "usable"))
 
-    ended = "warning: events cannot be written: pipe: the program that read this pipe has ended; the work goes on"
+    ended = "warning: cannot write events to pipe: the program that read this pipe has ended; continuing without them"
     assert err(written).splitlines().count(ended) == 1

@@ -1,4 +1,4 @@
-"""`tpuctl reset`: fresh again, and nothing is lost that was not named."""
+"""`tpuctl reset`: the modes, and what each keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put, said, told
 
 SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
-RESTART = "restart `demo` (what runs on it ends, its disk stays; starting needs free capacity)?"
+RESTART = "restart `demo` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?"
 
 
 def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -30,14 +30,14 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
 
 
 @one_face
-def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_reset_asks_for_confirmation(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     assert tpuctl("reset", "demo") == (
         "",
         said(
-            f"error: {RESTART} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({RESTART}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )
@@ -47,7 +47,7 @@ def test_it_asks_first(tpuctl: Console, sandbox: Sandbox) -> None:
 
 @one_face
 @pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])
-def test_auto_reboots_what_cannot_be_restarted(
+def test_auto_reboots_a_node_that_cannot_be_stopped(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path, fields: dict[str, Any]
 ) -> None:
     node = put(sandbox, **fields)
@@ -61,7 +61,7 @@ def test_auto_reboots_what_cannot_be_restarted(
 
 
 @one_face
-def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
+def test_auto_without_restart_or_reboot_hints_at_recreate(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
     put(sandbox, **SLICE)
@@ -108,7 +108,7 @@ def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
         ),
     ],
 )
-def test_yes_never_widens_the_mode(
+def test_yes_does_not_change_the_mode(
     tpuctl: Console, sandbox: Sandbox, mode: str, fields: dict[str, Any], lines: tuple[str, str]
 ) -> None:
     put(sandbox, **fields)
@@ -121,7 +121,7 @@ def test_yes_never_widens_the_mode(
     assert sandbox.changes() == []
 
 
-def test_recreate_makes_the_same_node_again(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> None:
     before = put(
         sandbox,
         acceleratorType="v4-16",
@@ -150,7 +150,7 @@ def test_recreate_makes_the_same_node_again(tpuctl: Console, sandbox: Sandbox) -
     assert after["id"] != before["id"]
 
 
-def test_the_journal_is_written_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_recreate_writes_the_journal_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
 
@@ -161,7 +161,7 @@ def test_the_journal_is_written_before_the_delete(tpuctl: Console, sandbox: Sand
 
 
 @pytest.mark.parametrize("mode", ["restart", "recreate"])
-def test_without_a_journal_nothing_is_touched(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
+def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
     put(sandbox)
     for folder in (sandbox.world.path.parent, sandbox.world.path.parent.parent):
         (folder / "journal").write_text("not a folder")
@@ -178,7 +178,7 @@ def test_without_a_journal_nothing_is_touched(tpuctl: Console, sandbox: Sandbox,
 
 
 @one_face
-def test_a_start_without_capacity_ends_with_what_is_left(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_reset_without_capacity_reports_the_stopped_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("operation-error", method="*.start")
 

@@ -148,8 +148,8 @@ def test_reset_asks_and_removes(embedded: Console, sandbox: Sandbox) -> None:
     assert embedded("sandbox", "reset") == (
         "",
         (
-            f"error: {question} needs a confirmation, and nobody can be asked here\n"
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)\n"
+            f"error: cannot ask for confirmation ({question}): stdin is not a terminal\n"
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)\n"
         ),
         2,
     )
@@ -224,7 +224,7 @@ def test_a_speed_that_is_none_is_named(offline: Console) -> None:
         "",
         (
             f"{NEW}error: `TPUCTL_SANDBOX_SPEED` is `fast`\n"
-            "  hint: it is a number such as 60: a cloud minute takes a second\n"
+            "  hint: set it to a number such as 60: a cloud minute takes a second\n"
         ),
         2,
     )

@@ -1,4 +1,4 @@
-"""What is on a real terminal, as the real program draws it."""
+"""The screen of a real terminal, drawn by the real program."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def window(folder: Path, *arguments: str, speed: int = 300) -> Iterator[Window]:
 UP = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b")
 
 
-def test_what_is_typed_meanwhile_leaves_no_trace(tmp_path: Path) -> None:
+def test_keys_typed_during_the_display_are_not_shown(tmp_path: Path) -> None:
     with window(tmp_path, *UP) as shown:
         shown.until("CREATING  ")
         os.write(shown.leader, b"abc\n\n\n")
@@ -111,7 +111,7 @@ def test_what_is_typed_meanwhile_leaves_no_trace(tmp_path: Path) -> None:
     )
 
 
-def test_ctrl_c_leaves_the_lines_and_a_terminal_as_it_was(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> None:
     with window(tmp_path, *UP, speed=1) as shown:
         shown.until("CREATING  ")
         os.write(shown.leader, b"\x03")
@@ -120,7 +120,7 @@ def test_ctrl_c_leaves_the_lines_and_a_terminal_as_it_was(tmp_path: Path) -> Non
         # How long a creation takes to be asked for depends on the machine.
         lines = [re.sub(r"^ +[0-9]s ", "     Ns ", line) for line in shown.ended()]
 
-    known = "`demo` in us-central2-b bills as soon as it runs (the last that is known of it: CREATING)"
+    known = "`demo` in us-central2-b bills as soon as it runs (last status: CREATING)"
     assert (echoes, shown.process.returncode, lines) == (
         True,
         130,
@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_the_lines_and_a_terminal_as_it_was(tmp_path: Path) -> Non
             "     Ns • demo CREATING",
             "^C",
             f"warning: interrupted: {known}; nothing was undone",
-            "  go on: tpuctl up demo --type v4-8 --zone us-central2-b",
-            "  undo:  tpuctl down us-central2-b/demo",
+            "  resume: tpuctl up demo --type v4-8 --zone us-central2-b",
+            "  undo:   tpuctl down us-central2-b/demo",
         ],
     )

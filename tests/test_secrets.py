@@ -1,4 +1,4 @@
-"""Secrets in every output: a planted one is in none, unless `--show-metadata` asks for metadata."""
+"""Secrets: no output has a planted one, except metadata with `--show-metadata`."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
         yield from leaves(found, (*path, name))
 
 
-def test_every_command_has_its_line() -> None:
+def test_every_command_is_covered() -> None:
     assert sorted(leaves(root())) == sorted(LINES)
 
 
 @pytest.mark.parametrize("name", [name for name, line in LINES.items() if line])
-def test_no_command_shows_a_secret(planted: Console, name: str) -> None:
+def test_command_output_has_no_secret(planted: Console, name: str) -> None:
     out, err, _ = planted(*(word.replace("{folder}", str(planted.folder)) for word in LINES[name] or ()))
     events = planted.folder / "events.json"
 
@@ -148,13 +148,13 @@ def test_no_command_shows_a_secret(planted: Console, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_metadata_is_shown_where_that_is_asked_for(planted: Console, name: str) -> None:
+def test_show_metadata_prints_metadata(planted: Console, name: str) -> None:
     out, err, code = planted(*SHOWN[name], "--show-metadata")
 
     assert (SECRET in out, code) == (True, 0), err
 
 
-def test_a_hidden_value_says_how_long_it_is(planted: Console) -> None:
+def test_hidden_value_has_its_length(planted: Console) -> None:
     node = json.loads(planted("status", "demo", "-o", "json")[0])
 
     assert node["metadata"] == {
@@ -178,7 +178,7 @@ NODE_JSON = {"name": "n", "metadata": {"a": SECRET}}
     ],
     ids=["node", "list", "queued-resource", "operation", "journal"],
 )
-def test_metadata_is_hidden_wherever_json_holds_a_node(value: Any) -> None:
+def test_metadata_in_json_is_hidden(value: Any) -> None:
     shown = json.dumps(without_metadata_values(value))
 
     assert (SECRET in shown, "<hidden: " in shown) == (False, True)
@@ -198,7 +198,7 @@ def test_metadata_is_hidden_wherever_json_holds_a_node(value: Any) -> None:
     ],
     ids=["metadata", "other-delimiter", "env", "stray", "remote-command", "endpoint", "unfinished"],
 )  # fmt: skip
-def test_a_command_that_is_printed_to_be_typed_again(arguments: tuple[str, ...], shown: list[str]) -> None:
+def test_printed_command_hides_secrets(arguments: tuple[str, ...], shown: list[str]) -> None:
     assert without_secret_values(arguments, {"HOME": "/h"}) == shown
 
 
@@ -214,12 +214,12 @@ def test_a_command_that_is_printed_to_be_typed_again(arguments: tuple[str, ...],
         ("ada:pa://ss@host", "<hidden>@host"),
     ],
 )
-def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
+def test_url_hides_secrets(url: str, shown: str) -> None:
     assert public_url(url) == shown
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (("update", "demo", "--metadata", "a=b", "--metadata", f"c=d,{SECRET}"),
          "item 2 of `--metadata` number 2 is not KEY=VALUE"),
@@ -228,7 +228,7 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
         (("run", "demo", "--env", SECRET.replace("-", "_"), "--", "true"),
          "`--env` number 1: no variable of that name is set here"),
         (("update", "demo", "--metadata", "a=b", SECRET),
-         "there are more arguments than expected; they are not shown, since they may belong to a secret value"),
+         "too many arguments; they are not shown, because they may be part of a secret value"),
         (("update", "demo", "--metadata", f"a={hidden(SECRET)}"),
          "the value of `a` is `<hidden: 14 bytes>`, which stands for one that was not shown"),
         (("run", "demo", "--env", f"A={hidden(SECRET)}", "--", "true"),
@@ -240,28 +240,28 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
     ],
     ids=["metadata", "from-file", "env", "env-like-a-name", "extra", "masked-metadata", "masked-env", "query", "userinfo"],
 )  # fmt: skip
-def test_an_error_does_not_repeat_what_may_be_secret(planted: Console, arguments: tuple[str, ...], told: str) -> None:
+def test_error_does_not_repeat_a_secret(planted: Console, arguments: tuple[str, ...], expected: str) -> None:
     out, err, code = planted(*arguments)
 
-    assert (out, err.splitlines()[0], code) == ("", f"error: {told}", 2)
+    assert (out, err.splitlines()[0], code) == ("", f"error: {expected}", 2)
     assert SECRET not in err
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         (f"http://ada:{SECRET}/@proxy", "the proxy's URL cannot be read"),
         (f"socks5://ada:{SECRET}@proxy", "a proxy of kind `socks5` cannot be used"),
     ],
 )
-def test_a_proxy_that_cannot_be_used(planted: Console, url: str, told: str) -> None:
+def test_invalid_proxy_hides_its_password(planted: Console, url: str, expected: str) -> None:
     _, err, code = planted("list", "--no-sandbox", "--project", "p", HTTPS_PROXY=url)
 
-    assert (err.splitlines()[0], SECRET in err, code) == (f"error: {told}", False, 2)
+    assert (err.splitlines()[0], SECRET in err, code) == (f"error: {expected}", False, 2)
 
 
 @pytest.mark.parametrize("command", ["doctor", "config show"])
-def test_an_endpoint_that_holds_a_secret(planted: Console, command: str) -> None:
+def test_invalid_endpoint_hides_its_secret(planted: Console, command: str) -> None:
     """Also where it is not refused because nothing is sent there."""
     for url in (f"https://ada:{SECRET}@h.example", f"https://h.example?key={SECRET}"):
         for form in ("json", "table"):
@@ -269,7 +269,7 @@ def test_an_endpoint_that_holds_a_secret(planted: Console, command: str) -> None
             assert (SECRET in out + err, "<hidden>" in out + err) == (False, True)
 
 
-def test_the_command_to_type_after_an_interruption_hides_them(planted: Console) -> None:
+def test_resume_command_hides_secrets(planted: Console) -> None:
     class Interrupting(ManualClock):
         def sleep(self, duration: timedelta) -> None:  # noqa: ARG002  # a clock's signature
             raise KeyboardInterrupt
@@ -279,12 +279,12 @@ def test_the_command_to_type_after_an_interruption_hides_them(planted: Console) 
     again = (
         "tpuctl up new --type v4-8 --zone us-central2-b --metadata 'token=<hidden: 14 bytes>,other=<hidden: 14 bytes>'"
     )
-    assert f"  go on: {again}" in err.splitlines()
-    assert "  give the hidden values again: they are not repeated here" in err.splitlines()
+    assert f"  resume: {again}" in err.splitlines()
+    assert "  hidden values are not repeated here: add them to the command" in err.splitlines()
     assert (SECRET in out + err, code) == (False, 130)
 
 
-def test_what_is_kept_is_for_its_owner_only_whatever_the_umask(tpuctl: Console) -> None:
+def test_stored_files_are_private_with_any_umask(tpuctl: Console) -> None:
     before = os.umask(0)
     try:
         tpuctl("create", "made", *NEW)

@@ -1,4 +1,4 @@
-"""`setup`: from where it comes, where it goes. What `tpuctl trust` has to do with it is in `test_trust.py`."""
+"""`setup`: where it comes from and where it goes. Its trust is tested in `test_trust.py`."""
 
 from __future__ import annotations
 
@@ -47,25 +47,23 @@ def spec_of(app: App, **given: object) -> NodeSpec:
         ({"setup_script": "setup.sh"}, {"TPUCTL_SETUP": "echo variable"}, "#!/bin/sh\necho file\n"),
     ],
 )
-def test_setup_is_a_setting_like_others(
-    tmp_path: Path, given: dict[str, object], environ: dict[str, str], expected: str
-) -> None:
+def test_setup_is_a_setting(tmp_path: Path, given: dict[str, object], environ: dict[str, str], expected: str) -> None:
     (tmp_path / "tpuctl.yaml").write_text(IN_YAML)
     (tmp_path / "setup.sh").write_text("#!/bin/sh\necho file\n")
 
     assert spec_of(app_in(tmp_path, environ), **given).setup == expected
 
 
-def test_two_ways_at_once_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_setup_twice_or_from_a_missing_file_is_refused(tmp_path: Path) -> None:
     app = app_in(tmp_path)
 
-    with pytest.raises(InvalidInputError, match="`--setup` and `--setup-script` exclude each other"):
+    with pytest.raises(InvalidInputError, match="cannot combine `--setup` and `--setup-script`"):
         spec_of(app, setup="true", setup_script="setup.sh")
     with pytest.raises(InvalidInputError, match=r"`--setup-script .*` cannot be read: No such file or directory"):
         spec_of(app, setup_script="setup.sh")
 
 
-def test_setup_is_never_sent_nor_compared_but_remembered(tmp_path: Path) -> None:
+def test_setup_is_stored_but_not_sent_or_compared(tmp_path: Path) -> None:
     app = app_in(tmp_path)
     bare, spec = spec_of(app), spec_of(app, setup=LINES)
 
@@ -77,7 +75,7 @@ def test_setup_is_never_sent_nor_compared_but_remembered(tmp_path: Path) -> None
 
 
 @one_face
-def test_up_keeps_the_setup_in_the_journal_and_out_of_requests(
+def test_up_stores_the_setup_in_the_journal_only(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
     fake_ssh(AS_IF_DONE)
@@ -96,7 +94,7 @@ def test_up_keeps_the_setup_in_the_journal_and_out_of_requests(
     assert sandbox.changes().count("create") == 1
 
 
-def test_config_shows_and_changes_a_setup_of_several_lines(offline: Console) -> None:
+def test_config_handles_a_setup_of_several_lines(offline: Console) -> None:
     ours = offline.folder / "tpuctl.yaml"
     ours.write_text("# ours\n" + IN_YAML + "# the end\nzone: us-central2-b\n")
 
@@ -117,7 +115,7 @@ def test_config_shows_and_changes_a_setup_of_several_lines(offline: Console) -> 
     assert ours.read_text() == "type: v4-8\nzone: us-central2-b\n"
 
 
-def test_a_setup_that_is_no_text_is_refused_with_its_line(offline: Console) -> None:
+def test_setup_that_is_not_text_is_refused_with_its_line(offline: Console) -> None:
     (offline.folder / "tpuctl.yaml").write_text("type: v4-8\nsetup:\n  - a\n  - b\n")
 
     assert offline("config", "show") == (

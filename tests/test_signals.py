@@ -1,4 +1,4 @@
-"""A process that is told to end: at any moment, also the first and the last, it ends quietly and with the right code."""
+"""Signals: the process ends at any time without a traceback, with the right exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Runs the program. At the import of one module something happens: a signal comes, or we are told that it is there.
+# Runs the program. At the import of one module something happens: a signal comes, or we are expected that it is there.
 PROGRAM = """
 import os, sys
 def hook(event, arguments):
@@ -39,19 +39,19 @@ def start(folder: Path, module: str, action: str) -> subprocess.Popen[str]:
     ("number", "word", "code"), [(signal.SIGINT, "interrupted", 130), (signal.SIGTERM, "terminated", 143)]
 )
 @pytest.mark.parametrize("module", ["click", "tpuctl.cli.tree", "tpuctl.cli.connect", "httplib2"])
-def test_a_signal_ends_it_quietly_at_any_moment(
+def test_signal_at_any_time_ends_the_process_without_a_traceback(
     tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:
     with start(tmp_path, module, f"os.kill(os.getpid(), {int(number)})") as process:
         out, err = process.communicate(timeout=20)
 
     # Before a command runs there is nothing to tell.
-    told = [] if module == "click" else [word]
-    assert (out, err.splitlines()[-1:], process.returncode) == ("", told, code)
+    expected = [] if module == "click" else [word]
+    assert (out, err.splitlines()[-1:], process.returncode) == ("", expected, code)
     assert "Traceback" not in err
 
 
-def test_whoever_insists_sees_no_traceback(tmp_path: Path) -> None:
+def test_repeated_signals_print_no_traceback(tmp_path: Path) -> None:
     with start(tmp_path, "click", "os.write(1, b'here')") as process:
         assert process.stdout
         process.stdout.read(4)

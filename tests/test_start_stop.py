@@ -1,4 +1,4 @@
-"""`tpuctl start` and `stop`: only what the service would take is asked of it."""
+"""`tpuctl start` and `stop`: only requests that the API accepts are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lifecycle import one_face, put, said, told
 SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 
 
-def test_stops_and_starts(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_stop_and_start_wait_for_the_state(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     stopped = tpuctl("stop", "demo")
@@ -26,7 +26,7 @@ def test_stops_and_starts(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_what_is_so_already_is_left_so(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_stop_of_a_stopped_node_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "off", state="STOPPED")
     put(sandbox, "on")
 
@@ -35,7 +35,7 @@ def test_what_is_so_already_is_left_so(tpuctl: Console, sandbox: Sandbox) -> Non
     assert sandbox.changes() == []
 
 
-def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     put(sandbox, "b")
 
@@ -91,7 +91,7 @@ def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sa
         ),
     ],
 )
-def test_what_the_service_refuses_is_refused_before_any_call(
+def test_change_that_the_api_would_reject_is_refused_before_any_call(
     tpuctl: Console, sandbox: Sandbox, verb: str, fields: dict[str, Any], lines: tuple[str, str]
 ) -> None:
     put(sandbox, **fields)
@@ -108,19 +108,19 @@ def test_what_the_service_refuses_is_refused_before_any_call(
         ("start", {"state": "STOPPED", **SPOT}, "Spot VM TPUs cannot be restarted, and must be recreated again."),
     ],
 )
-def test_anyway_the_service_has_the_last_word(
+def test_skip_validation_sends_the_request(
     tpuctl: Console, sandbox: Sandbox, verb: str, fields: dict[str, Any], says: str
 ) -> None:
     put(sandbox, **fields)
 
-    out, err, code = tpuctl(verb, "demo", "--anyway")
+    out, err, code = tpuctl(verb, "demo", "--skip-validation")
 
     assert (out, code) == ("", 8)
     assert says in err
 
 
 @one_face
-def test_one_that_cannot_be_stopped_keeps_the_others_running(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_stop_with_one_impossible_node_stops_none(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     put(sandbox, "b", acceleratorType="v4-16")
 
@@ -129,7 +129,7 @@ def test_one_that_cannot_be_stopped_keeps_the_others_running(tpuctl: Console, sa
 
 
 @one_face
-def test_stopping_a_spot_node_says_that_it_is_for_good(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_stop_of_a_spot_node_warns(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, **SPOT)
 
     out, err, code = tpuctl("stop", "demo", "--no-wait")
@@ -139,7 +139,7 @@ def test_stopping_a_spot_node_says_that_it_is_for_good(tpuctl: Console, sandbox:
 
 
 @one_face
-def test_a_start_without_capacity_says_so(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_start_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")
 
@@ -149,7 +149,7 @@ def test_a_start_without_capacity_says_so(tpuctl: Console, sandbox: Sandbox) -> 
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_a_lost_answer_is_looked_up(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
+def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
     put(sandbox)
     for verb in ("stop", "start"):
         sandbox.fault(lost, method=f"*.nodes.{verb}")

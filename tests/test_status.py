@@ -1,4 +1,4 @@
-"""`tpuctl status`, and how nodes are named everywhere."""
+"""`tpuctl status`, and the names of nodes in all commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def twins(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def test_shows_what_matters_about_a_node(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
+def test_status_shows_details(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node(
         "trainer",
         zone="us-central1-a",
@@ -62,7 +62,7 @@ note         libtpu died; maintenance in 24h
     assert tpuctl("status", "trainer", "-o", "name") == ("trainer\n", "", 0)
 
 
-def test_several_nodes_at_once(tpuctl: Console, twins: Sandbox) -> None:
+def test_status_of_several_nodes(tpuctl: Console, twins: Sandbox) -> None:
     out, err, code = tpuctl("status", "lone", "us-central1-a/twin")
 
     assert [line for line in out.splitlines() if line.startswith(("name", "zone")) or not line] == [
@@ -82,7 +82,7 @@ def test_several_nodes_at_once(tpuctl: Console, twins: Sandbox) -> None:
         (("us-central1-a/twin", "--zone", "us-central2-b"), "us-central1-a"),
     ],
 )
-def test_a_node_may_be_named_in_several_ways(
+def test_status_accepts_each_form_of_a_name(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], zone: str
 ) -> None:
     out, err, code = tpuctl("describe", *arguments)
@@ -90,7 +90,7 @@ def test_a_node_may_be_named_in_several_ways(
     assert (out.splitlines()[1], err, code) == (f"zone\t{zone}", "", 0)
 
 
-def test_the_zone_may_come_from_a_setting_but_gclouds_hides_nothing(tpuctl: Console, twins: Sandbox) -> None:
+def test_status_uses_a_configured_zone_but_not_only_that_of_gcloud(tpuctl: Console, twins: Sandbox) -> None:
     assert tpuctl("status", "twin", TPUCTL_ZONE="us-central1-a")[0].splitlines()[1] == "zone\tus-central1-a"
     assert tpuctl("status", "lone", CLOUDSDK_COMPUTE_ZONE="us-central1-a")[0].splitlines()[1] == "zone\tus-east5-a"
 
@@ -100,7 +100,7 @@ def test_the_zone_may_come_from_a_setting_but_gclouds_hides_nothing(tpuctl: Cons
     [("status",), ("ssh",), ("update", "--labels", "a=b"), ("down", "--yes"), ("delete", "--yes"), ("stop",), ("wait",),
      ("start",), ("reset", "--yes"), ("up",)],
 )  # fmt: skip
-def test_two_candidates_are_an_error_that_lists_both(
+def test_status_of_an_ambiguous_name_lists_both_nodes(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...]
 ) -> None:
     assert tpuctl(arguments[0], "twin", *arguments[1:]) == (
@@ -114,7 +114,7 @@ def test_two_candidates_are_an_error_that_lists_both(
     assert twins.changes() == []
 
 
-def test_absent_is_exit_code_3_and_says_where_it_was_looked_for(tpuctl: Console, twins: Sandbox) -> None:
+def test_status_of_a_missing_node_lists_the_searched_zones(tpuctl: Console, twins: Sandbox) -> None:
     assert tpuctl("status", "nope") == (
         "",
         "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
@@ -129,7 +129,7 @@ def test_absent_is_exit_code_3_and_says_where_it_was_looked_for(tpuctl: Console,
     assert ('"kind": "not_found"' in err, out, code) == (True, "", 3)
 
 
-def test_an_unreachable_zone_may_have_it(tpuctl: Console, twins: Sandbox) -> None:
+def test_status_with_an_unreachable_zone_is_uncertain(tpuctl: Console, twins: Sandbox) -> None:
     twins.fault("unreachable", zone="us-east5-a", count=0)
 
     assert tpuctl("status", "lone") == (
@@ -148,13 +148,13 @@ def test_an_unreachable_zone_may_have_it(tpuctl: Console, twins: Sandbox) -> Non
         (("Twin_1",), "`Twin_1` is not a node name", "did you mean `twin-1`?"),
         (("us-central2/twin",), "`us-central2` is a region, not a zone", "like `us-central2-a`"),
         (("twin", "--zone", "US"), "`US` is not a zone", "zones look like `us-central2-b`"),
-        (("twin", "--zone", "us-central2-b,us-central1-a"), "several zones were given", "give one `--zone`"),
+        (("twin", "--zone", "us-central2-b,us-central1-a"), "`--zone` names several zones", "works in one zone"),
         (("../twin",), "`..` is not a zone", "zones look like"),
         (("a/b/c",), "`a/b/c` is not a node name", "did you mean `a-b-c`?"),
         (("twin", "--project", "My Project"), "`My Project` is not a project id", "PROJECT_ID"),
     ],
 )
-def test_bad_names_are_refused_before_any_request(
+def test_invalid_names_are_refused_before_any_request(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:
     # With -v each request is shown: there must be none.

@@ -1,4 +1,4 @@
-"""What is written where: one output for a person and one for a pipe, each compared whole; questions, errors, progress."""
+"""The terminal: output for people and for pipes, each compared whole; questions, errors, progress."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ NODES = [
 ]
 
 
-def test_a_person_sees_columns_with_a_header_and_a_pipe_gets_tabs_without() -> None:
+def test_table_has_a_header_on_a_terminal_only() -> None:
     person, pipe = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), terminal()
     for each in (person, pipe):
         each.table(shown.HEADER, shown.rows(NODES, NOW))
@@ -74,15 +74,15 @@ def test_a_person_sees_columns_with_a_header_and_a_pipe_gets_tabs_without() -> N
     assert out(person) == (
         "NAME     ZONE           TYPE   STATE      HEALTH   WORKERS  AGE  TIER       NOTE\n"
         "trainer  us-central2-b  v4-16  READY      HEALTHY  2        3h   on-demand\n"
-        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` makes i…\n"
+        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` recreat…\n"
     )
     assert out(pipe) == (
         "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t2\t2026-01-01T09:00:00Z\ton-demand\t\n"
-        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` makes it again, `down` frees its quota\n"
+        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
     )
 
 
-def test_ten_thousand_rows_are_one_line_each() -> None:
+def test_ten_thousand_rows_have_one_line_each() -> None:
     written = terminal(is_terminal=True)
     written.table(shown.HEADER, shown.rows([node(f"n-{index}") for index in range(10_000)], NOW))
 
@@ -97,14 +97,14 @@ def test_ten_thousand_rows_are_one_line_each() -> None:
         (Format.YAML, False, "a:\n- é\n- null\n"),
     ],
 )
-def test_data_is_written_in_the_format_that_was_asked_for(form: Format, is_terminal: bool, expected: str) -> None:
+def test_data_is_written_in_the_chosen_format(form: Format, is_terminal: bool, expected: str) -> None:
     written = terminal(is_terminal=is_terminal)
     written.data({"a": ["é", None]}, form)
 
     assert (out(written), err(written)) == (expected, "")
 
 
-def test_an_error_is_words_for_a_person_and_one_object_for_a_program() -> None:
+def test_error_is_text_or_one_json_object() -> None:
     error = NodeNotFoundError("trainer", "us-central2-b")
     person, pipe, program = terminal(is_terminal=True), terminal(), terminal()
     person.error(error)
@@ -128,7 +128,7 @@ def test_an_error_is_words_for_a_person_and_one_object_for_a_program() -> None:
     assert (out(person), out(pipe), out(program)) == ("", "", "")
 
 
-def test_the_words_of_the_service_do_not_steer_the_terminal() -> None:
+def test_control_sequences_of_the_api_are_escaped() -> None:
     written = terminal(is_terminal=True, environ={"TERM": "dumb"})
     written.error(TpuctlError("bad\x1b[2J\rname\nsecond line", hint="a\x07b\nc"))
     written.warn("w\x1b]0;title\x07")
@@ -140,36 +140,44 @@ def test_the_words_of_the_service_do_not_steer_the_terminal() -> None:
     )
 
 
-def test_quiet_silences_notes_and_nothing_else() -> None:
+def test_quiet_hides_notes_only() -> None:
     """Where to read more of an error is a note, too."""
     written = terminal(quiet=True)
     written.note("by the way")
     written.warn("this matters")
-    written.error(TpuctlError("broken", hint="mend it"))
+    written.error(TpuctlError("broken", hint="fix it"))
     written.write("data")
 
-    assert (out(written), err(written)) == ("data\n", "warning: this matters\nerror: broken\n  hint: mend it\n")
+    assert (out(written), err(written)) == ("data\n", "warning: this matters\nerror: broken\n  hint: fix it\n")
 
 
 @pytest.mark.parametrize(
     ("typed", "answer"), [("y\n", True), ("Yes\n", True), ("\n", False), ("no\n", False), ("", False)]
 )
-def test_only_a_yes_is_a_yes(typed: str, answer: bool) -> None:
+def test_confirm_accepts_only_yes(typed: str, answer: bool) -> None:
     written = terminal(is_terminal=True, typed=typed)
 
     assert (written.confirm("delete it?", yes=False), err(written)) == (answer, "delete it? [y/N] ")
 
 
-@pytest.mark.parametrize(("is_terminal", "environ"), [(False, {}), (True, {"CI": "true"})])
-def test_nobody_is_asked_where_nobody_is(is_terminal: bool, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "reason"),
+    [
+        pytest.param(False, {}, "stdin is not a terminal", id="pipe"),
+        pytest.param(True, {"CI": "true"}, "CI is set", id="ci"),
+    ],
+)
+def test_confirm_without_a_terminal_raises_with_the_reason(
+    is_terminal: bool, environ: dict[str, str], reason: str
+) -> None:
     written = terminal(is_terminal=is_terminal, typed="y\n", environ=environ)
 
     assert written.confirm("delete it?", yes=True)
     with pytest.raises(InvalidInputError) as refused:
         written.confirm("delete it?", yes=False)
     assert (str(refused.value), refused.value.hint, err(written)) == (
-        "delete it? needs a confirmation, and nobody can be asked here",
-        "add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+        f"cannot ask for confirmation (delete it?): {reason}",
+        "nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         "",
     )
 
@@ -189,7 +197,7 @@ EVENTS = [
 ]
 
 
-def test_without_a_terminal_each_change_has_one_line_and_each_event_one_object() -> None:
+def test_progress_without_a_terminal_has_lines_and_json() -> None:
     written, sink = terminal(), io.StringIO()
     with Progress(written, ManualClock(), events=sink) as progress:
         for each in EVENTS:
@@ -216,7 +224,7 @@ def test_without_a_terminal_each_change_has_one_line_and_each_event_one_object()
     }
 
 
-def test_quiet_progress_still_feeds_programs() -> None:
+def test_quiet_progress_still_writes_events() -> None:
     written, sink = terminal(quiet=True), io.StringIO()
     with Progress(written, ManualClock(), events=sink) as progress:
         progress(EVENTS[0])
@@ -224,7 +232,7 @@ def test_quiet_progress_still_feeds_programs() -> None:
     assert (err(written), sink.getvalue().count("\n")) == ("", 1)
 
 
-def test_on_a_terminal_what_stays_is_each_change_with_its_time() -> None:
+def test_progress_on_a_terminal_keeps_each_change_with_its_time() -> None:
     written, clock = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), ManualClock()
     with Progress(written, clock) as progress:
         progress(EVENTS[0])

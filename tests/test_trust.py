@@ -1,4 +1,4 @@
-"""`tpuctl trust`: what a project file sends, runs or opens, and who pays, counts once its user has agreed to it."""
+"""`tpuctl trust`: keys of a project file that require trust apply only after the user agreed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_every_setting_is_classified() -> None:
     ],
     ids=" ".join,
 )
-def test_a_command_with_an_untrusted_file_ends_before_its_first_request(
+def test_untrusted_file_ends_a_command_before_its_first_request(
     tpuctl: Console, sandbox: Sandbox, project: Path, command: tuple[str, ...]
 ) -> None:
     out, err, code = tpuctl(*command)
@@ -118,29 +118,29 @@ def test_a_command_with_an_untrusted_file_ends_before_its_first_request(
     ],
     ids=" ".join,
 )
-def test_what_uses_no_such_key_works_without_trust(tpuctl: Console, project: Path, command: tuple[str, ...]) -> None:
+def test_command_without_trusted_keys_needs_no_trust(tpuctl: Console, project: Path, command: tuple[str, ...]) -> None:
     assert tpuctl(*command)[2] == 0
 
 
-def test_config_show_marks_what_is_not_trusted(tpuctl: Console, project: Path) -> None:
+def test_config_show_marks_untrusted_keys(tpuctl: Console, project: Path) -> None:
     assert tpuctl("config", "show", "project")[0] == "project\ttheirs\ttpuctl.yaml line 1 (not trusted)\n"
     assert tpuctl("config", "show", "zone")[0] == f"zone\t{ZONE}\ttpuctl.yaml line 2\n"
     assert tpuctl("trust", "--yes")[2] == 0
     assert tpuctl("config", "show", "project")[0] == "project\ttheirs\ttpuctl.yaml line 1\n"
 
 
-def test_doctor_reports_an_untrusted_file_and_asks_no_cloud(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
+def test_doctor_reports_an_untrusted_file_without_a_call(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
     out, _, code = tpuctl("doctor")
 
     assert (code, requests(sandbox)) == (9, [])
     assert f"{project} {NOT_TRUSTED}" in out
 
 
-def test_a_file_that_only_describes_needs_no_trust(tpuctl: Console, project: Path) -> None:
+def test_file_that_only_describes_nodes_needs_no_trust(tpuctl: Console, project: Path) -> None:
     project.write_text(f"zone: {ZONE}\ntype: v4-8\nlabels: {{team: vision}}\nbuckets: [gs://data]\ntimeout: 1h\n")
 
     assert tpuctl("list")[2] == 0
-    assert tpuctl("trust") == ("", f"{project} sets nothing that takes trust\n", 0)
+    assert tpuctl("trust") == ("", f"{project} has no keys that require trust\n", 0)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_file_that_only_describes_needs_no_trust(tpuctl: Console, project: Pat
         pytest.param("setup: evil", ((), {"TPUCTL_TRUST_PROJECT_FILE": "0"}), 2, id="variable that says no"),
     ],
 )
-def test_what_a_flag_or_a_variable_replaces_needs_no_trust(
+def test_overridden_key_needs_no_trust(
     tpuctl: Console, project: Path, line: str, given: tuple[tuple[str, ...], dict[str, str]], code: int
 ) -> None:
     flags, environ = given
@@ -176,26 +176,26 @@ def test_what_a_flag_or_a_variable_replaces_needs_no_trust(
     [(("--trust-project-file",), {}), ((), {"TPUCTL_TRUST_PROJECT_FILE": "1"})],
     ids=["flag", "variable"],
 )
-def test_a_flag_or_a_variable_trusts_for_one_command(
+def test_trust_flag_or_variable_applies_to_one_command(
     tpuctl: Console, project: Path, flags: tuple[str, ...], environ: dict[str, str]
 ) -> None:
     assert beside(tpuctl, environ)("list", *flags)[2] == 0
     assert tpuctl("list")[2] == 2
 
 
-def test_a_terminal_is_asked_once_and_the_command_goes_on(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
+def test_terminal_is_asked_once_and_the_command_continues(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
     for answer in ("n\n", "\n", ""):
         _, err, code = tpuctl("list", stdin=answer)
         assert (code, requests(sandbox)) == (1, [])
         assert "line 1: project: theirs" in err
-        assert "trust this file, until it changes? [y/N] " in err
+        assert "trust this file until it changes? [y/N] " in err
     assert tpuctl("list", stdin="y\n")[2] == 0
     assert requests(sandbox) != []
     assert tpuctl("list", stdin="")[2] == 0
     assert tpuctl("list", stdin="", CI="true")[2] == 0
 
 
-def test_a_ci_job_with_a_terminal_is_not_asked(tpuctl: Console, project: Path) -> None:
+def test_ci_job_with_a_terminal_is_not_asked(tpuctl: Console, project: Path) -> None:
     _, err, code = tpuctl("list", stdin="y\n", CI="true")
 
     assert (code, err.splitlines()[0]) == (2, f"error: {project} {NOT_TRUSTED}")
@@ -212,7 +212,7 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
     out, err, code = tpuctl("trust")
 
     assert (out, code) == ("", 2)
-    assert "add `--yes` if you mean it" in err
+    assert "pass `--yes` to confirm" in err
     shown = err.splitlines()[: err.splitlines().index("    -> every worker of a new node runs these lines as you") + 1]
     assert [line for line in shown if not line.startswith("        line ")] == [
         f"warning: {project} is not trusted yet; it sets",
@@ -224,7 +224,7 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
         "    -> sent to every new node, where every worker runs it as root",
         "  line 4: ssh_key: ./key",
         "    -> holders of this key can log in on the workers",
-        "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in on your nodes",
+        "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in to your nodes",
         "  line 5: skip_checks: TPU101, TPU401",
         "    -> findings of these checks stop nothing",
         "  line 6: metadata",
@@ -238,13 +238,13 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
     ]
 
 
-def test_trust_shows_metadata_where_that_is_asked_for(tpuctl: Console, project: Path) -> None:
+def test_trust_shows_metadata_with_show_metadata(tpuctl: Console, project: Path) -> None:
     project.write_text("metadata: {token: abcdefg}\n")
 
     assert "      token: abcdefg\n" in tpuctl("trust", "--show-metadata")[1]
 
 
-def test_nothing_that_is_shown_steers_the_terminal(tpuctl: Console, project: Path) -> None:
+def test_control_sequences_of_the_file_are_escaped(tpuctl: Console, project: Path) -> None:
     (tpuctl.folder / "start.sh").write_text("echo \x1b[8mhidden\r\x9bJ\u202e\n")
     project.write_text('startup_script: start.sh\nsetup: "echo \\e[8m; rm -rf /\\u202e"\nnetwork: "a\\u202eb"\n')
 
@@ -254,7 +254,7 @@ def test_nothing_that_is_shown_steers_the_terminal(tpuctl: Console, project: Pat
     assert "rm -rf /" in err
 
 
-def test_a_change_of_the_file_or_of_its_script_asks_again(tpuctl: Console, project: Path) -> None:
+def test_change_of_the_file_or_its_script_revokes_trust(tpuctl: Console, project: Path) -> None:
     script = tpuctl.folder / "start.sh"
     script.write_text("true\n")
     project.write_text(FILE + "startup_script: start.sh\n")
@@ -279,7 +279,7 @@ def test_a_change_of_the_file_or_of_its_script_asks_again(tpuctl: Console, proje
     assert "is not trusted" in replace(tpuctl, folder=copy)("list")[1]
 
 
-def test_trust_is_listed_and_revoked(tpuctl: Console, project: Path) -> None:
+def test_trust_can_be_listed_and_revoked(tpuctl: Console, project: Path) -> None:
     assert tpuctl("trust", "tpuctl.yaml", "--yes")[2] == 0
     assert tpuctl("trust", "--list")[0] == f"{project}\ttrusted\n"
     assert "is trusted; it sets" in tpuctl("trust")[1]
@@ -307,9 +307,7 @@ def test_trust_is_listed_and_revoked(tpuctl: Console, project: Path) -> None:
         pytest.param(None, 0o666, id="others may write it"),
     ],
 )
-def test_what_is_remembered_counts_only_as_it_was_written(
-    tpuctl: Console, project: Path, content: bytes | None, mode: int
-) -> None:
+def test_damaged_trust_record_is_ignored(tpuctl: Console, project: Path, content: bytes | None, mode: int) -> None:
     assert tpuctl("trust", "--yes")[2] == 0
     (kept,) = (Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted").iterdir()
     kept.write_bytes(content if content is not None else kept.read_bytes())
@@ -319,17 +317,17 @@ def test_what_is_remembered_counts_only_as_it_was_written(
     assert tpuctl("trust", "--list") == ("", "", 0)
 
 
-def test_a_state_folder_that_cannot_be_written_only_asks_again(tpuctl: Console, project: Path) -> None:
+def test_unwritable_state_folder_only_asks_again(tpuctl: Console, project: Path) -> None:
     blocked = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted"
     blocked.parent.mkdir()
     blocked.write_text("a file")
 
     for _ in range(2):
         _, err, code = tpuctl("list", stdin="y\n")
-        assert (code, "warning: cannot remember that" in err) == (0, True)
+        assert (code, "warning: cannot store the trust" in err) == (0, True)
 
 
-def test_what_its_user_sets_by_a_command_stays_trusted(tpuctl: Console, project: Path) -> None:
+def test_config_set_keeps_the_trust(tpuctl: Console, project: Path) -> None:
     project.unlink()
     assert tpuctl("config", "set", "project", "mine", "--here")[2] == 0
     assert tpuctl("config", "set", "network", "default", "--here")[2] == 0
@@ -342,7 +340,7 @@ def test_what_its_user_sets_by_a_command_stays_trusted(tpuctl: Console, project:
 
 
 @pytest.mark.parametrize("script", ["/etc/passwd", "~/key", "../key", "link"])
-def test_no_script_is_set_that_a_project_file_may_not_name(tpuctl: Console, project: Path, script: str) -> None:
+def test_config_set_refuses_a_script_outside_the_project(tpuctl: Console, project: Path, script: str) -> None:
     (tpuctl.folder / "link").symlink_to("/etc/passwd")
 
     _, err, code = tpuctl("config", "set", "startup_script", script, "--here")
@@ -353,7 +351,7 @@ def test_no_script_is_set_that_a_project_file_may_not_name(tpuctl: Console, proj
 
 
 @one_face
-def test_the_line_of_a_creation_says_what_the_file_has_chosen(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
+def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
     trusted = beside(tpuctl, {"TPUCTL_TRUST_PROJECT_FILE": "1"})
     chosen = f"(project theirs, zone {ZONE}, type v4-8: from tpuctl.yaml)"
 

@@ -1,4 +1,4 @@
-"""`tpuctl types` and `versions`: what exists where, as the API tells it."""
+"""`tpuctl types` and `versions`: what each zone offers, by the API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 
 
-def test_types_of_a_zone_come_with_their_size(tpuctl: Console) -> None:
+def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
     piped, err, code = tpuctl("types", "--zone", "us-central2-b")
     table, _, _ = tpuctl("types", "--zone", "us-central2-b", terminal=True, NO_COLOR="1")
 
@@ -24,7 +24,7 @@ def test_types_of_a_zone_come_with_their_size(tpuctl: Console) -> None:
     ]
 
 
-def test_a_type_names_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str]) -> None:
+def test_type_lists_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str]) -> None:
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
 
     out, err, code = tpuctl("types", "v5p-8", "--zone", "us-central1-a", "-o", "json")
@@ -50,16 +50,16 @@ def test_a_type_names_the_zones_that_offer_it(tpuctl: Console, face: dict[str, s
         (("v5e-16",), "error: `v5e-16` is not an accelerator type\n  hint: did you mean `v5litepod-16`?\n", 2),
         (
             ("v4-8", "--zone", "us-east5-a"),
-            "error: `v4-8` is not offered in us-east5-a\n  hint: see `tpuctl types` for what is\n",
+            "error: `v4-8` is not offered in us-east5-a\n  hint: `tpuctl types` lists what is offered\n",
             3,
         ),
     ],
 )
-def test_what_does_not_exist_is_said(tpuctl: Console, arguments: tuple[str, ...], error: str, code: int) -> None:
+def test_unknown_type_or_zone_is_an_error(tpuctl: Console, arguments: tuple[str, ...], error: str, code: int) -> None:
     assert tpuctl("types", *arguments) == ("", error, code)
 
 
-def test_a_zone_that_does_not_answer_makes_the_list_incomplete(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_types_with_an_unreachable_zone_are_incomplete(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unreachable", zone="us-central1-a", count=0)
 
     out, err, code = tpuctl("types", "v5litepod-16")
@@ -68,7 +68,7 @@ def test_a_zone_that_does_not_answer_makes_the_list_incomplete(tpuctl: Console, 
     assert err.startswith("error: the list is incomplete: us-central1-a could not be asked\n")
 
 
-def test_a_zone_closed_to_the_project_is_not_allowed(tpuctl: Console) -> None:
+def test_types_of_a_closed_zone_are_not_allowed(tpuctl: Console) -> None:
     out, err, code = tpuctl("types", "--zone", "us-nowhere1-z")
 
     assert (out, code) == ("", 4)

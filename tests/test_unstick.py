@@ -132,8 +132,8 @@ def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: li
     assert (ageless(refused[0]), *refused[1:]) == (
         ageless(shown[0]),
         said(
-            f"error: {question} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({question}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )

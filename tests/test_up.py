@@ -1,4 +1,4 @@
-"""`tpuctl up`: from whatever is there to usable."""
+"""`tpuctl up`: from any state to usable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def test_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*UP)
 
     assert (out, code) == ("demo\tREADY\n", 0)
@@ -31,7 +31,7 @@ def test_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox: Sa
     assert sandbox.changes() == ["create"]
 
 
-def test_a_second_up_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_second_up_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP)
 
     out, _, code = tpuctl(*UP)
@@ -39,7 +39,7 @@ def test_a_second_up_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
 
 
-def test_a_terminal_gets_a_table_and_marked_lines(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_on_a_terminal_has_a_table_and_marked_lines(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     out, err, code = tpuctl(*UP, terminal=True, NO_COLOR="1")
@@ -52,10 +52,10 @@ def test_a_terminal_gets_a_table_and_marked_lines(tpuctl: Console, sandbox: Sand
     assert (lines, code) == (["     0s • demo READY HEALTHY", "     0s ✓ demo usable, ssh answers, after 0s"], 0)
 
 
-QUESTION = "delete `demo` and its boot disk, to make it anew (accelerator_type: wanted `v4-8`, found `v4-16`)?"
+QUESTION = "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v4-8`, found `v4-16`)?"
 
 
-def test_a_node_that_differs_is_left_alone(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_of_a_differing_node_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-16")
 
     assert tpuctl(*UP) == (
@@ -72,17 +72,17 @@ def test_a_node_that_differs_is_left_alone(tpuctl: Console, sandbox: Sandbox) ->
 
 
 @one_face
-def test_replace_asks_and_a_no_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_replace_asks_and_changes_nothing_without_yes(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-16")
 
-    nobody = tpuctl(*UP, "--replace")
+    unanswered = tpuctl(*UP, "--replace")
     no = tpuctl(*UP, "--replace", stdin="n\n")
 
-    assert nobody == (
+    assert unanswered == (
         "",
         said(
-            f"error: {QUESTION} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({QUESTION}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )
@@ -92,7 +92,7 @@ def test_replace_asks_and_a_no_changes_nothing(tpuctl: Console, sandbox: Sandbox
 
 @one_face
 @pytest.mark.parametrize("how", [{"stdin": "y\n"}, {"yes": "--yes"}])
-def test_replace_deletes_and_makes_anew(tpuctl: Console, sandbox: Sandbox, how: dict[str, str]) -> None:
+def test_replace_deletes_and_recreates(tpuctl: Console, sandbox: Sandbox, how: dict[str, str]) -> None:
     put(sandbox, acceleratorType="v4-16")
 
     out, _, code = tpuctl(*UP, "--replace", *([how["yes"]] if "yes" in how else []), stdin=how.get("stdin"))
@@ -102,9 +102,7 @@ def test_replace_deletes_and_makes_anew(tpuctl: Console, sandbox: Sandbox, how: 
 
 
 @one_face
-def test_replace_does_not_delete_what_was_not_there_when_it_asked(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
+def test_replace_does_not_delete_an_unconfirmed_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     tpuctl(*UP, "--no-wait")
     clock.after(timedelta(seconds=10), lambda: put(sandbox, acceleratorType="v4-16"))
 
@@ -114,7 +112,7 @@ def test_replace_does_not_delete_what_was_not_there_when_it_asked(
     assert "accelerator_type: wanted `v4-8`, found `v4-16`" in err
 
 
-def test_labels_and_description_never_conflict_and_are_patched(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_labels_and_description_are_patched(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, labels={"team": "vision"})
 
     out, err, code = tpuctl(*UP, "--labels", "run=7", "--description", "for ada")
@@ -123,23 +121,23 @@ def test_labels_and_description_never_conflict_and_are_patched(tpuctl: Console, 
     assert told(err)[-1] == "labels, description updated"
 
 
-def test_a_spec_from_the_journal_shows_its_age_and_tier_and_asks(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_spec_from_the_journal_is_confirmed_with_age_and_tier(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP, "--spot", "--no-wait")
     tpuctl("down", "demo", "--yes")
     sandbox.advance(hours=3)
-    question = "create `demo` in us-central2-b as it was (v4-8 with tpu-ubuntu2204-base, spot, from 3h ago)?"
+    question = "create `demo` in us-central2-b with the spec it had (v4-8 with tpu-ubuntu2204-base, spot, from 3h ago)?"
 
     assert tpuctl("up", "demo") == (
         "",
         said(
-            f"error: {question} needs a confirmation, and nobody can be asked here",
-            "  hint: add `--yes` if you mean it; nothing was done (`--quiet` is about output only)",
+            f"error: cannot ask for confirmation ({question}): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
         2,
     )
     assert tpuctl("up", "demo", stdin="\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name what you want: `--type TYPE`\n",
+        f"{question} [y/N] error: nothing was done\n  hint: name another type: `--type TYPE`\n",
         1,
     )
     assert sandbox.changes() == ["create", "delete"]
@@ -148,11 +146,11 @@ def test_a_spec_from_the_journal_shows_its_age_and_tier_and_asks(tpuctl: Console
 
 
 @one_face
-def test_without_a_type_and_a_past_it_asks_for_one(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_without_a_type_and_a_journal_is_refused(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--zone", ZONE) == (
         "",
         said(
-            "error: there is no node `demo` in us-central2-b yet: which accelerator type should it have?",
+            "error: cannot create `demo` in us-central2-b: no accelerator type given",
             "  hint: name one, such as `tpuctl up demo --type v4-8 --zone us-central2-b`; "
             "see `tpuctl types --zone us-central2-b`",
         ),
@@ -161,7 +159,7 @@ def test_without_a_type_and_a_past_it_asks_for_one(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     look = (*UP, "--timeout", "0")
 
     assert tpuctl(*look) == (
@@ -190,7 +188,7 @@ def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbo
 
 
 @one_face
-def test_a_deadline_may_be_forever_and_must_be_a_duration(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=40))
 
     assert tpuctl(*UP, "--timeout", "soon") == (
@@ -214,7 +212,7 @@ def test_a_deadline_may_be_forever_and_must_be_a_duration(tpuctl: Console, sandb
         ("ssh", "usable, ssh answers, after 3m28s; its health is not reported yet"),
     ],
 )
-def test_usable_has_levels(
+def test_up_for_each_level(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], goal: str, last: str
 ) -> None:
     if goal != "ssh":
@@ -231,7 +229,7 @@ echo 'ada@10.0.0.1: Permission denied (publickey).' >&2
 exit 255"""
 
 
-def test_a_node_that_refuses_our_key_gets_it_once(
+def test_node_that_refuses_our_key_gets_it_once(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:
     put(sandbox, metadata={"ssh-keys": "eve:ssh-ed25519 AAAA eve", "note": "kept"})
@@ -251,12 +249,12 @@ def test_a_node_that_refuses_our_key_gets_it_once(
     assert "eve:ssh-ed25519 AAAA eve\\n" in metadata
 
 
-def test_flags_that_nothing_would_be_done_with_are_refused(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_flags_without_effect_are_refused(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("demo", zone="us-central2-b")
 
     assert tpuctl("up", "demo", "--labels", "a=b", "--zone", "us-central2-b") == (
         "",
-        "error: `--labels` would be ignored without a type\n  hint: add `--type TYPE`, the node's own if it exists\n",
+        "error: no accelerator type given for `--labels`\n  hint: add `--type TYPE`; for an existing node its own type\n",
         2,
     )
     assert sandbox.changes() == []

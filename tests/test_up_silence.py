@@ -131,7 +131,7 @@ def test_where_nothing_listens_it_is_said_at_once(tpuctl: Console, sandbox: Sand
         "",
         said(
             "error: 127.0.0.1 cannot be reached: Connection refused",
-            "  hint: nothing listens at `http://127.0.0.1:1`, the endpoint that TPUCTL_ENDPOINT names",
+            "  hint: no server listens at `http://127.0.0.1:1`, the endpoint set by TPUCTL_ENDPOINT",
             "  hint: check the network, the proxy and the endpoint",
         ),
         1,

@@ -1,4 +1,4 @@
-"""`tpuctl update`: labels, tags, metadata and description; what is not named stays."""
+"""`tpuctl update`: labels, tags, metadata and description; other fields stay."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BEFORE = {
         (("--description", "free to use"), {"description": "free to use"}),
     ],
 )
-def test_what_is_named_changes_and_nothing_else(
+def test_update_changes_only_the_given_fields(
     tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], changed: dict[str, Any]
 ) -> None:
     (tpuctl.folder / "notes.txt").write_text("hello\n")
@@ -62,14 +62,14 @@ def test_what_is_named_changes_and_nothing_else(
     assert (fields(tpuctl), node.changes()) == ({**BEFORE, **changed}, ["patch"])
 
 
-def test_the_last_one_can_be_removed(tpuctl: Console, node: Sandbox) -> None:
+def test_last_label_can_be_removed(tpuctl: Console, node: Sandbox) -> None:
     arguments = ("--remove-labels", "team,run", "--remove-tags", "web", "--remove-metadata", "key", "--description", "")
 
     assert tpuctl("update", "trainer", *arguments)[2] == 0
     assert not any(fields(tpuctl).values())
 
 
-def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> None:
+def test_update_without_a_change_sends_no_request(tpuctl: Console, node: Sandbox) -> None:
     assert tpuctl("update", "trainer", "--labels", "run=7", "--tags", "web") == ("trainer\tREADY\n", "", 0)
     assert node.changes() == []
 
@@ -77,12 +77,12 @@ def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "error: nothing to change was named\n  hint: see `tpuctl update --help`\n"),
+        ((), "error: no change given\n  hint: see `tpuctl update --help`\n"),
         (
             ("--labels", "team"),
             (
                 "error: `--labels team` is not KEY=VALUE\n"
-                "  hint: a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`\n"
+                "  hint: for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`\n"
             ),
         ),
         (
@@ -99,14 +99,12 @@ def test_what_is_so_already_needs_no_request(tpuctl: Console, node: Sandbox) -> 
         ),
     ],
 )
-def test_what_cannot_be_right_changes_nothing(
-    tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str
-) -> None:
+def test_invalid_update_changes_nothing(tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str) -> None:
     assert tpuctl("update", "trainer", *arguments) == ("", error.format(folder=tpuctl.folder), 2)
     assert node.changes() == []
 
 
-def test_a_state_that_forbids_it_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("dead", state="PREEMPTED", schedulingConfig={"spot": True})
 
     out, err, code = tpuctl("update", "dead", "--labels", "a=b")
@@ -137,18 +135,18 @@ NAME = NodeName("p", "z", "trainer")
 REFUSED = OperationError(9, "not now")
 
 
-def test_an_update_is_over_when_its_operation_is(clock: ManualClock) -> None:
+def test_update_waits_for_its_operation(clock: ManualClock) -> None:
     update(Service(clock), clock, NAME, {"labels": {}}, timeout=None)
 
     assert clock.monotonic() == timedelta(seconds=10)
 
 
-def test_an_operation_that_fails_is_not_success(clock: ManualClock) -> None:
+def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
     with pytest.raises(ConflictError, match="not now"):
         update(Service(clock, REFUSED), clock, NAME, {"labels": {}}, timeout=None)
 
 
-def test_an_update_that_takes_too_long_goes_on_in_the_cloud(clock: ManualClock) -> None:
+def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> None:
     with pytest.raises(TimedOutError) as caught:
         update(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
 

@@ -1,4 +1,4 @@
-"""`tpuctl wait`: look until it is so, and change nothing."""
+"""`tpuctl wait`: polls until the goal, and changes nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clock() -> EventfulClock:
         ),
     ],
 )
-def test_waits_for_a_level(
+def test_wait_for_each_level(
     tpuctl: Console, sandbox: Sandbox, found: dict[str, str], goal: str, lines: list[str]
 ) -> None:
     put(sandbox, **found)
@@ -42,7 +42,7 @@ def test_waits_for_a_level(
     assert sandbox.changes() == []
 
 
-def test_gone_is_reached_by_what_is_being_deleted_and_by_what_never_was(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_for_gone_accepts_a_missing_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="DELETING")
 
     assert tpuctl("wait", "demo", "--for", "gone") == (
@@ -64,7 +64,7 @@ def test_gone_is_reached_by_what_is_being_deleted_and_by_what_never_was(tpuctl: 
         ("UNKNOWN", "ssh", "error: `demo` is in the state UNKNOWN, which follows a failed repair"),
     ],
 )
-def test_what_cannot_come_is_not_waited_for(
+def test_wait_for_an_impossible_goal_fails_at_once(
     tpuctl: Console, sandbox: Sandbox, found: str, goal: str, error: str
 ) -> None:
     put(sandbox, state=found)
@@ -76,7 +76,7 @@ def test_what_cannot_come_is_not_waited_for(
     assert sandbox.changes() == []
 
 
-def test_a_node_that_is_not_there_is_not_found(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_for_a_missing_node_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("wait", "demo", "--zone", ZONE) == (
         "",
         said("error: no node `demo` in us-central2-b", "  hint: run `tpuctl list` to see the nodes of all zones"),
@@ -86,7 +86,7 @@ def test_a_node_that_is_not_there_is_not_found(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_several_nodes_are_waited_for_at_once_each_to_the_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_wait_for_several_nodes_has_one_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in ("a", "b"):
         put(sandbox, name, state="STARTING")
         sandbox.fault("hang", node=name, state="STARTING")
@@ -105,7 +105,7 @@ def test_several_nodes_are_waited_for_at_once_each_to_the_deadline(tpuctl: Conso
 
 
 @one_face
-def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_wait_for_a_node_that_is_deleted_fails(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, state="REPAIRING")
     clock.after(timedelta(seconds=10), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
     clock.after(timedelta(seconds=10), lambda: sandbox.advance(minutes=2))
@@ -122,7 +122,7 @@ def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandb
 
 
 @one_face
-def test_a_key_that_is_refused_is_said_and_not_sent(
+def test_wait_reports_a_refused_key_without_adding_it(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
     put(sandbox)

@@ -1,4 +1,4 @@
-"""How commands end against a server that never gives a usable answer: at their deadline, with 5, or within a minute, with 1."""
+"""Commands against a server without a usable answer: exit code 5 at the deadline, or 1 within a minute."""
 
 from __future__ import annotations
 
@@ -67,9 +67,7 @@ def against(tpuctl: Console) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("answer", FAILING.values(), ids=FAILING)
-def test_wait_for_an_api_that_fails_for_ever_ends_with_5_at_the_deadline(
-    against: Callable[..., Any], clock: ManualClock, answer: Answer
-) -> None:
+def test_wait_with_a_failing_api_times_out(against: Callable[..., Any], clock: ManualClock, answer: Answer) -> None:
     for name, command in WAITS.items():
         before = clock.monotonic()
         with ScriptedServer(lambda _: answer) as server:
@@ -103,9 +101,7 @@ def test_command_without_a_deadline_ends_within_a_minute(
     ],
     ids=["wait silence", "up byte by byte"],
 )
-def test_deadline_ends_an_exchange_that_goes_on(
-    against: Callable[..., Any], command: tuple[str, ...], answer: Answer
-) -> None:
+def test_deadline_ends_a_slow_exchange(against: Callable[..., Any], command: tuple[str, ...], answer: Answer) -> None:
     with ScriptedServer(lambda _: answer) as server:
         began = time.monotonic()
         _, err, code = against(server, *command, "--timeout", "0.5s", clock=SystemClock())
@@ -115,7 +111,7 @@ def test_deadline_ends_an_exchange_that_goes_on(
 
 
 @pytest.mark.parametrize("command", [("list",), ("wait", "demo")], ids=lambda command: command[0])
-def test_ctrl_c_ends_an_exchange_that_goes_on(against: Callable[..., Any], command: tuple[str, ...]) -> None:
+def test_ctrl_c_ends_a_slow_exchange(against: Callable[..., Any], command: tuple[str, ...]) -> None:
     def script(_: object) -> Answer:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         return Silence()
@@ -127,7 +123,7 @@ def test_ctrl_c_ends_an_exchange_that_goes_on(against: Callable[..., Any], comma
         assert time.monotonic() - began < 4
 
 
-def test_zones_that_answer_are_listed_and_the_others_named(against: Callable[..., Any]) -> None:
+def test_list_shows_answering_zones_and_names_the_others(against: Callable[..., Any]) -> None:
     def script(request: Any) -> Answer:
         return Reply({"nodes": [node()]}) if ZONE in request.path else Reset()
 
@@ -139,7 +135,7 @@ def test_zones_that_answer_are_listed_and_the_others_named(against: Callable[...
 
 
 @pytest.mark.parametrize("face", [{"TPUCTL_SANDBOX": "1"}])
-def test_store_of_leases_that_fails_for_ever_keeps_up_from_changing_anything(
+def test_up_without_the_lease_store_changes_nothing(
     tpuctl: Console, sandbox: Sandbox, clock: ManualClock, face: dict[str, str]
 ) -> None:
     provision.add_bucket(sandbox.world, "data")

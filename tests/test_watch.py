@@ -1,4 +1,4 @@
-"""`tpuctl watch`: what happens to a node while it is kept usable, and what is done about it."""
+"""`tpuctl watch`: what can happen to a watched node, and how the watch reacts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
 from tests.others import errors, events, somebody, story, watching, written
-from tpuctl.cli.main import TerminatedError
+from tpuctl.cli.signals import TerminatedError
 
 # What `--events -` tells of a node that is well from the beginning.
 WELL = ("reached", "usable, ssh answers")
@@ -30,7 +30,7 @@ def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
     return watching(tpuctl, clock)
 
 
-def test_a_preempted_node_is_made_anew_as_it_was(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+def test_preempted_node_is_recreated_with_its_spec(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
 
     out, _, code = watch(happens=lambda: sandbox.fault("preempt"))
@@ -48,7 +48,7 @@ def test_a_preempted_node_is_made_anew_as_it_was(sandbox: Sandbox, watch: Callab
 
 
 @one_face
-def test_the_others_are_kept_while_one_is_given_up(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_other_nodes_are_watched_after_one_is_given_up(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     for name in "abc":
         put(sandbox, name)
     clock.after(1 * MINUTE, lambda: somebody(sandbox, "delete", "a"))
@@ -66,7 +66,7 @@ def test_the_others_are_kept_while_one_is_given_up(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_a_preempted_queued_resource_is_told_and_given_up(
+def test_preempted_queued_resource_is_reported_and_given_up(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path
 ) -> None:
     put(sandbox, queued_resource="research", schedulingConfig={"spot": True})
@@ -89,9 +89,7 @@ def test_a_preempted_queued_resource_is_told_and_given_up(
 
 
 @one_face
-def test_an_unhealthy_node_that_is_in_use_is_given_up_unless_told(
-    sandbox: Sandbox, watch: Callable[..., Result]
-) -> None:
+def test_unhealthy_node_in_use_is_given_up_without_yes(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
 
     quick = ("--unhealthy-after", "1m", "--recheck-after", "30s")
@@ -107,7 +105,7 @@ def test_an_unhealthy_node_that_is_in_use_is_given_up_unless_told(
 
 
 @one_face
-def test_maintenance_is_told_and_waited_out(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
+def test_maintenance_is_reported_and_awaited(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
     put(sandbox)
     hook = f'event=$(cat); echo "$TPUCTL_EVENT $TPUCTL_NODE $event" >> {tmp_path}/hook'
 
@@ -135,7 +133,7 @@ def test_maintenance_is_told_and_waited_out(sandbox: Sandbox, watch: Callable[..
 
 
 @one_face
-def test_a_node_that_somebody_deleted_is_not_made_anew(
+def test_node_deleted_by_another_client_is_not_recreated(
     sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
 ) -> None:
     """And the watch ends with it, although `--until` is far."""
@@ -155,7 +153,9 @@ def test_a_node_that_somebody_deleted_is_not_made_anew(
 
 
 @one_face
-def test_a_node_that_somebody_deleted_is_made_anew_if_wanted(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+def test_node_deleted_by_another_client_is_recreated_with_the_flag(
+    sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
     put(sandbox)
 
     out, _, code = watch("--recreate-deleted", happens=lambda: somebody(sandbox, "delete"))
@@ -166,7 +166,7 @@ def test_a_node_that_somebody_deleted_is_made_anew_if_wanted(sandbox: Sandbox, w
 
 
 @one_face
-def test_a_node_that_somebody_made_anew_is_followed_and_never_deleted(
+def test_node_recreated_by_another_client_is_watched_and_not_deleted(
     sandbox: Sandbox, watch: Callable[..., Result]
 ) -> None:
     put(sandbox)
@@ -182,7 +182,7 @@ def test_a_node_that_somebody_made_anew_is_followed_and_never_deleted(
 
 
 @one_face
-def test_a_node_that_somebody_stopped_is_left_so(
+def test_node_stopped_by_another_client_stays_stopped(
     sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
 ) -> None:
     put(sandbox)
@@ -200,7 +200,7 @@ def test_a_node_that_somebody_stopped_is_left_so(
 
 
 @one_face
-def test_capacity_is_asked_for_again_with_growing_pauses(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+def test_capacity_is_retried_with_growing_pauses(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
     sandbox.fault("operation-error", method="*.create", count=3)
 
@@ -235,7 +235,7 @@ def test_each_hook_gets_its_event(sandbox: Sandbox, watch: Callable[..., Result]
 
 
 @one_face
-def test_an_api_that_does_not_answer_is_no_news(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+def test_api_outage_is_no_event_of_a_node(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
 
     out, _, code = watch(happens=lambda: sandbox.fault("http-error", method="*.nodes.get", count=30))
@@ -244,7 +244,7 @@ def test_an_api_that_does_not_answer_is_no_news(sandbox: Sandbox, watch: Callabl
 
 
 @one_face
-def test_a_node_that_is_not_there_is_not_made(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_missing_node_is_not_created(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, code = tpuctl("watch", "demo", "--zone", ZONE, "--until", "1h")
 
     assert (code, sandbox.changes()) == (3, [])
@@ -252,7 +252,9 @@ def test_a_node_that_is_not_there_is_not_made(tpuctl: Console, sandbox: Sandbox)
 
 
 @one_face
-def test_it_ends_when_told_and_not_in_the_past(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_watch_ends_at_until_which_must_be_in_the_future(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
     put(sandbox)
 
     assert tpuctl("watch", "demo", "--until", "2026-01-01T00:10:00Z")[::2] == ("", 0)
@@ -261,7 +263,7 @@ def test_it_ends_when_told_and_not_in_the_past(tpuctl: Console, sandbox: Sandbox
     assert tpuctl("watch", "demo", "--until", "soon") == (
         "",
         said(
-            "error: invalid value for `--until`: `soon` is no time; write 8h, 18:30 or 2026-01-31T18:30:00Z",
+            "error: invalid value for `--until`: `soon` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z",
             "  hint: see `tpuctl watch --help`",
         ),
         2,
@@ -269,7 +271,7 @@ def test_it_ends_when_told_and_not_in_the_past(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_sigterm_ends_it_well(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+def test_sigterm_ends_the_watch_with_success(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     def terminate() -> None:
         raise TerminatedError
 
@@ -278,4 +280,8 @@ def test_sigterm_ends_it_well(tpuctl: Console, sandbox: Sandbox, clock: Eventful
 
     _, err, code = tpuctl("watch", "demo")
 
-    assert (errors(err), code, err.splitlines()[-1]) == ([], 0, "terminated: the watch ends, the nodes go on")
+    assert (errors(err), code, err.splitlines()[-1]) == (
+        [],
+        0,
+        "terminated: the watch has ended, the nodes keep running",
+    )

@@ -108,6 +108,6 @@ def test_a_journal_that_does_not_last_needs_another_or_a_spec(tpuctl: Console, s
 
     _, err, code = tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1")
 
-    assert (code, errors(err)[0].partition(",")[0]) == (2, "error: the journal does not outlast this machine")
+    assert (code, errors(err)[0].partition(": the spec")[0]) == (2, "error: the journal does not outlive this machine")
     assert tpuctl(*once, "--type", "v4-8", KUBERNETES_SERVICE_HOST="10.0.0.1")[2] == 0
     assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0

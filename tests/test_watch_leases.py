@@ -83,7 +83,7 @@ def test_who_steals_goes_on_and_the_other_ends(tpuctl: Console, sandbox: Sandbox
 
     def steal() -> Result:
         sandbox.fault("preempt")
-        return another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH, "--steal", "--until", "5m")
+        return another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH, "--force-lease", "--until", "5m")
 
     second = meanwhile(steal)
 

@@ -1,3 +1,3 @@
-"""Bring a Google Cloud TPU from nothing to usable, and keep it there."""
+"""Create Google Cloud TPUs, keep them usable, and run programs on them."""
 
 __version__ = "0.1.0"

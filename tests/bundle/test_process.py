@@ -39,7 +39,7 @@ def test_interrupt_removes_all_files(site: Site, tmp_path: Path) -> None:
 
     assert (out, process.returncode) == (b"", 130)
     said = "interrupted: no bundle was written, and the collected files are removed\n"
-    said += "  go on: tpuctl bundle us-central2-b/demo\n"
+    said += "  resume: tpuctl bundle us-central2-b/demo\n"
     assert said in err.decode()
     assert [*site.tpuctl.folder.iterdir(), *(tmp_path / "temporary").iterdir()] == []
 

@@ -175,7 +175,7 @@ def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> N
         (("logs",), "which node?", 2),
         (("logs", "demo", "--worker", "2"), "`demo` has no worker 2", 2),
         (("logs", "stopped", "-f"), "`stopped` is STOPPED: ssh cannot reach it", 8),
-        (("attach", "-l", "team=none", "a"), "no node of project sandbox is meant", 3),
+        (("attach", "-l", "team=none", "a"), "no node of project sandbox matches", 3),
     ],
 )
 def test_what_cannot_be(

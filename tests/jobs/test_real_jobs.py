@@ -68,7 +68,7 @@ def test_a_detached_job_outlives_links_and_those_who_follow_it(
     # Who only looks on may leave.
     assert second.communicate(timeout=60)[1].endswith(
         "interrupted: job `long` goes on without us; nothing was undone\n"
-        "  go on: tpuctl logs demo long -f\n  undo:  tpuctl kill demo long\n"
+        "  resume: tpuctl logs demo long -f\n  undo:   tpuctl kill demo long\n"
     )
     # A link that was cut is made again, and brings what the other has not.
     assert first.stderr is not None

@@ -150,7 +150,7 @@ def test_an_interrupt_asks_for_the_delete_before_all_else(
     assert err.splitlines()[-3:] == [
         "ci: deleting it",
         f"warning: interrupted: `{ZONE}/ci` is being deleted",
-        f"  go on: tpuctl wait {ZONE}/ci --for gone",
+        f"  resume: tpuctl wait {ZONE}/ci --for gone",
     ]
     assert (sandbox.changes(), time.monotonic() - began < 20) == (["create", "delete"], True)
 
@@ -172,7 +172,7 @@ def test_an_interrupt_while_it_is_deleted_asks_again_and_says_so(
     assert (out, code) == ("", 130)
     assert err.splitlines()[-2:] == [
         f"warning: interrupted: `{ZONE}/ci` is being deleted",
-        f"  go on: tpuctl wait {ZONE}/ci --for gone",
+        f"  resume: tpuctl wait {ZONE}/ci --for gone",
     ]
     assert sandbox.changes() == ["create", "delete", "delete"]
 
@@ -245,7 +245,7 @@ def test_a_node_that_could_not_be_deleted_after_an_interrupt_is_still_to_be_take
     assert (code, nodes(tpuctl)) == (130, "ci\n")
     assert err.splitlines()[-2:] == [
         f"warning: interrupted: `{ZONE}/ci` could not be deleted and bills on",
-        f"  go on: tpuctl down {ZONE}/ci",
+        f"  resume: tpuctl down {ZONE}/ci",
     ]
 
 

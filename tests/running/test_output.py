@@ -144,8 +144,8 @@ def test_logs_that_cannot_be_written_are_said_before_and_while_it_runs(pod: Slic
     assert pod.run("--log-dir", "file", "--", "touch ran") == (
         "",
         (
-            f"error: no logs can be written to `{pod.tpuctl.folder}/file`: file exists\n"
-            "  hint: name another folder with `--log-dir`\n"
+            f"error: cannot write logs to `{pod.tpuctl.folder}/file`: file exists\n"
+            "  hint: name another directory with `--log-dir`\n"
         ),
         2,
     )

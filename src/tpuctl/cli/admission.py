@@ -1,10 +1,8 @@
-"""Being let in by a node's workers: our key where they do not know it yet."""
+"""Adding our ssh key to a node whose workers do not accept it yet."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from tpuctl.remote.keys import with_key
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
@@ -12,10 +10,12 @@ if TYPE_CHECKING:
 
 
 def let_in(app: App, node: Node) -> None:
-    """Have our key known to the workers: in the profile of OS Login where they use that, else in the node's metadata.
+    """Make a node's workers accept our key: through the OS Login profile if they use OS Login, else in the node's metadata.
 
-    Nothing is done where it is there, or in the project's metadata. Its workers learn of a change within some seconds.
+    Does nothing if the key is there, or in the project's metadata. Workers read a change within some seconds.
     """
+    from tpuctl.remote.keys import with_key  # noqa: PLC0415  # only for nodes without our key
+
     entry = app.workers.key_entry(node)
     if entry is None:
         return

@@ -1,16 +1,16 @@
-"""What a command works with, made when it is first asked for. The only place that chooses the real cloud or the sandbox."""
+"""The App: everything a command works with, created on first use. The only place that chooses between cloud and sandbox."""
 
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tpuctl.cli.invocation import InFlight
+from tpuctl.cli.invocation import InFlight, asked_for_json
 from tpuctl.cli.places import sandbox_world, state_folder, trusted_folder
-from tpuctl.cli.usage import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.masking import is_hidden, without_secret_values
@@ -20,6 +20,8 @@ from tpuctl.output.terminal import Format, Terminal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
+
+    import click
 
     from tpuctl.actions.cloud import Context, Preflight
     from tpuctl.actions.locate import Place
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import World
     from tpuctl.settings import ConfigFile, Settings
 
-# Options of commands whose setting has another name, and those that add to what a file says.
+# Options whose setting has another name, and options that add to a setting instead of replacing it.
 _OPTIONS_OF_SETTINGS = {"data_disk": "data_disks", "setup_script": "setup"} | dict.fromkeys(
     ("spot", "preemptible", "reserved", "on_demand"), "tier"
 )
@@ -46,29 +48,31 @@ _ADDING_OPTIONS = frozenset({"metadata", "metadata_from_file"})
 
 
 class App:
-    """One run of the program. Everything in it is made lazily: `tpuctl --help` makes nothing."""
+    """One run of the program. Everything in it is created on first use: `tpuctl --help` creates nothing."""
 
     def __init__(self, invocation: Invocation) -> None:
         self.invocation = invocation
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlight | None = None
         self._named: set[str] = set()
-        self._replaced: frozenset[str] = frozenset()
-        # Then stdout holds events, one JSON object on each line, and nothing else.
+        self._overridden: frozenset[str] = frozenset()
+        self._on_close: list[Callable[[], None]] = []
+        # The whole command tree: hints copy the options that a command accepts. Set before a command runs.
+        self.command_tree: click.Command | None = None
+        # If True, stdout has events only, one JSON object on each line.
         self.shows_events = False
-        self._at_the_end: list[Callable[[], None]] = []
-        # Since when the API did not answer while nodes were looked up, by the clock: a deadline counts from then.
+        # Since when (monotonic) the API has not answered while nodes were looked up: a deadline counts from then.
         self.silent_since: timedelta | None = None
 
-    def take(self, options: dict[str, Any]) -> App:
-        """Take the shared options that were given; those of the command win over those before it."""
+    def set_options(self, options: dict[str, Any]) -> App:
+        """Set the shared options that were given; options after the command override those before it."""
         self._flags |= {name: value for name, value in options.items() if value not in (None, ())}
         self.__dict__.pop("settings", None)
         return self
 
     @cached_property
     def terminal(self) -> Terminal:
-        """Where everything is written."""
+        """The terminal that everything is written to."""
         return Terminal(
             self.invocation.streams,
             self.invocation.environ,
@@ -78,14 +82,14 @@ class App:
 
     @cached_property
     def settings(self) -> Settings:
-        """Every setting, with its source. Raises `SettingError` for a broken file."""
+        """Every setting, with its source. Raises `SettingError` for a file that cannot be parsed."""
         settings = self.settings_with({})
-        # Read now: a format that nobody knows must not come to light after a change was made.
+        # Read now: an unknown output format must fail before a change is made, not after it.
         settings.text("output")
         return settings
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:
-        """Return the settings where a command's own flags count too."""
+        """Return the settings, with a command's own flags included."""
         from tpuctl import gcloud, settings  # noqa: PLC0415  # not needed by --help
 
         environ = self.invocation.environ
@@ -100,7 +104,7 @@ class App:
 
     @cached_property
     def project_file(self) -> ConfigFile | None:
-        """The project file, read once: what was trusted is what is used. None where there is none here or above."""
+        """The project file, read once, so that the trusted content is the content in use. None if there is none."""
         from tpuctl import configfile  # noqa: PLC0415  # not needed by --help
 
         path = self.project_path
@@ -108,7 +112,7 @@ class App:
 
     @property
     def project_path(self) -> Path | None:
-        """Where the project file is: the one that was named, else the nearest `tpuctl.yaml`; None where there is none."""
+        """The project file named by the command, else the nearest `tpuctl.yaml` here or above, else None."""
         from tpuctl import configfile  # noqa: PLC0415  # not needed by --help
 
         home = self.invocation.environ.get("HOME")
@@ -117,13 +121,13 @@ class App:
 
     @property
     def names_project_file(self) -> bool:
-        """Tell whether the command names its project file, so that no `tpuctl.yaml` was looked for."""
+        """Return whether the command names its project file, so that no `tpuctl.yaml` is searched."""
         return "spec_file" in self._flags
 
     @cached_property
     def trusts_project_file(self) -> bool:
-        """Tell whether all keys of the project file count: it has none that take trust, or was trusted as it is."""
-        from tpuctl.trusted_files import TrustedFiles  # noqa: PLC0415  # most files need it not
+        """Return whether all keys of the project file apply: none requires trust, or the user trusted its present content."""
+        from tpuctl.trusted_files import TrustedFiles  # noqa: PLC0415  # most project files need no trust
 
         file = self.project_file
         if file is None or not file.trusted_keys or self._trusts_all:
@@ -131,31 +135,31 @@ class App:
         return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.digest)
 
     def require_trust(self) -> None:
-        """Ask whether the project file is trusted, where it is not and what it says would count.
+        """Ask the user to trust the project file, if it is untrusted and one of its keys would apply.
 
-        What a flag of the command or a variable says in its place needs no trust. Raises `UntrustedFileError` without a
-        terminal, `NotConfirmedError` for a no.
+        A key that a flag or a variable overrides needs no trust. Raises `UntrustedFileError` without a terminal,
+        `NotConfirmedError` if the user refuses.
         """
-        keys = self.settings.untrusted - self._replaced
+        keys = self.settings.untrusted - self._overridden
         if not keys:
             return
-        from tpuctl.cli.trust import ask_trust  # noqa: PLC0415  # only for files that are not trusted
+        from tpuctl.cli.trust import ask_trust  # noqa: PLC0415  # only for untrusted files
 
         ask_trust(self, keys)
         self.__dict__["trusts_project_file"] = True
         self.__dict__.pop("settings", None)
 
-    def take_replaced(self, options: Mapping[str, Any]) -> None:
-        """Note which settings the command's own options replace."""
+    def note_overrides(self, options: Mapping[str, Any]) -> None:
+        """Note which settings the command's own options override."""
         given = {name for name, value in options.items() if value not in (None, (), False)}
-        self._replaced |= {_OPTIONS_OF_SETTINGS.get(name, name) for name in given - _ADDING_OPTIONS}
+        self._overridden |= {_OPTIONS_OF_SETTINGS.get(name, name) for name in given - _ADDING_OPTIONS}
 
     @property
     def _trusts_all(self) -> bool:
         from tpuctl import settings  # noqa: PLC0415  # not needed by --help
 
-        own = settings.resolve(self._shared, self.invocation.environ, None, None, {})
-        return own.is_on("trust_project_file")
+        without_files = settings.resolve(self._shared, self.invocation.environ, None, None, {})
+        return without_files.is_on("trust_project_file")
 
     @cached_property
     def _user_file(self) -> ConfigFile:
@@ -165,7 +169,7 @@ class App:
 
     @property
     def _shared(self) -> dict[str, Any]:
-        """The options that every command takes, as settings."""
+        """The shared options, as settings."""
         from tpuctl import settings  # noqa: PLC0415  # not needed by --help
 
         shared = {name: value for name, value in self._flags.items() if name in settings.SETTINGS and name != "zone"}
@@ -176,75 +180,75 @@ class App:
 
     @cached_property
     def is_sandbox(self) -> bool:
-        """Tell whether the cloud is the embedded sandbox."""
+        """Return whether the sandbox is used instead of the cloud."""
         return self.settings.is_on("sandbox")
 
     @cached_property
     def format(self) -> Format:
-        """The format of what is shown."""
+        """The output format."""
         return Format(self.settings.text("output") or "table")
 
     @cached_property
     def clock(self) -> Clock:
-        """The clock of the cloud that is talked to: the sandbox has its own."""
+        """The clock of the cloud in use: the sandbox has its own."""
         if self.is_sandbox:
             return self.world.clock
         return self.invocation.clock or SystemClock()
 
     def now(self) -> datetime:
-        """Return the time that ages are counted to: the server's, where it told us."""
+        """Return the current time for ages: the server's, if an answer had it, else the clock's."""
         return (None if self.is_sandbox else self.client.server_time) or self.clock.now()
 
     @property
     def sandbox_path(self) -> Path:
-        """The file that holds the sandbox's world."""
+        """The file that holds the state of the sandbox."""
         return sandbox_world(self.invocation.environ)
 
     @cached_property
     def world(self) -> World:
-        """The sandbox's world, made when there is none."""
+        """The sandbox, created if there is none."""
         from tpuctl.cli.worlds import open_world  # noqa: PLC0415  # only for the sandbox
 
         return open_world(self)
 
     @cached_property
     def client(self) -> TpuClient:
-        """The client of the cloud: the sandbox in process, another endpoint, or Google's."""
+        """The client of the TPU API: of the sandbox in this process, of another endpoint, or of Google."""
         from tpuctl.cli.connect import connect  # noqa: PLC0415  # imports the client
 
         return connect(self)
 
     @cached_property
     def storage(self) -> StorageClient:
-        """The client of Cloud Storage, where the journal and the leases may lie."""
-        from tpuctl.cli.connect import storage  # noqa: PLC0415  # most commands keep nothing in a bucket
+        """The client of Cloud Storage, which may hold the journal and the leases."""
+        from tpuctl.cli.connect import storage  # noqa: PLC0415  # most commands use no bucket
 
         return storage(self)
 
     @cached_property
     def journal(self) -> Journal:
-        """What was done to nodes: on this machine, or in a bucket."""
+        """The journal of states and actions, on this machine or in a bucket."""
         from tpuctl.cli.journals import journal  # noqa: PLC0415  # not needed by --help
 
         return journal(self)
 
     @cached_property
     def leases(self) -> Leases:
-        """Who may repair which node now."""
+        """The leases: which run of tpuctl may change which node."""
         from tpuctl.cli.connect import leases  # noqa: PLC0415  # most commands change nothing
 
         return leases(self)
 
     @cached_property
     def workers(self) -> SshWorkers:
-        """The workers of nodes, by ssh."""
+        """The ssh access to workers of nodes."""
         from tpuctl.cli.connect import workers  # noqa: PLC0415  # imports the ssh side
 
         return workers(self)
 
     @cached_property
     def project(self) -> str:
-        """The project; `sandbox` in the sandbox when none is named."""
+        """The project; in the sandbox `sandbox` if none is named."""
         setting = self.settings["project"]
         if self.is_sandbox and (setting is None or setting.source.kind == "gcloud"):
             return "sandbox"
@@ -252,18 +256,16 @@ class App:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones that were given by flag; `list` looks only there."""
+        """The zones given by flag; `list` searches only these."""
         return tuple(check_zone(zone) for zone in self._zone_flags())
 
     @cached_property
     def place(self) -> Place:
-        """Where nodes are looked for by name."""
+        """The project and zone in which nodes are looked up by name. Raises `InvalidInputError` for several zones."""
         from tpuctl.actions.locate import Place  # noqa: PLC0415  # not needed by --help
 
         if len(self._zone_flags()) > 1:
-            raise InvalidInputError(
-                "several zones were given", hint="this command works in one zone: give one `--zone`"
-            )
+            raise InvalidInputError("`--zone` names several zones", hint="this command works in one zone: name one")
         setting = self.settings["zone"]
         zone = check_zone(self.settings.required("zone")) if setting else None
         if setting and setting.source.kind in {"gcloud", "cloudsdk environment"}:
@@ -271,30 +273,52 @@ class App:
         return Place(self.project, zone)
 
     def find(self, text: str) -> Node:
-        """Return the one node that a name stands for."""
+        """Return the one node of a name. Raises `NotFoundError` or `ConflictError` if it is not exactly one."""
         from tpuctl.actions.locate import locate  # noqa: PLC0415  # not needed by --help
 
         return locate(self.client, self.place, self.reference(text))
 
     def reference(self, text: str, *, allow_queued: bool = False) -> NodeReference:
-        """Return what the user's words for a node say; with `allow_queued` also those for a queued resource."""
+        """Parse the reference of a node; with `allow_queued` also that of a queued resource."""
         self._named.add(text)
         return parse_reference(text, allow_queued=allow_queued)
 
     @contextmanager
-    def progress(self, *, events: str | None = None, endings: bool = False) -> Iterator[Progress]:
-        """Show events while something goes on; with `endings` also that a node was given up, where no error will say so."""
-        from tpuctl.cli.showing import showing  # noqa: PLC0415  # only for long work
+    def progress(self, *, events: str | None = None, lasting: bool = False) -> Iterator[Progress]:
+        """Show events during a block; also append them to the file `events`, or write them to stdout if that is `-`.
 
-        with showing(self, events=events, endings=endings) as progress:
+        With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
+        `InvalidInputError` if the file cannot be written.
+        """
+        from tpuctl.output.progress import Progress  # noqa: PLC0415  # only for long work
+        from tpuctl.output.progress.export import EventFile  # noqa: PLC0415  # as above
+        from tpuctl.userfile import expand  # noqa: PLC0415  # as above
+
+        self.shows_events = events == "-"
+        stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None
+        if events is not None and not self.shows_events:
+            try:
+                stream = EventFile(self.invocation.folder / expand(Path(events)), events)
+            except OSError as error:
+                raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
+        with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
             yield progress
 
     def context(self, tell: Callable[[Event], None], *, preflight: Preflight | None = None) -> Context:
-        """Return what actions work with; `tell` gets each event, `preflight` checks what is to be created."""
+        """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # only for long work
 
         from tpuctl.actions.cloud import Context  # noqa: PLC0415  # as above
+        from tpuctl.settings import SourceKind  # noqa: PLC0415  # as above
 
+        # The keys that describe a node and have their value from the project file, not from a flag or variable.
+        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
+        chosen_by_file = {
+            key: str(found[key].value)
+            for key in keys
+            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
+        }
         return Context(
             cloud=self.client,
             clock=self.clock,
@@ -303,130 +327,120 @@ class App:
             leases=self.leases,
             tell=tell,
             server_now=self.now,
-            random=self.invocation.random or Random(),  # noqa: S311  # spreads requests, keeps no secret
+            random=self.invocation.random or Random(),  # noqa: S311  # jitter, not a secret
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
-            chosen_by_file=self._chosen_by_file(),
+            chosen_by_file=chosen_by_file,
         )
 
-    def _chosen_by_file(self) -> dict[str, str]:
-        """Return what the project file says, and no flag or variable, of where a node is made and what it is."""
-        from tpuctl.settings import SourceKind  # noqa: PLC0415  # not needed by --help
-
-        found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._replaced}
-        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
-        return {
-            key: str(found[key].value)
-            for key in keys
-            if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
-        }
-
     @contextmanager
-    def going_on(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
-        """Remember what goes on in the cloud, to say so when we are interrupted."""
+    def in_flight(self, what: str | Callable[[], str], *, resume: str, undo: str | None = None) -> Iterator[None]:
+        """Note the work that a block does in the cloud, so that an interruption can report it."""
         before, self._in_flight = self._in_flight, InFlight(what, resume, undo)
         yield
         self._in_flight = before
 
     def interrupted(self, how: str) -> None:
-        """Say what goes on in the cloud, and how to go on or undo."""
+        """Report the work in flight, and the commands that resume and undo it."""
         if self._in_flight is None:
             self.terminal.note(how)
             return
         text = what if isinstance(what := self._in_flight.what, str) else what()
-        undone = "; nothing was undone" if self._in_flight.undo else ""
-        lines = [f"{how}: {text}{undone}", f"  go on: {self._as_typed(self._in_flight.resume)}"]
-        lines += [f"  undo:  {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
+        not_undone = "; nothing was undone" if self._in_flight.undo else ""
+        lines = [f"{how}: {text}{not_undone}", f"  resume: {self._as_typed(self._in_flight.resume)}"]
+        lines += [f"  undo:   {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
         if is_hidden(self._in_flight.resume):
-            lines.append("  give the hidden values again: they are not repeated here")
+            lines.append("  hidden values are not repeated here: add them to the command")
         self.terminal.warn(*lines)
 
     def _as_typed(self, command: str) -> str:
-        """Return a command to be typed next, with the options of this run that it needs."""
+        """Return a command for the user to type next, with the options of this run that it needs."""
         from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for interrupts
 
-        return with_typed_options(f"`{command}`", self._shown_arguments).strip("`")
+        return with_typed_options(f"`{command}`", self._shown_arguments, self.command_tree).strip("`")
 
     @property
     def _shown_arguments(self) -> Sequence[str]:
         return without_secret_values(self.invocation.arguments, self.invocation.environ)
 
     def show_error(self, error: TpuctlError) -> None:
-        """Print an error in the format that was asked for."""
+        """Print an error in the chosen output format."""
         try:
             form, sandbox = self.format, self.is_sandbox
         except (SettingError, ValueError):
-            # The settings are what is wrong: the flag alone tells.
+            # The settings are broken: only the command line and the environment can say.
             is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
             form, sandbox = Format.JSON if is_json else Format.TABLE, False
         node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
         if error.hint and node:
-            # What is known of a message speaks of `tpuctl status NODE`; here it is known which one.
+            # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
             error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
         if error.hint:
             from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # only for failures
 
-            error.hint = with_typed_options(error.hint, self._shown_arguments)
+            error.hint = with_typed_options(error.hint, self._shown_arguments, self.command_tree)
         if isinstance(error, CheckFailedError):
             from tpuctl.cli.remedies import with_typed_options  # noqa: PLC0415  # as above
 
-            typed = self._shown_arguments
-            error.lines = tuple(with_typed_options(line, typed, is_complete=True) for line in error.lines)
+            typed, tree = self._shown_arguments, self.command_tree
+            error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
             error.message = "\n".join(error.lines)
         self.terminal.error(error, form=form, sandbox=sandbox)
 
     def as_typed(self, report: Report) -> Report:
-        """Return findings whose commands carry the options of this run that they need."""
-        from tpuctl.cli.remedies import report_as_typed  # noqa: PLC0415  # only where something was checked
+        """Return the findings, whose commands then have the options of this run that they need."""
+        from tpuctl.cli.remedies import report_as_typed  # noqa: PLC0415  # only after a check
 
-        return report_as_typed(report, self._shown_arguments)
+        return report_as_typed(report, self._shown_arguments, self.command_tree)
 
-    def again(self, options: dict[str, Any]) -> App:
-        """Return an app for the same run in which these shared options count too. Close it."""
-        return App(self.invocation).take(self._flags | options)
+    def with_options(self, options: dict[str, Any]) -> App:
+        """Return another app of the same run, with these shared options too. The caller closes it."""
+        app = App(self.invocation).set_options(self._flags | options)
+        app.command_tree = self.command_tree
+        return app
 
     def close(self) -> None:
-        """Let go of what was opened."""
-        while self._at_the_end:
-            self._at_the_end.pop()()
+        """Close everything that was opened, the last first."""
+        while self._on_close:
+            self._on_close.pop()()
 
-    def at_the_end(self, close: Callable[[], None]) -> None:
-        """Have something closed when the run ends."""
-        self._at_the_end.append(close)
+    def on_close(self, close: Callable[[], None]) -> None:
+        """Call a function when the run ends."""
+        self._on_close.append(close)
 
     def log_in_as(self, login: str) -> None:
-        """Use another login name on the workers."""
+        """Use this login name on the workers."""
         self._flags["user"] = login
         self.__dict__.pop("settings", None)
 
     def use_project_file(self, path: Path) -> None:
-        """Read settings from a file instead of the `tpuctl.yaml` that is found; it may say as much, and no more.
-
-        Asks whether it is trusted, as `require_trust` does.
-        """
+        """Read settings from this file instead of `tpuctl.yaml`, and require that the user trusts it."""
         self.read_project_file(path)
         self.require_trust()
 
     def read_project_file(self, path: Path) -> None:
-        """Read settings from a file instead of the `tpuctl.yaml` that is found. Does not ask whether it is trusted."""
+        """Read settings from this file instead of `tpuctl.yaml`, without a question about trust."""
         self._flags["spec_file"] = path
         for name in ("settings", "project_file", "trusts_project_file"):
             self.__dict__.pop(name, None)
 
     def command_line(self) -> str:
-        """Return the command as it was typed, to be typed again."""
+        """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
         return self.invocation.command_line()
 
     @property
     def is_verbose(self) -> bool:
-        """Tell whether each request is shown."""
+        """Return whether API requests are printed."""
         return bool(self._flags.get("verbose"))
 
     @property
     def state_folder(self) -> Path:
-        """The folder of everything that is remembered."""
+        """The folder of all state, of the sandbox if that is in use."""
         folder = state_folder(self.invocation.environ)
         return folder / "sandbox" if self.is_sandbox else folder
 
     def _zone_flags(self) -> tuple[str, ...]:
         return tuple(zone for text in self._flags.get("zone", ()) for zone in text.split(",") if zone)
+
+    # Names of other modules' calls until these are renamed.
+    take, going_on, again = set_options, in_flight, with_options

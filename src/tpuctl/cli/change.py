@@ -1,4 +1,4 @@
-"""What `start` and `stop` have in common: change several nodes at once, then wait for all of them."""
+"""What `start` and `stop` share: request a change of several nodes, then wait for all of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Change(Protocol):
-    """An action on a node that returns what it requested, or nothing where there was nothing to do."""
+    """An action on a node that returns what it requested, None if no request was needed."""
 
     def __call__(self, context: Context, node: Node) -> Pending | None:
         """Request the change."""
@@ -45,21 +45,23 @@ def change_nodes(
     events: str | None,
     dry_run: bool,
 ) -> int:
-    """Request a change of each node, then wait for all of them, then show what the API reports. Returns the exit code.
+    """Request a change of each node, wait for all of them, show what the API reports. Return the exit code.
 
-    `is_needed` raises where a change is not possible: then none of the nodes is changed.
+    `is_needed` raises if a change is not possible: then no node is changed.
     """
     timeout = deadline(app, timeout)
     with in_time(app, timeout if wait else None):
         found = [app.find(text) for text in texts]
     needed = [node for node in found if is_needed(node)]
     if dry_run:
-        show_plan(app, tuple(Step(verb, node.name, "asked for") for node in needed), spec=None, node=None)
+        steps = tuple(Step(verb, node.name, "requested") for node in needed)
+        show_plan(app, steps, spec=None, node=None)
         return ExitCode.OK
     names = " ".join(texts)
-    going_on = f"{verb} of {names} was requested and goes on"
-    resume = f"tpuctl wait {names} --for {goal}"
-    with app.progress(events=events) as progress, app.going_on(going_on, resume=resume):
+    with (
+        app.progress(events=events) as progress,
+        app.in_flight(f"{verb} of {names} was requested and continues", resume=f"tpuctl wait {names} --for {goal}"),
+    ):
         context = app.context(progress)
         with limit_calls(app.clock, timeout if wait else None, grace=GRACE):
             requested = [(node, change(context, node)) for node in found]
@@ -67,5 +69,5 @@ def change_nodes(
             let_go(app, needed)
         policy = Policy(goal=goal, may_start=True, timeout=timeout)
         tasks = [Task(name=node.name, policy=policy, pending=pending) for node, pending in requested]
-        endings = ensure_all(context, tasks, once=not wait)
-    return show_endings(app, endings)
+        outcomes = ensure_all(context, tasks, once=not wait)
+    return show_endings(app, outcomes)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @cli_command("completion", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(app: App, *, shell: str) -> None:
-    """Print the script that makes a shell complete commands, options and node names.
+    """Print a shell script that completes commands, options and node names.
 
     \b
     Examples:
@@ -27,8 +27,8 @@ def command(app: App, *, shell: str) -> None:
 
     from tpuctl.cli.program import COMPLETION_VARIABLE  # noqa: PLC0415  # loaded long before
 
-    made = get_completion_class(shell)
+    completion = get_completion_class(shell)
     tree = click.get_current_context().find_root().command
-    if made is None:
+    if completion is None:
         raise AssertionError(f"click knows no completion for {shell}")
-    app.terminal.document(made(tree, {}, "tpuctl", COMPLETION_VARIABLE).source().rstrip())
+    app.terminal.document(completion(tree, {}, "tpuctl", COMPLETION_VARIABLE).source().rstrip())

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl import configfile
+from tpuctl.cli.groups import Group
+from tpuctl.cli.invocation import asked_for_json
 from tpuctl.cli.options import OF_THE_CLOUD, cli_command
-from tpuctl.cli.tree import Group
-from tpuctl.cli.usage import asked_for_json
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.names import nearest
 from tpuctl.output.tables import Cell
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.settings import ConfigFile, Settings, SettingSpec
 
-# Changing a file shows nothing.
+# A command that changes a file has no output to format.
 _WITHOUT = (*OF_THE_CLOUD, "output")
 
 
@@ -36,16 +36,16 @@ def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def command() -> None:
     """Show and change settings.
 
-    Flags win over TPUCTL_* variables, those over gcloud's variables, those over tpuctl.yaml (found upward from here), that
-    over your own file, that over gcloud's active configuration.
+    The first source with a value wins: flags, TPUCTL_* variables, gcloud's variables, tpuctl.yaml (here or in a parent
+    directory), your user file, gcloud's active configuration.
     """
 
 
 @cli_command("show", asks_trust=False, short_help="Show every setting and where its value comes from.")
 @click.argument("key", required=False, shell_complete=_complete_key)
-@click.option("--all", "show_all", is_flag=True, help="Also what is set nowhere.")
+@click.option("--all", "show_all", is_flag=True, help="Include settings without a value.")
 def show(app: App, *, key: str | None, show_all: bool) -> None:
-    """Show every setting that has a value, with the place that it comes from, and who calls are made as.
+    """Show every setting that has a value, its source, and the identity that makes API calls.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
       tpuctl config show project -o name
     """
     if key is not None:
-        _check(key)
+        _require_known(key)
     rows: list[tuple[str, Any, str]] = []
     settings = app.settings.shown()
     for spec, setting in settings:
@@ -72,18 +72,26 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
             if key is None:
                 app.terminal.write(_text(value))
             else:
-                app.terminal.document(_text(value) + "\n")  # of several lines as it is: for a script
+                app.terminal.document(_text(value) + "\n")  # unchanged, for scripts
     else:
-        table = [(Cell(name), _cell(_text(value)), Cell(source)) for name, value, source in rows]
+        table = []
+        for name, value, source in rows:
+            text = _text(value)
+            lines = text.splitlines()
+            # Of several lines the first and their number; in a pipe all of them.
+            cell = Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
+            table.append((Cell(name), cell, Cell(source)))
         app.terminal.table(("KEY", "VALUE", "SOURCE"), table)
 
 
-@cli_command("set", asks_trust=False, short_help="Set a value in your own file, or in the project's.", without=_WITHOUT)
+@cli_command(
+    "set", asks_trust=False, short_help="Set a value in your user file, or in the project file.", without=_WITHOUT
+)
 @click.argument("key", shell_complete=_complete_key)
 @click.argument("value")
-@click.option("--here", is_flag=True, help="Write tpuctl.yaml of this project instead of your own file.")
+@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
 def set_(app: App, *, key: str, value: str, here: bool) -> None:
-    """Set a value in your own file, or with --here in the tpuctl.yaml of this project. The rest of the file stays.
+    """Set a value in your user file, or with --here in the tpuctl.yaml of this project. Keeps the rest of the file.
 
     \b
     Examples:
@@ -93,7 +101,7 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     """
     from tpuctl.cli.config_values import check_setting  # noqa: PLC0415  # only here
 
-    _check(key)
+    _require_known(key)
     path = _file(app, here=here)
     note = check_setting(key, value, file=path)
     before = _project_file_before(app, path, here=here)
@@ -105,28 +113,31 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
 
 
 @cli_command(
-    "unset", asks_trust=False, short_help="Remove a value from your own file, or from the project's.", without=_WITHOUT
+    "unset",
+    asks_trust=False,
+    short_help="Remove a value from your user file, or from the project file.",
+    without=_WITHOUT,
 )
 @click.argument("key", shell_complete=_complete_key)
-@click.option("--here", is_flag=True, help="Change tpuctl.yaml of this project instead of your own file.")
+@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
 def unset(app: App, *, key: str, here: bool) -> None:
-    """Remove a value from your own file, or with --here from the tpuctl.yaml of this project.
+    """Remove a value from your user file, or with --here from the tpuctl.yaml of this project.
 
     \b
     Examples:
       tpuctl config unset zone
     """
-    _check(key)
+    _require_known(key)
     path = _file(app, here=here)
     before = _project_file_before(app, path, here=here)
-    text = f"`{key}` is removed from {path}" if configfile.unset(path, key) else f"`{key}` is not set in {path}"
+    text = f"`{key}` was removed from {path}" if configfile.unset(path, key) else f"`{key}` is not set in {path}"
     _keep_trusted(app, path, before)
     app.terminal.note(text)
 
 
 @cli_command("path", asks_trust=False, short_help="Print the files that settings are read from.", without=OF_THE_CLOUD)
 def path(app: App) -> None:
-    """Print the files that settings are read from, those that win first; your own also while it does not exist.
+    """Print the paths of the files with settings, in the order of precedence; the user file even if it does not exist.
 
     \b
     Examples:
@@ -137,7 +148,11 @@ def path(app: App) -> None:
     project_file = app.project_path
     files = {"project file": project_file, "user file": configfile.user_file(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
-    form = _form(app)
+    try:
+        form = app.format
+    except SettingError:  # the command helps to find the broken file
+        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
+        form = Format.JSON if as_json else Format.TABLE
     if form in {Format.JSON, Format.YAML}:
         app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], form)
     else:
@@ -148,17 +163,8 @@ for _entry in (show, set_, unset, path):
     command.add_command(_entry)
 
 
-def _form(app: App) -> Format:
-    """Return the format that was asked for, also while a file of settings is broken: this helps to find it."""
-    try:
-        return app.format
-    except SettingError:
-        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
-        return Format.JSON if as_json else Format.TABLE
-
-
 def _value(settings: Settings, spec: SettingSpec, *, shows_metadata: bool) -> Any:  # JSON
-    """Return what a setting says, as JSON has it: a list, an object, a number, a boolean, a text, or nothing."""
+    """Return the value of a setting as JSON, None if it is not set."""
     setting = settings[spec.key]
     if setting is None:
         return None
@@ -179,12 +185,12 @@ def _value(settings: Settings, spec: SettingSpec, *, shows_metadata: bool) -> An
             case _:
                 return shown_value(spec, setting.value)
     except SettingError:
-        # A variable that cannot be read fails the command that needs it; here it is shown as it is.
+        # An invalid value fails the command that needs it; here it is shown unchanged.
         return shown_value(spec, setting.value)
 
 
 def _text(value: Any) -> str:  # JSON
-    """Return a value as it is written on a command line."""
+    """Return a value in the syntax of the command line."""
     match value:
         case None:
             return ""
@@ -200,14 +206,6 @@ def _text(value: Any) -> str:  # JSON
             return str(value)
 
 
-def _cell(text: str) -> Cell:
-    """Return a value as a cell; of several lines the first and their number, in a pipe all of them with `\\n` between."""
-    lines = text.splitlines()
-    if len(lines) < 2:
-        return Cell(text)
-    return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines))
-
-
 def _file(app: App, *, here: bool) -> Path:
     if not here:
         return configfile.user_file(app.invocation.environ)
@@ -215,7 +213,7 @@ def _file(app: App, *, here: bool) -> Path:
 
 
 def _project_file_before(app: App, path: Path, *, here: bool) -> ConfigFile | None:
-    """Return a project file that is about to be changed; None for the user's own, and for one that cannot be read."""
+    """Return the project file before a change; None for the user file, and for a file that cannot be read."""
     try:
         return configfile.load_project_file(path, app.invocation.environ) if here else None
     except SettingError:
@@ -230,9 +228,9 @@ def _keep_trusted(app: App, path: Path, before: ConfigFile | None) -> None:
 
 
 def _identity(app: App) -> tuple[str, str]:
-    """Return who calls are made as, as far as can be told without a call, and how that is known."""
+    """Return the identity of API calls, as far as it is known without a call, and its source."""
     if app.is_sandbox:
-        return "nobody", "the sandbox needs no account"
+        return "none", "the sandbox needs no account"
     from tpuctl import gcloud  # noqa: PLC0415  # only here
 
     if account := app.settings["impersonate_service_account"]:
@@ -245,7 +243,7 @@ def _identity(app: App) -> tuple[str, str]:
     return "", "no credentials on this machine: `gcloud auth application-default login`"
 
 
-def _check(key: str) -> None:
+def _require_known(key: str) -> None:
     if key not in SETTINGS:
         near = nearest(key, SETTINGS)
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""What a setting's value must be to be of use, checked before it is written to a file: as the commands check it later."""
+"""Checks of the value of a setting before it is written to a file, the same as those of the commands."""
 
 from __future__ import annotations
 
@@ -26,19 +26,28 @@ _PART_OF_A_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_setting(key: str, value: str, *, file: Path) -> str | None:
-    """Return if a value may be written to a file; with a warning where it is unusual.
+    """Return a warning for an unusual value, None for a valid one.
 
-    Raises `InvalidInputError` for a value that no command would take, with the one that was probably meant. What kind of
-    value it is (a number, a duration, one of several words) is checked by `settings`.
+    Raises `InvalidInputError` for a value that no command accepts, with the one that was probably meant. The kind of value (a
+    number, a duration, one of several words) is checked by `settings`.
     """
     try:
         check_value(SETTINGS[key], value)
     except ValueError:
-        return None  # `settings` says why, when it is asked to set this
+        return None  # `settings` reports that when it sets the value
     if not value:
         return None
     if key == "zone":
-        return _check_zone(value, file)
+        check_zone(value)
+        near = near_zone(value)
+        if near is None:
+            return None
+        if may_exist(value):
+            return f"tpuctl knows no TPUs in `{value}`, but in `{near}`; `tpuctl types` asks the API"
+        raise InvalidInputError(
+            f"tpuctl knows no TPUs in `{value}`: nothing was set",
+            hint=f"did you mean `{near}`?\nfor a new zone write `zone: {value}` to {file}",
+        )
     if key == "startup_script" and file.name == PROJECT_FILE_NAME:
         check_script(file, value)
     if check := _CHECKS.get(key):
@@ -46,21 +55,8 @@ def check_setting(key: str, value: str, *, file: Path) -> str | None:
     return None
 
 
-def _check_zone(zone: str, file: Path) -> str | None:
-    check_zone(zone)
-    near = near_zone(zone)
-    if near is None:
-        return None
-    if may_exist(zone):
-        return f"tpuctl knows no TPUs in `{zone}`, but in `{near}`; `tpuctl types` asks the service"
-    raise InvalidInputError(
-        f"tpuctl knows no TPUs in `{zone}`: nothing was set",
-        hint=f"did you mean `{near}`?\nif it is a new zone write `zone: {zone}` into {file}",
-    )
-
-
 def _check_name(text: str) -> None:
-    """Refuse what can be neither a short name nor the path of a resource."""
+    """Raise `SettingError` unless the text has the form of a name or of a resource path."""
     if not all(_PART_OF_A_NAME.fullmatch(part) for part in text.removeprefix("https://").split("/")):
         raise SettingError(f"`{text}` is not a name", hint="write it like `NAME` or `projects/P/…/NAME`")
 
@@ -71,16 +67,11 @@ def _check_version(text: str) -> None:
 
 
 def _check_email(text: str) -> None:
-    # A chain of delegates is written with commas [gcloud 528 help, --impersonate-service-account].
+    # Commas separate a chain of delegates [gcloud 528 help, --impersonate-service-account].
     if not all(_EMAIL.fullmatch(account.strip()) for account in text.split(",")):
         raise SettingError(
             f"`{text}` is not a service account", hint="write it like `NAME@PROJECT.iam.gserviceaccount.com`"
         )
-
-
-def _check_service_account(text: str) -> None:
-    if text != "default":  # Compute Engine's word for the account that machines have anyway
-        _check_email(text)
 
 
 def _check_buckets(text: str) -> None:
@@ -95,7 +86,8 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "type": accelerators.check,
     "version": _check_version,
     "impersonate_service_account": _check_email,
-    "service_account": _check_service_account,
+    # `default` is Compute Engine's word for the default account of a machine.
+    "service_account": lambda text: None if text == "default" else _check_email(text),
     "user": check_login,
     "network": _check_name,
     "subnetwork": _check_name,

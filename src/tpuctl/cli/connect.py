@@ -1,4 +1,4 @@
-"""How the app's client and its ssh are put together from the settings."""
+"""Clients of the cloud and ssh access to workers, created from the settings."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
     from tpuctl.leases import Leases
     from tpuctl.model import Node
     from tpuctl.remote.workers import SshWorkers
+    from tpuctl.settings import Settings
 
 
 def connect(app: App) -> TpuClient:
-    """Return the client of the sandbox, of another endpoint, or of Google's service. Nothing is sent."""
+    """Return the client of the TPU API: of the sandbox, of another endpoint, or of Google. Nothing is sent yet."""
     factory, endpoint = http_access(app)
     return TpuClient(factory, app.clock, endpoint=endpoint)
 
 
 def storage(app: App) -> StorageClient:
-    """Return the client of Cloud Storage, where the one of nodes is too: an endpoint serves both. Nothing is sent."""
-    from tpuctl.api.storage import StorageClient  # noqa: PLC0415  # most commands keep nothing in a bucket
+    """Return the client of Cloud Storage, at the same endpoint as the TPU API. Nothing is sent yet."""
+    from tpuctl.api.storage import StorageClient  # noqa: PLC0415  # most commands use no bucket
 
     factory, endpoint = http_access(app)
     return StorageClient(factory, app.clock, endpoint=endpoint)
 
 
 def leases(app: App) -> Leases:
-    """Return who holds which node: on this machine, or in Cloud Storage where `lease` names a place. Nothing is sent."""
-    import os  # noqa: PLC0415  # only to name this process
+    """Return the leases: in Cloud Storage if the setting `lease` names a bucket, else on this machine. Nothing is sent yet."""
+    import os  # noqa: PLC0415  # only to identify this process
     import secrets  # noqa: PLC0415  # as above
     import socket  # noqa: PLC0415  # as above
 
@@ -56,19 +57,19 @@ def leases(app: App) -> Leases:
         from tpuctl.leases.local import LocalStore  # noqa: PLC0415  # see above
 
         local = LocalStore(app.state_folder / "leases", app.clock)
-        app.at_the_end(local.close)
+        app.on_close(local.close)
         store = local
     return Leases(store, app.clock, Identity(socket.gethostname(), os.getpid(), secrets.token_hex(8)))
 
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
-    """Return what makes http objects, and the endpoint that they are for where it is not Google's own."""
-    # Most commands have asked when they began. Those that need it only for a call have not.
+    """Return a factory of http objects, and the endpoint; None for Google's own."""
+    # Most commands required trust when they began. Others need it only for a call.
     app.require_trust()
     if app.is_sandbox:
         endpoint = app.settings["endpoint"]
         if endpoint and endpoint.source.kind is SourceKind.FLAG:
-            raise InvalidInputError("`--endpoint` and the sandbox exclude each other", hint="leave one of them out")
+            raise InvalidInputError("cannot use `--endpoint` with the sandbox", hint="remove one of them")
         from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # only for the sandbox
 
         world = app.world
@@ -76,21 +77,26 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     text = app.settings.text("endpoint")
     named = Endpoint.parse(text) if text else None
     factory = HttpFactory(transport_options(app), credentials=lambda: load_credentials(app), endpoint=named)
-    app.at_the_end(factory.close)
+    app.on_close(factory.close)
     return _traced(app, factory), text
 
 
 def workers(app: App) -> SshWorkers:
-    """Return the workers by ssh; in the sandbox with a key of its own, so that the user's `~/.ssh` is left alone."""
-    from tpuctl.cli import key_access  # noqa: PLC0415  # most commands reach no worker
+    """Return the ssh access to workers. The sandbox has its own key, so that `~/.ssh` stays unchanged."""
+    from tpuctl.cli.key_access import (  # noqa: PLC0415  # most commands reach no worker
+        admission,
+        key_expiry,
+        key_folder,
+        metadata_login,
+    )
     from tpuctl.cli.reach_options import reach  # noqa: PLC0415  # as above
     from tpuctl.remote.workers import SshSettings, SshWorkers  # noqa: PLC0415  # as above
 
     served, ways = way_to_workers(app), reach(app)
     if app.is_sandbox or served:
-        # A tunnel to a sandbox worker is the way that any other connection takes to it.
+        # A tunnel to a sandbox worker uses the same connection as direct ssh.
         ways = replace(ways, gcloud=lambda: "gcloud", here=lambda: None)
-    proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # the direct way
+    proxy: Callable[[Node, int], str | None] = served or (lambda node, worker: None)  # noqa: ARG005  # a direct connection
     if app.is_sandbox:
         from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
 
@@ -99,11 +105,11 @@ def workers(app: App) -> SshWorkers:
         def proxy(node: Node, worker: int) -> str | None:
             return proxy_command(world.path, node.endpoints[worker].address or "")
 
-    admitted = key_access.admission(app)
+    admitted = admission(app)
     return SshWorkers(
         SshSettings(
-            login=key_access.metadata_login(app),
-            home=key_access.key_folder(app),
+            login=metadata_login(app),
+            home=key_folder(app),
             key=app.settings.path("ssh_key"),
             known_hosts=app.state_folder / "known_hosts",
             guest_attributes=app.client.guest_attributes,
@@ -112,13 +118,13 @@ def workers(app: App) -> SshWorkers:
             reach=ways,
             os_login=admitted.os_login,
             needs_entry=admitted.needs_entry,
-            expires=lambda: key_access.key_expiry(app),
+            expires=lambda: key_expiry(app),
         )
     )
 
 
 def _no_sshd() -> str | None:
-    """Return why the sandbox's workers cannot be reached by ssh, or nothing where they can."""
+    """Return why ssh cannot reach the sandbox's workers, None if it can."""
     from tpuctl.sandbox.sshd import SshdUnavailableError, find_sshd  # noqa: PLC0415  # only for the sandbox
 
     try:
@@ -129,18 +135,19 @@ def _no_sshd() -> str | None:
 
 
 def transport_options(app: App) -> TransportOptions:
-    """Return how requests travel, as the settings have it."""
-    return TransportOptions(proxy=_proxy(app), ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
+    """Return proxy, CA file and quota project from the settings."""
+    proxy = Proxy.from_environment(app.invocation.environ) or _proxy_of_gcloud(app.settings)
+    return TransportOptions(proxy=proxy, ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
 
 
 def _quota_project(app: App) -> str | None:
-    """Return the project whose quota counts. It goes into a header: raises `InvalidInputError` for what can be no project."""
+    """Return the quota project. Raises `InvalidInputError` unless it has the form of a project: it becomes a header."""
     text = app.settings.text("quota_project")
     return None if text is None else check_project(text)
 
 
 def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None) -> Any:  # google-auth's credentials
-    """Return the credentials that calls are made with; `gcloud_token` in place of asking gcloud for one."""
+    """Return the credentials of all calls; `gcloud_token` replaces the call of gcloud for a token."""
     from tpuctl import credentials  # noqa: PLC0415  # google-auth costs 100 ms
     from tpuctl.api.connections import AuthRequest  # noqa: PLC0415  # as above
 
@@ -155,19 +162,15 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
     )
 
 
-def _proxy(app: App) -> Proxy | None:
-    """Return the proxy of the environment, else that of gcloud's configuration."""
-    environ = app.invocation.environ
-    if found := Proxy.from_environment(environ):
-        return found
-    settings = app.settings
+def _proxy_of_gcloud(settings: Settings) -> Proxy | None:
+    """Return the proxy of gcloud's configuration. Raises `SettingError` for a kind that tpuctl does not support."""
     host = settings.text("proxy_address")
     if host is None:
         return None
     kind = settings.text("proxy_type") or "http"
     if not kind.startswith("http"):
         raise SettingError(
-            f"gcloud's proxy is of kind `{kind}`, which cannot be used",
+            f"gcloud's proxy type `{kind}` is not supported",
             hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
         )
     port = settings.number("proxy_port") if settings["proxy_port"] else 8080
@@ -175,14 +178,14 @@ def _proxy(app: App) -> Proxy | None:
 
 
 def _traced(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the factory, whose http objects show each request on stderr when the user asked for that."""
+    """Return a factory whose http objects print each request on stderr if the run is verbose."""
     if not app.is_verbose:
         return factory
     return lambda: _Traced(factory(), app.terminal.note)
 
 
 class _Traced:
-    """An http object that tells of each request: method, URL, status and time. Never headers or bodies: they hold secrets."""
+    """An http object that prints each request: method, URL, status and time. Never headers or bodies: they hold secrets."""
 
     def __init__(self, http: Any, tell: Callable[[str], None]) -> None:  # an httplib2.Http
         self._http, self._tell = http, tell
@@ -207,5 +210,5 @@ class _Traced:
             self._tell(f"{method} {uri}: {outcome} in {(time.perf_counter() - started) * 1000:.0f} ms")
         return response, content
 
-    def __getattr__(self, name: str) -> Any:  # whatever httplib2 has
+    def __getattr__(self, name: str) -> Any:  # any other attribute of httplib2.Http
         return getattr(self._http, name)

@@ -31,10 +31,7 @@ from tpuctl.readiness import Goal, Policy, Verb
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from tpuctl.actions.checking.gate import Gate
-    from tpuctl.actions.ensure_ready import Outcome
     from tpuctl.cli.app import App
-    from tpuctl.model import NodeSpec
 
 
 @cli_command("create")
@@ -53,13 +50,13 @@ def command(  # click's options
     node: str,
     timeout: timedelta | str | None,
     no_wait: bool,
-    anyway: bool,
-    steal: bool,
+    skip_validation: bool,
+    force_lease: bool,
     events: str | None,
     dry_run: bool,
     **options: Any,  # click's options
 ) -> None:
-    """Create a node and wait until it is READY. Fails if the name is taken, be it by a dead record.
+    """Create a node and wait until it is READY. Fails if a node of that name exists, even a preempted one.
 
     \b
     Examples:
@@ -67,48 +64,39 @@ def command(  # click's options
       tpuctl create trainer --type v6e-8 --spot --no-wait
     """
     preflight = gate(app, take_checks(options))
-    spec = build_spec(app, take_spec(options), anyway=anyway)
+    spec = build_spec(app, take_spec(options), skip_validation=skip_validation)
     if spec is None:
-        raise InvalidInputError("which accelerator type?", hint="name one: `--type v4-8`; see `tpuctl types`")
-    name = _name(app, node)
-    if not anyway:
+        raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
+    name = _free_name(app, node)
+    if not skip_validation:
         check_type(app.client, name.project, name.zone, spec)
     if dry_run:
-        show_plan(app, (Step(Verb.CREATE, name, "asked for"),), spec=spec, node=None)
+        show_plan(app, (Step(Verb.CREATE, name, "requested"),), spec=spec, node=None)
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return
-    outcome = _created(app, name, spec, preflight, timeout=timeout, steal=steal, events=events, once=no_wait)
+    full_name = f"{name.zone}/{name.node_id}"
+    with (
+        app.progress(events=events) as progress,
+        app.in_flight(
+            f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs",
+            resume=f"tpuctl wait {full_name} --for ready",
+            undo=f"tpuctl down {full_name}",
+        ),
+    ):
+        context = app.context(progress, preflight=preflight)
+        policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
+        with limit_calls(app.clock, None if no_wait else policy.timeout, grace=GRACE):
+            pending = Pending(Verb.CREATE, create(context, name, spec, steal=force_lease))
+        outcome = ensure(context, name, policy, pending=pending, once=no_wait)
     if spec.setup:
-        app.terminal.note(f"its set-up has not run: `tpuctl up {node}` runs it once it is usable")
+        app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")
     if outcome.node is not None:
         show_node(app, outcome.node)
 
 
-def _created(
-    app: App,
-    name: NodeName,
-    spec: NodeSpec,
-    preflight: Gate,
-    *,
-    timeout: timedelta | str | None,
-    steal: bool,
-    events: str | None,
-    once: bool,
-) -> Outcome:
-    """Ask for the node, and wait for it unless `once`; return what there is then."""
-    resume, undo = f"tpuctl wait {name.zone}/{name.node_id} --for ready", f"tpuctl down {name.zone}/{name.node_id}"
-    going_on = f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs"
-    with app.progress(events=events) as progress, app.going_on(going_on, resume=resume, undo=undo):
-        context = app.context(progress, preflight=preflight)
-        policy = Policy(goal=Goal.READY, timeout=deadline(app, timeout))
-        with limit_calls(app.clock, None if once else policy.timeout, grace=GRACE):
-            pending = Pending(Verb.CREATE, create(context, name, spec, steal=steal))
-        return ensure(context, name, policy, pending=pending, once=once)
-
-
-def _name(app: App, text: str) -> NodeName:
-    """Return where to create. Raises where the zone is missing or the name is taken there."""
+def _free_name(app: App, text: str) -> NodeName:
+    """Return the full name of the new node. Raises `SettingError` without a zone, `AlreadyExistsError` if the name is taken."""
     reference, place = app.reference(text), app.place
     zone = reference.zone or place.zone or place.default_zone
     if zone is None:
@@ -117,6 +105,8 @@ def _name(app: App, text: str) -> NodeName:
     with in_time(app, None):
         found = app.client.find_node(name)
     if found is not None:
-        hint = f"`tpuctl up {text}` takes it from there; `tpuctl delete {text}` removes it"
-        raise AlreadyExistsError(f"there is a node `{name.node_id}` in {zone} already; it is {found.state}", hint=hint)
+        hint = f"`tpuctl up {text}` continues with it; `tpuctl delete {text}` deletes it"
+        raise AlreadyExistsError(
+            f"node `{name.node_id}` already exists in {zone}; its state is {found.state}", hint=hint
+        )
     return name

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @cli_command("delete")
 @nodes_argument
-@click.option("--ignore-not-found", is_flag=True, help="Succeed when there is no such node.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed if a node does not exist.")
 @click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
 @timeout_option
 @no_wait_option
@@ -43,18 +43,18 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Delete nodes with their boot disks and wait until they are gone. Where one does not exist none is deleted (exit code 3).
+    """Delete nodes with their boot disks and wait until they are gone. If one does not exist, none is deleted (exit code 3).
 
     \b
     Examples:
       tpuctl delete trainer
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
     """
-    from tpuctl.actions.tear_down import absent  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.tear_down import absent  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
 
-    ended = end_nodes(
+    result = end_nodes(
         app,
         nodes,
         all_nodes=all_nodes,
@@ -66,8 +66,8 @@ def command(
         by="delete",
         strict=not ignore_not_found,
     )
-    for reference in ended.missing:
+    for reference in result.missing:
         app.terminal.note(absent(reference, app.place).message)
     if not dry_run:
-        show_ended(app, [target.asked for target in ended.targets])
-    return ended.exit_code(app)
+        show_ended(app, [target.asked for target in result.targets])
+    return result.exit_code(app)

@@ -10,7 +10,7 @@ from tpuctl.checkup.catalogue import IDS, judge
 from tpuctl.checkup.surroundings.telling import to_json
 from tpuctl.cli.check_waiting import sign_of_life
 from tpuctl.cli.doctor_ways import ways
-from tpuctl.cli.usage import asked_for_json
+from tpuctl.cli.invocation import asked_for_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
 from tpuctl.names import nearest

@@ -41,19 +41,19 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """End nodes and their billing: delete them, the queued resources that own them, and dead records of that name.
+    """Delete nodes, the queued resources that own them, and preempted nodes of that name, so that nothing bills.
 
-    Says "already gone" only after looking in all zones, among nodes and queued resources.
+    Prints "already gone" only after a search of all zones for nodes and queued resources.
 
     \b
     Examples:
       tpuctl down trainer
       tpuctl down trainer-0 trainer-1 --yes
     """
-    from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.ending import end_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.results import show_ended  # noqa: PLC0415  # as above
 
-    ended = end_nodes(
+    result = end_nodes(
         app,
         nodes,
         all_nodes=all_nodes,
@@ -64,8 +64,8 @@ def command(
         yes=yes,
         by="down",
     )
-    for reference in ended.missing:
+    for reference in result.missing:
         app.terminal.note(f"{reference.node_id}: already gone")
     if not dry_run:
-        show_ended(app, [*(target.asked for target in ended.targets), *(entry.node_id for entry in ended.missing)])
-    return ended.exit_code(app)
+        show_ended(app, [*(target.asked for target in result.targets), *(entry.node_id for entry in result.missing)])
+    return result.exit_code(app)

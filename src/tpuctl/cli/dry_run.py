@@ -1,4 +1,4 @@
-"""How `--dry-run` shows a plan: the steps, the requests, and the gcloud commands that do the same."""
+"""Output of `--dry-run`: the steps, the API requests, and the equivalent gcloud commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show_plan(
     node: Node | None,
     changes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Show what a command would do. Nothing is sent."""
+    """Show what a command would do. Sends no request."""
     spec = spec or (NodeSpec.from_node(node) if node else None)
     present = node.raw if node else {}
     planned = [_described(app, step, spec, changes or {}, present) for step in steps]
@@ -47,13 +47,11 @@ def show_plan(
             app.terminal.write(f"   $ {line}")
     app.terminal.note("dry run: nothing was changed")
     if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
-        app.terminal.note("the setup runs over ssh once the node is usable; no gcloud command does that")
+        app.terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
     if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
-        app.terminal.note("gcloud goes to Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
+        app.terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
     if any(is_hidden(line) for entry in planned for line in entry.get("gcloud", ())):
-        app.terminal.note(
-            "values of metadata are hidden: add `--show-metadata` for commands that can run as they stand"
-        )
+        app.terminal.note("metadata values are hidden: add `--show-metadata` for commands that can be run unchanged")
 
 
 def _described(
@@ -66,26 +64,26 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
-    preview = _preview(app, step, spec, changes)
-    if preview:
+    if preview := _preview(app, step, spec, changes):
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
             entry["request"]["body"] = preview.body
     if not app.terminal.shows_metadata:
-        # Metadata may hold secrets, and a dry run is what people paste into tickets.
+        # Metadata may hold secrets, and users paste a dry run into tickets.
         spec = replace(spec, metadata=_hidden_values(spec.metadata)) if spec else None
-        changes = _without_metadata_values(changes, present)
-    if commands := gcloud_commands(step, spec, changes, present, account=_account_flags(app)):
+        if "metadata" in changes:
+            wanted, before = changes["metadata"], present.get("metadata") or {}
+            # Values that stay the same are kept, so that no command is printed for them.
+            unchanged = {key: value for key, value in wanted.items() if before.get(key) == value}
+            changes = {**changes, "metadata": {**_hidden_values(wanted), **unchanged}}
+    # gcloud's flags for the account and the quota project of tpuctl's calls.
+    flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
+    account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
+    if commands := gcloud_commands(step, spec, changes, present, account=account):
         entry["gcloud"] = list(commands)
     if app.is_sandbox:
         entry["sandbox"] = True
     return entry
-
-
-def _account_flags(app: App) -> list[str]:
-    """Return gcloud's flags for the account and the quota project that tpuctl's calls are made with."""
-    flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
-    return [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
 
 
 def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, Any]) -> RequestPreview | None:
@@ -105,15 +103,6 @@ def _preview(app: App, step: Step, spec: NodeSpec | None, changes: Mapping[str, 
             return client.preview_update(step.name, changes)
         case Verb.REBOOT | Verb.WAIT:
             return None
-
-
-def _without_metadata_values(changes: Mapping[str, Any], present: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the changes with hidden values; those that stay as they are `present` are left, to be seen as unchanged."""
-    if "metadata" not in changes:
-        return changes
-    wanted, kept = changes["metadata"], present.get("metadata") or {}
-    same = {key: value for key, value in wanted.items() if kept.get(key) == value}
-    return {**changes, "metadata": {**_hidden_values(wanted), **same}}
 
 
 def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:

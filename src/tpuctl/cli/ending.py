@@ -1,4 +1,4 @@
-"""What `down` and `delete` have in common: find everything first, ask once, then delete."""
+"""What `down` and `delete` share: find all nodes first, ask once, then delete."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from tpuctl.readiness import Goal, Policy, Verb
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from tpuctl.actions.cloud import Context
-    from tpuctl.actions.ensure_ready import Outcome
     from tpuctl.cli.app import App
     from tpuctl.names import NodeReference
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What was deleted, the names that stand for nothing in any zone, and why the others were not deleted."""
+    """The deleted targets, the names that exist in no zone, and the errors of targets that were not deleted."""
 
     targets: list[Target]
     missing: list[NodeReference]
@@ -53,9 +51,9 @@ def end_nodes(
     by: str,
     strict: bool = False,
 ) -> Ended:
-    """Delete what the names stand for; `by` is the command.
+    """Delete the nodes and queued resources of these names; `by` is the command.
 
-    Nothing is deleted unless every name was looked up without a failure (`strict`: and found) and the answer was yes.
+    Deletes only after every name was looked up without a failure, and the user agreed. With `strict` every name must exist.
     """
     with app.progress(events=events) as progress:
         context = app.context(progress)
@@ -69,56 +67,55 @@ def end_nodes(
     for target in targets:
         check_whole(target, all_nodes=all_nodes)
     if dry_run:
-        show_plan(app, tuple(map(_step, distinct(targets))), spec=None, node=None)
+        steps = tuple(
+            Step(
+                Verb.DELETE,
+                target.name,
+                _description(target),
+                queued_resource=target.request.name if target.request else None,
+            )
+            for target in distinct(targets)
+        )
+        show_plan(app, steps, spec=None, node=None)
         return Ended(targets, missing, [])
     _confirm(app, targets, yes=yes)
     with app.progress(events=events) as progress:
         context = app.context(progress)
-        late = list(filter(None, (_made_meanwhile(app, context, entry, by=by) for entry in missing)))
+        # Another client may be about to recreate a missing node: end its work, and delete what it has created.
+        created = [
+            find_target(context, app.place, reference) if end_absent(context, app.place, reference, by=by) else None
+            for reference in missing
+        ]
+    late = [target for target in created if target]
     _confirm(app, late, yes=yes)
-    targets, missing = [*targets, *late], [entry for entry in missing if entry.node_id not in _ids(late)]
-    endings = _tear_down(app, targets, timeout=timeout, events=events, by=by, wait=wait)
-    ended = [target for target, ending in zip(targets, endings, strict=True) if not isinstance(ending, TpuctlError)]
-    let_go(app, [target.node for target in ended if target.node])
-    forget(app, [target.name for target in ended], missing)
-    return Ended(ended, missing, [ending for ending in endings if isinstance(ending, TpuctlError)])
-
-
-def _tear_down(
-    app: App, targets: list[Target], *, timeout: timedelta | str | None, events: str | None, by: str, wait: bool
-) -> list[Outcome | TpuctlError]:
-    policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
-    named = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct(targets))
-    going_on = f"the deletion of `{named}` goes on"
-    with app.going_on(going_on, resume=f"tpuctl wait {named} --for gone"), app.progress(events=events) as progress:
-        return tear_down(app.context(progress), targets, policy, by=by, wait=wait)
+    late_ids = {target.name.node_id for target in late}
+    targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
+    names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct(targets))
+    with (
+        app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
+        app.progress(events=events) as progress,
+    ):
+        policy = Policy(goal=Goal.GONE, timeout=deadline(app, timeout))
+        outcomes = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
+    deleted = [
+        target for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
+    ]
+    let_go(app, [target.node for target in deleted if target.node])
+    forget(app, [target.name for target in deleted], missing)
+    return Ended(deleted, missing, [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)])
 
 
 def _confirm(app: App, targets: list[Target], *, yes: bool) -> None:
-    """Ask whether these may be deleted. Raises `NotConfirmedError` for a no."""
+    """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
     once = distinct(targets)
-    what = ", ".join(f"{_what(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
+    what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
     disks = sum(target.node is not None for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
     if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 
-def _made_meanwhile(app: App, context: Context, reference: NodeReference, *, by: str) -> Target | None:
-    """Take what is not there from whoever may be about to make it again, and return what they have made of it."""
-    return find_target(context, app.place, reference) if end_absent(context, app.place, reference, by=by) else None
-
-
-def _ids(targets: list[Target]) -> set[str]:
-    return {target.name.node_id for target in targets}
-
-
-def _step(target: Target) -> Step:
-    owner = target.request.name if target.request else None
-    return Step(Verb.DELETE, target.name, _what(target), queued_resource=owner)
-
-
-def _what(target: Target) -> str:
+def _description(target: Target) -> str:
     """Return in words what is deleted."""
     node = f"the {target.node.accelerator_type} node ({target.node.state})" if target.node else ""
     if target.request is None:

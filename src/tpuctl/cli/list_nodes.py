@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.actions.locate import incomplete, requests_to_mention
 from tpuctl.cli.options import cli_command
-from tpuctl.output import nodes as shown
+from tpuctl.output.nodes import HEADER, held_by_dead, rows, to_json, unreachable_rows
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @cli_command("list", is_short=True)
 def command(app: App) -> None:
-    """List the nodes of all zones of the project.
+    """List nodes in all zones of the project.
 
-    Only `--zone` narrows it; a zone that is merely configured does not. Ends with exit code 1 when a zone could not be asked.
+    Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
 
     \b
     Examples:
@@ -30,19 +30,19 @@ def command(app: App) -> None:
     terminal = app.terminal
     match app.format:
         case Format.JSON | Format.YAML:
-            terminal.data([shown.to_json(node, sandbox=app.is_sandbox) for node in nodes], app.format)
+            terminal.data([to_json(node, sandbox=app.is_sandbox) for node in nodes], app.format)
         case Format.NAME:
             terminal.names(node.name.node_id for node in nodes)
         case Format.TABLE:
-            rows = shown.rows(nodes, app.now())
+            table = rows(nodes, app.now())
             if terminal.is_interactive:
-                rows += shown.unreachable_rows(listing.unreachable)
-            if rows or not terminal.is_interactive:
-                terminal.table(shown.HEADER, rows)
+                table += unreachable_rows(listing.unreachable)
+            if table or not terminal.is_interactive:
+                terminal.table(HEADER, table)
             else:
                 terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
     if terminal.is_interactive and app.format is Format.TABLE:
-        line = shown.held_by_dead(requests_to_mention(app.client, app.project, app.zones))
+        line = held_by_dead(requests_to_mention(app.client, app.project, app.zones))
         if line:
             terminal.note(line)
     if listing.unreachable:

@@ -1,4 +1,4 @@
-"""The process: its entry point, its signals, its end. Light to import, so that a signal finds it ready from the start."""
+"""The process: entry point, signals, exit code. Light to import, so that signals are handled from the start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from tpuctl.cli.signals import TerminatedError
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -19,26 +20,23 @@ if TYPE_CHECKING:
 _CODES = {signal.SIGINT: ExitCode.INTERRUPTED, signal.SIGTERM: ExitCode.TERMINATED}
 
 
-class TerminatedError(BaseException):
-    """SIGTERM arrived. Like KeyboardInterrupt it passes every handler of ordinary errors."""
-
-
 def entry_point() -> None:
     """Run the program and end the process with its exit code.
 
-    A signal raises KeyboardInterrupt or `TerminatedError` while a command runs, so that it can tell what goes on. Before and
-    after, and whenever one arrives where nobody catches it, the process ends at once: 130 or 143, without a word.
+    While a command runs, a signal raises KeyboardInterrupt or `TerminatedError`, so that the command can report what is in
+    flight. Before and after, and when no handler catches the exception, the process exits at once with 130 or 143 and prints
+    no message.
     """
     sys.excepthook, sys.unraisablehook = _uncaught, _unraisable
-    _on_signals(_end)
-    # A short run ends before collecting pays; at Python's own threshold imports and lists are 5 % slower.
+    _set_handlers(_exit_now)
+    # A short run ends before garbage collection pays; with Python's own threshold imports and lists are 5 % slower.
     gc.set_threshold(50_000)
     from tpuctl.cli.program import flush, invocation_of_process  # noqa: PLC0415  # 30 ms, in which signals arrive too
 
     invocation = invocation_of_process()
-    _on_signals(_raise)
+    _set_handlers(_raise)
     code = main(invocation)
-    _on_signals(_end)
+    _set_handlers(_exit_now)
     flush(invocation)
     # Skips the teardown of modules, which costs 20 ms with Google's libraries loaded.
     os._exit(code)
@@ -51,9 +49,9 @@ def main(invocation: Invocation) -> int:
     return run(invocation)
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+def _set_handlers(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in _CODES:
-        # What our parent has us ignore (`nohup`, a job in the background) stays ignored.
+        # A signal that the parent process ignores (`nohup`, a background job) stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -62,11 +60,11 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt if number == signal.SIGINT else TerminatedError
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit_now(number: int, _frame: FrameType | None) -> None:
     os._exit(_CODES[signal.Signals(number)])
 
 
-def _end_if_interrupted(kind: type[BaseException] | None) -> None:
+def _exit_if_interrupted(kind: type[BaseException] | None) -> None:
     if kind is KeyboardInterrupt:
         os._exit(ExitCode.INTERRUPTED)
     if kind is TerminatedError:
@@ -74,12 +72,12 @@ def _end_if_interrupted(kind: type[BaseException] | None) -> None:
 
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """End where a second signal came while the first was being answered; a bug is shown."""
-    _end_if_interrupted(kind)
+    """Exit if a second signal arrived while the first was handled; print the traceback of a bug."""
+    _exit_if_interrupted(kind)
     sys.__excepthook__(kind, error, trace)
 
 
 def _unraisable(unraisable: sys.UnraisableHookArgs) -> None:
-    """End where a signal came in a callback of the interpreter, which would go on as if there had been none."""
-    _end_if_interrupted(unraisable.exc_type)
+    """Exit if a signal arrived in a callback of the interpreter, which would otherwise ignore it."""
+    _exit_if_interrupted(unraisable.exc_type)
     sys.__unraisablehook__(unraisable)

@@ -1,4 +1,4 @@
-"""Lists and pairs as gcloud's options take them."""
+"""Lists and pairs in the syntax of gcloud's options."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from tpuctl.masking import OTHER_DELIMITER, check_not_hidden
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the pairs of `KEY=VALUE,…` options, in gcloud's notation.
+    """Parse the values of an option `KEY=VALUE,…`, in gcloud's syntax.
 
-    Raises `InvalidInputError`, which names what is no pair by its position where values may be secret.
+    Raises `InvalidInputError`, which names a wrong item by its position if values may be secret.
     """
     found: dict[str, str] = {}
     for place, text in enumerate(texts, start=1):
@@ -18,12 +18,12 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
         for number, part in enumerate(filter(None, parts), start=1):
             key, sign, value = part.partition("=")
             if not sign or not key:
-                # It may be a secret gone astray.
+                # It may be a part of a secret.
                 is_secret = flag.startswith("--metadata")
                 given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
                 raise InvalidInputError(
                     f"{given} is not KEY=VALUE",
-                    hint="a value that holds a comma is written with another delimiter: `^:^KEY=a,b:OTHER=c`",
+                    hint="for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
                 )
             check_not_hidden(f"`{key.strip()}`", value)
             found[key.strip()] = value
@@ -31,5 +31,5 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def items(texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the items of options that take `A,B,…` and may be repeated."""
+    """Parse the values of an option `A,B,…` that may be repeated."""
     return tuple(item.strip() for text in texts for item in text.split(",") if item.strip())

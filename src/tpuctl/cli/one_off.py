@@ -11,9 +11,8 @@ from tpuctl.actions.observation import Task
 from tpuctl.actions.one_off import OneOff
 from tpuctl.actions.running import job_name
 from tpuctl.cli.check_options import gate
-from tpuctl.cli.main import TerminatedError
 from tpuctl.cli.policy import deadline, repair_policy
-from tpuctl.cli.signals import hang_up_terminates, undisturbed
+from tpuctl.cli.signals import TerminatedError, hang_up_terminates, undisturbed
 from tpuctl.cli.spec import build_spec
 from tpuctl.cli.target import where_to_create
 from tpuctl.clock import SystemClock

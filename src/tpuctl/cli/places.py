@@ -1,4 +1,4 @@
-"""Where tpuctl keeps what it remembers: the journal, the sandbox's world, the host keys of workers."""
+"""Paths of the files that tpuctl stores on this machine: journal, sandbox state, trusted project files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ if TYPE_CHECKING:
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of everything that is remembered on this machine."""
+    """Return the folder of all state on this machine. Raises `InvalidInputError` if no home directory is known."""
     if named := environ.get("TPUCTL_STATE_DIR"):
         return Path(named)
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification says to ignore relative paths.
     if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
         return Path(base) / "tpuctl"
-    return Path(environ.get("HOME") or _home()) / ".local" / "state" / "tpuctl"
+    try:
+        home = Path(environ.get("HOME") or Path.home())
+    except RuntimeError:
+        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
+    return home / ".local" / "state" / "tpuctl"
 
 
 def check_state_folder(environ: Mapping[str, str]) -> None:
-    """Raise `InvalidInputError`, naming the variable, where something that is no folder stands in place of the state folder."""
+    """Raise `InvalidInputError`, naming the variable, if the state folder or a parent of it is not a directory."""
     folder = state_folder(environ)
     variables = ("TPUCTL_STATE_DIR", "XDG_STATE_HOME", "HOME")
     named = next((f"{name}={value}" for name in variables if (value := environ.get(name))), str(folder))
@@ -34,41 +38,34 @@ def check_state_folder(environ: Mapping[str, str]) -> None:
             continue
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
-            raise InvalidInputError(f"`{named}` is no folder: {reason}") from error
+            raise InvalidInputError(f"`{named}` is not a directory: {reason}") from error
         if not stat.S_ISDIR(mode):
             raise InvalidInputError(
-                f"`{named}` is no folder: `{place}` is not a directory", hint="name a folder that you may write to"
+                f"`{named}`: `{place}` is not a directory", hint="set it to a directory that you can write to"
             )
         return
 
 
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:
-        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
-
-
 def journal_folder(environ: Mapping[str, str], *, sandbox: bool) -> Path:
-    """Return the folder of the journal; what happened in the sandbox is kept apart from what was real."""
+    """Return the folder of the journal; the sandbox has its own."""
     return state_folder(environ) / ("sandbox/journal" if sandbox else "journal")
 
 
 def journal_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders of both journals, without asking which one a command would use."""
+    """Return the folders of both journals: of the cloud and of the sandbox."""
     return journal_folder(environ, sandbox=False), journal_folder(environ, sandbox=True)
 
 
 def checked_file(environ: Mapping[str, str], *, sandbox: bool) -> Path:
-    """Return the file of what was checked lately."""
+    """Return the file that stores the results of recent checks."""
     return state_folder(environ) / ("sandbox/checked.json" if sandbox else "checked.json")
 
 
 def trusted_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the project files that are trusted, in the sandbox as elsewhere."""
+    """Return the folder that stores which project files are trusted, for the sandbox too."""
     return state_folder(environ) / "trusted"
 
 
 def sandbox_world(environ: Mapping[str, str]) -> Path:
-    """Return the file that holds the sandbox's world."""
+    """Return the file that holds the state of the sandbox."""
     return state_folder(environ) / "sandbox" / "world.sqlite3"

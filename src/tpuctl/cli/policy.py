@@ -1,4 +1,4 @@
-"""How flags and settings become the policy of a wait, and the flags themselves."""
+"""The options of waiting and repair, the `Policy` made of them, and calls that retry until a deadline."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Settings of the same names; the first are numbers, the others durations.
+# Settings with the same names: numbers, then durations with the field of `Thresholds`.
 _BUDGETS = ("max_reboots", "max_restarts", "max_recreates")
 _THRESHOLDS = {
     "unhealthy_after": "unhealthy",
@@ -44,7 +44,7 @@ _THRESHOLDS = {
 
 
 def _option(key: str, kind: click.ParamType[Any] | None, metavar: str | None = None) -> Callable[..., Any]:
-    """Return the option of a setting, which has its help and its default."""
+    """Return the option of a setting, with the help text and default of the setting."""
     spec = SETTINGS[key]
     text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
     return click.option(f"--{key.replace('_', '-')}", key, type=kind, metavar=metavar, help=text)
@@ -60,29 +60,33 @@ _REPAIR_OPTIONS = (
 def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--for LEVEL`."""
     levels = click.Choice([str(level) for level in LEVELS])
-    return click.option("--for", "goal", type=levels, help="What usable means. [default: ssh]")(function)
+    return click.option("--for", "goal", type=levels, help="Condition for a usable node. [default: ssh]")(function)
 
 
 def probe_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--probe CMD`."""
-    text = "What must succeed on every worker, in place of counting its chips; means --for devices."
+    text = "Shell command that must succeed on every worker, instead of a count of its chips; implies --for devices."
     return click.option("--probe", metavar="CMD", help=text)(function)
 
 
 def repair_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say when and how far to repair; each is a setting too."""
+    """Add the options of repair; each is a setting too."""
     for option in reversed(_REPAIR_OPTIONS):
         function = option(function)
     return function
 
 
 def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy:  # click's options; fields of Policy
-    """Take the options that say when and how far to repair out of a command's options, and return the policy they make.
+    """Remove the repair options from a command's options, and return their policy.
 
-    The goal is that of `--for` and `--probe`; `--yes` lets it touch what may be in use.
+    The goal is that of `--for` and `--probe`; with `--yes` repair may interrupt workers in use.
     """
     given = {key: options.pop(key, None) for key in ("repair", *_BUDGETS, *_THRESHOLDS)}
-    flags = {key: _as_text(value) for key, value in given.items() if value is not None}
+    flags = {
+        key: f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
+        for key, value in given.items()
+        if value is not None
+    }
     settings = app.settings_with(flags)
     thresholds = Thresholds(**{name: settings.duration(key) for key, name in _THRESHOLDS.items()})
     return Policy(
@@ -101,15 +105,15 @@ def repair_policy(app: App, options: dict[str, Any], **further: Any) -> Policy: 
 
 
 def reachable_goal(app: App, goal: str | None, *, probe: str | None = None) -> Goal:
-    """Return the goal; without one, ssh where it can be used from here, else healthy, and say so. A probe asks for devices.
+    """Return the goal: devices for a probe, else the given one, else ssh, or healthy with a note if ssh is not usable here.
 
     Raises `InvalidInputError` for a probe that would never run.
     """
     if probe is not None and not probe.strip():
-        raise InvalidInputError("`--probe` is empty", hint="name what must succeed on every worker, or leave it out")
+        raise InvalidInputError("`--probe` is empty", hint="name a shell command, or remove `--probe`")
     if probe is not None and goal not in {None, str(Goal.DEVICES)}:
         raise InvalidInputError(
-            "`--probe` decides about devices", hint="use it with `--for devices`, or without `--for`"
+            f"cannot use `--probe` with `--for {goal}`", hint="use it with `--for devices`, or without `--for`"
         )
     if probe is not None:
         return Goal.DEVICES
@@ -118,12 +122,12 @@ def reachable_goal(app: App, goal: str | None, *, probe: str | None = None) -> G
     obstacle = app.workers.obstacle()
     if obstacle is None:
         return Goal.SSH
-    app.terminal.note(f"waiting until it is healthy, not until ssh answers: {obstacle}")
+    app.terminal.note(f"waiting until nodes are healthy, not until ssh answers: {obstacle}")
     return Goal.HEALTHY
 
 
 def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
-    """Return the deadline that a flag or a setting gives; nothing for `forever`."""
+    """Return the time limit of a flag, else of the setting; None for `forever`."""
     if timeout == "forever":
         return None
     if timeout is None:
@@ -135,9 +139,9 @@ def deadline(app: App, timeout: timedelta | str | None) -> timedelta | None:
 
 @contextmanager
 def in_time(app: App, timeout: timedelta | None) -> Iterator[None]:
-    """Let the calls of a block end with the command's deadline; without one (None) within a minute.
+    """Limit the API calls of a block to the command's time limit, or to a minute for None.
 
-    Raises `TimedOutError` where the deadline has passed without an answer.
+    Raises `TimedOutError` if the limit passes without an answer.
     """
     with limit_calls(*((SystemClock(), PATIENCE) if timeout is None else (app.clock, timeout)), grace=GRACE):
         try:
@@ -151,14 +155,14 @@ def in_time(app: App, timeout: timedelta | None) -> Iterator[None]:
 
 
 def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None, since: timedelta | None = None) -> T:
-    """Return what `ask` returns, asked again while the API does not answer, until the command's deadline (None: for ever).
+    """Return the result of `ask`; retry while the API does not answer, until the time limit (None: for ever).
 
-    Where nothing listens, or the API itself says that some zones do not answer, that is raised at once: it may last, and
-    naming another endpoint or a zone helps. Raises `TimedOutError` at the deadline.
+    A refused connection, and an answer of the API that some zones do not answer, are raised at once: they may last, and
+    another endpoint or a zone helps. Raises `TimedOutError` at the time limit.
     """
     began = app.clock.monotonic() if since is None else since
     pause, longest = timedelta(seconds=2), timedelta(seconds=15)
-    told: timedelta | None = None
+    noted: timedelta | None = None
     while True:
         left = None if timeout is None else max(began + timeout - app.clock.monotonic(), timedelta())
         try:
@@ -172,20 +176,16 @@ def until_answered(app: App, ask: Callable[[], T], *, timeout: timedelta | None,
             if left is not None and left <= timedelta():
                 raise unanswered(app, error) from error
             app.silent_since = began if app.silent_since is None else app.silent_since
-            if told is None or now - told >= timedelta(minutes=1):
-                app.terminal.note(f"API not answering, asking again: {error.message}")
-                told = now
+            if noted is None or now - noted >= timedelta(minutes=1):
+                app.terminal.note(f"API not answering, retrying: {error.message}")
+                noted = now
         app.clock.sleep(pause if left is None else min(pause, left))
         pause = min(pause * 1.5, longest)
 
 
 def unanswered(app: App, error: TpuctlError) -> TimedOutError:
-    """Return the error of a deadline that passed before the API had said where a node is."""
+    """Return the error for a time limit that passed before the API answered where a node is."""
     return TimedOutError(
         f"the API has not answered in time: {error.message}",
-        hint=f"nothing was changed; run it again: `{app.command_line()}`",
+        hint=f"nothing was changed; retry: `{app.command_line()}`",
     )
-
-
-def _as_text(value: Any) -> str:  # click's: a number, a duration, a word
-    return f"{value.total_seconds()}s" if hasattr(value, "total_seconds") else str(value)

@@ -1,66 +1,69 @@
-"""One run: hands the arguments to the tree, prints errors, turns them into exit codes."""
+"""One run of the program: parse the arguments, run the command, print errors, return the exit code."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.cli.invocation import Invocation
-from tpuctl.cli.main import TerminatedError
-from tpuctl.cli.signals import undisturbed
-from tpuctl.cli.usage import asked_for_json, show_usage
+from tpuctl.cli.invocation import Invocation, asked_for_json
+from tpuctl.cli.signals import TerminatedError, undisturbed
+from tpuctl.cli.usage import show_usage
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.names import printable
 from tpuctl.output.terminal import Format, StdoutClosedError, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.cli.app import App
 
-# What a shell reports for a process that SIGPIPE ended.
+# The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
-# What makes click complete a command line; `tpuctl completion` prints scripts that set it.
+# click completes a command line if this variable is set; the scripts of `tpuctl completion` set it.
 COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
-# Failures of the machine that its user understands. No bug of ours looks like this.
+# Failures of the machine that users can fix themselves. No bug of ours raises one of these.
 _OF_THE_MACHINE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
     | {errno.ELOOP, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
 )
-# What tpuctl reads of the environment, and puts into paths, requests and files.
+# Variables that tpuctl reads and puts into paths, requests and files.
 _READ_VARIABLES = ("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "XDG_", "HOME", "LOGNAME", "TMPDIR", "USER")
-# Checks and threads of `up` hold some 30 files and connections at once; the rest is for ssh.
+# Checks and threads of `up` need about 30 open files and connections; the rest is for ssh.
 _LEAST_FILES = 64
 _USUAL_FILES = 1024
 
 
 class TooManyFilesError(TpuctlError):
-    """The process may not open as many files as the command needs."""
+    """The limit on open files is too low for the command."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, hint=f"raise it with `ulimit -n {_USUAL_FILES}`")
 
 
 def invocation_of_process() -> Invocation:
-    """Return what this process was started with."""
+    """Return what this process was started with. Exits with a message if its working directory was removed."""
     if "TPUCTL_HOOK_STDIN" in os.environ:
         from tpuctl.hooks import holds_event  # noqa: PLC0415  # only inside hooks
 
         if holds_event(0, os.environ):
-            # The event is for the hook; taken for input of a command it would reach a worker, or be refused.
-            with open(os.devnull, "rb") as nothing:  # noqa: PTH123  # a name of the system
-                os.dup2(nothing.fileno(), 0)
-    return Invocation(tuple(sys.argv[1:]), os.environ, Streams.of_process(), _working_directory())
+            # The event on stdin is for the hook. A command must not take it for its own input or send it to a worker.
+            with open(os.devnull, "rb") as devnull:  # noqa: PTH123  # a name of the system
+                os.dup2(devnull.fileno(), 0)
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        # Any other directory could have a different project file: the cloud could be used instead of the sandbox.
+        sys.exit("error: the working directory was removed\n  hint: change to an existing directory and try again")
+    return Invocation(tuple(sys.argv[1:]), os.environ, Streams.of_process(), folder)
 
 
 def flush(invocation: Invocation) -> None:
-    """Write out what is buffered, as far as somebody takes it."""
+    """Flush stdout and stderr; ignore streams that are closed."""
     for stream in (invocation.streams.stdout, invocation.streams.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -68,7 +71,7 @@ def flush(invocation: Invocation) -> None:
 
 def run(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
-    from tpuctl.cli.app import App  # noqa: PLC0415  # imports nothing heavy itself
+    from tpuctl.cli.app import App  # noqa: PLC0415  # not needed while signals are set up
 
     app = App(invocation)
     try:
@@ -91,38 +94,45 @@ def run(invocation: Invocation) -> int:
             app.interrupted("terminated")
         return ExitCode.TERMINATED
     except BrokenPipeError:
-        _silence(invocation.streams)
+        # Keeps the interpreter from complaining about a closed stdout at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), invocation.streams.stdout.fileno())
         return _PIPE_CLOSED
     except TpuctlError as error:
-        return _failed(app, error)
+        return _show_failure(app, error)
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE and not isinstance(error, StdoutClosedError):
             raise
-        return _failed(app, _in_words(error))
+        return _show_failure(app, _machine_error(error))
     finally:
         app.close()
 
 
 def _run(app: App) -> int:
-    """Run the command, or complete the line. click's own `main` hides a closed pipe, and ends with 1."""
+    """Run the command, or complete the line. click's own `main` hides a closed pipe and exits with 1."""
     from tpuctl.cli.tree import root  # noqa: PLC0415  # only here
 
     tree, invocation = root(), app.invocation
+    app.command_tree = tree
     if instruction := invocation.environ.get(COMPLETION_VARIABLE):
         return _complete(tree, app, instruction)
-    _check_environment(invocation.environ)
-    _check_open_files()
+    for name, value in invocation.environ.items():
+        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
+            raise InvalidInputError(
+                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
+            )
+    _raise_file_limit()
     try:
         with tree.make_context("tpuctl", list(invocation.arguments), obj=app) as context:
             code = int(tree.invoke(context) or ExitCode.OK)
-    except click.exceptions.Exit as ending:
-        code = ending.exit_code
+    except click.exceptions.Exit as exit_request:
+        code = exit_request.exit_code
     invocation.streams.stdout.flush()
     return code
 
 
-def _failed(app: App, error: TpuctlError) -> int:
-    """Print an error, with what the way in which tpuctl was called may have to do with it."""
+def _show_failure(app: App, error: TpuctlError) -> int:
+    """Print an error, with hints that depend on how tpuctl was called. Return its exit code."""
     from tpuctl.cli.remedies import remedies  # noqa: PLC0415  # only for failures
 
     error.hint = "\n".join([*remedies(app, error), *([error.hint] if error.hint else [])]) or None
@@ -131,48 +141,37 @@ def _failed(app: App, error: TpuctlError) -> int:
 
 
 def _complete(tree: click.Command, app: App, instruction: str) -> int:
-    """Complete a command line, as the script of a shell asks. Raises `InvalidInputError` where a person does."""
+    """Complete a command line for a shell. Raises `InvalidInputError` if no shell is completing one."""
     from click.shell_completion import get_completion_class, shell_complete  # noqa: PLC0415  # only for completion
 
-    shell, _, what = instruction.partition("_")
+    shell, _, action = instruction.partition("_")
     words, number = os.environ.get("COMP_WORDS"), os.environ.get("COMP_CWORD", "")
-    is_whole = what == "source" or (
-        what == "complete" and words is not None and (number.isdecimal() or shell == "fish")
+    is_from_shell = action == "source" or (
+        action == "complete" and words is not None and (number.isdecimal() or shell == "fish")
     )
-    if get_completion_class(shell) is None or not is_whole:
+    if get_completion_class(shell) is None or not is_from_shell:
         raise InvalidInputError(
-            f"`{COMPLETION_VARIABLE}` is `{printable(instruction)}`, and no shell is being completed",
+            f"`{COMPLETION_VARIABLE}` is `{printable(instruction)}`, but no shell is completing a command line",
             hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
         )
     return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
 
 
-def _check_environment(environ: Mapping[str, str]) -> None:
-    """Raise `InvalidInputError` for a variable that is read here and is not UTF-8 text."""
-    for name, value in environ.items():
-        if name.startswith(_READ_VARIABLES) and not value.isascii() and printable(value) != value:
-            raise InvalidInputError(
-                f"`{name}` is not UTF-8 text: `{printable(value)}`", hint=f"set `{name}` to UTF-8 text, or unset it"
-            )
-
-
-def _in_words(error: OSError) -> TpuctlError:
-    """Return an error of the machine in the words of all others."""
+def _machine_error(error: OSError) -> TpuctlError:
+    """Return a failure of the machine as one of our errors."""
     notes = "\n".join(getattr(error, "__notes__", ()))
     if error.errno in {errno.EMFILE, errno.ENFILE}:
-        return TooManyFilesError(f"too many open files: the limit is {_limit_of_files()} (`ulimit -n`)")
-    starts = error.errno in {errno.EAGAIN, errno.ENOMEM}
-    place = error.filename or ("a process cannot be started" if starts else "cannot write to stdout")
-    return TpuctlError(f"{place}: {(error.strerror or str(error)).lower()}", hint=notes or None)
+        return TooManyFilesError(f"too many open files: the limit is {_file_limit()} (`ulimit -n`)")
+    failed_to_start = error.errno in {errno.EAGAIN, errno.ENOMEM}
+    subject = error.filename or ("cannot start a process" if failed_to_start else "cannot write to stdout")
+    return TpuctlError(f"{subject}: {(error.strerror or str(error)).lower()}", hint=notes or None)
 
 
-def _check_open_files() -> None:
-    """Raise the process's own limit where it is low, as far as the machine lets it; refuse to begin with too few.
+def _raise_file_limit() -> None:
+    """Raise the process's soft limit on open files if it is low. Raises `TooManyFilesError` if it stays too low.
 
-    A run that meets the limit halfway would leave a node behind that it cannot follow.
+    A run that met the limit halfway would leave a node behind that it cannot follow.
     """
-    import resource  # noqa: PLC0415  # not needed by completion
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= _USUAL_FILES:
         return
@@ -180,26 +179,10 @@ def _check_open_files() -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     if max(soft, wanted) < _LEAST_FILES:
-        text = f"too few open files: the limit is {_limit_of_files()} (`ulimit -n`), and {_LEAST_FILES} are needed"
-        raise TooManyFilesError(text)
+        raise TooManyFilesError(
+            f"too few open files: the limit is {_file_limit()} (`ulimit -n`), and {_LEAST_FILES} are needed"
+        )
 
 
-def _limit_of_files() -> int:
-    import resource  # noqa: PLC0415  # as above
-
+def _file_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _working_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        # With another one the wrong project file would be found: perhaps the cloud instead of the sandbox.
-        sys.exit("error: the working directory was removed\n  hint: change to one that is there, and try again")
-
-
-def _silence(streams: Streams) -> None:
-    """Keep the interpreter from complaining about a closed stdout when it exits."""
-    with contextlib.suppress(OSError, ValueError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, streams.stdout.fileno())

@@ -1,4 +1,4 @@
-"""What a failure has to do with how tpuctl was called: a mistyped zone, an endpoint that is not the one that was meant."""
+"""Hints that depend on how tpuctl was called: options to repeat in a command, a mistyped zone, a wrong endpoint."""
 
 from __future__ import annotations
 
@@ -20,57 +20,58 @@ if TYPE_CHECKING:
     from tpuctl.preflight.evaluation import Report
     from tpuctl.preflight.findings import Remedy
 
-# Also `us-central1-ai1a`, and what the service names as a place. What it finds beyond zones (names of nodes, say) is near to
-# no zone.
+# Also `us-central1-ai1a`, and what the API names as a location. Other matches, such as names of nodes, are similar to no zone.
 _ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b|(?<=\blocations/)[a-z0-9-]{1,63}")
 
 
-# Options that say which cloud a command works with, as whom, and how it reaches workers: a command in a hint needs them too.
+# Options that choose the cloud, the identity and the route to workers: a command in a hint needs them too.
 _CARRIED = frozenset(
     {
         "project", "sandbox", "endpoint", "impersonate_service_account", "quota_project", "journal", "lease", "user", "ssh_key",
         "iap", "internal_ip",
     }
 )  # fmt: skip
-# A command goes one way to the workers, and says which where it is about that.
+# A command in a hint that has one of these keeps it.
 _WAYS = frozenset({"iap", "internal_ip"})
-# Never repeated without having been considered again: consent, and a deadline that may be what has passed.
-_CONSENT = frozenset({"yes", "replace", "steal", "anyway", "all_nodes", "remove", "timeout"})
-# Commands that make no calls.
+# Never repeated: the user must consider again what they confirm, and a deadline may be the one that passed.
+_CONSENT = frozenset({"yes", "replace", "force_lease", "skip_validation", "all_nodes", "remove", "timeout"})
+# Commands that make no API calls.
 _LOCAL = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
 _COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
 
 
 @dataclass(slots=True)
 class _CommandLine:
-    """A command line in its parts: the command's path, its arguments, and its options as they were typed, by parameter name."""
+    """The parts of a command line."""
 
-    path: list[str] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)  # the command
     arguments: list[str] = field(default_factory=list)
-    options: list[tuple[str, list[str]]] = field(default_factory=list)
-    accepted: set[str | None] = field(default_factory=set)
+    options: list[tuple[str, list[str]]] = field(default_factory=list)  # parameter name, words as typed
+    accepted: set[str | None] = field(default_factory=set)  # names of all parameters of the command
 
 
-def with_typed_options(text: str, typed: Sequence[str], *, is_complete: bool = False) -> str:
-    """Return a text in which each command in backticks carries the options of the typed command line that it needs.
+def with_typed_options(
+    text: str, typed: Sequence[str], tree: click.Command | None, *, is_complete: bool = False
+) -> str:
+    """Return a text in which each command in backticks has the options of the typed command line that it needs.
 
-    Those that say which cloud is meant always, the zone where the command names a node that was typed, and all where it is
-    the typed command itself; the first of these alone where the command says all else by itself (`is_complete`).
+    These are always the options that choose the cloud, the zone if the command names a node that was typed, and all options
+    if it is the typed command itself. With `is_complete` only the options that choose the cloud are added.
     """
-    if not any(word.startswith("-") for word in typed) or not _COMMAND.search(text):
+    if tree is None or not any(word.startswith("-") for word in typed) or not _COMMAND.search(text):
         return text
-    given = _read(typed)
-    return _COMMAND.sub(lambda match: f"`tpuctl {_completed(match[1], given, is_complete=is_complete)}`", text)
+    given = _parse(typed, tree)
+    return _COMMAND.sub(lambda match: f"`tpuctl {_with_options(match[1], given, tree, is_complete=is_complete)}`", text)
 
 
-def report_as_typed(report: Report, typed: Sequence[str]) -> Report:
-    """Return findings whose tpuctl commands work with the same cloud as the typed command line."""
+def report_as_typed(report: Report, typed: Sequence[str], tree: click.Command | None) -> Report:
+    """Return findings whose tpuctl commands use the same cloud as the typed command line."""
 
     def adapted(remedy: Remedy) -> Remedy:
         command = remedy.command
         if command and command.startswith("tpuctl ") and "`" not in command:
-            command = with_typed_options(f"`{command}`", typed, is_complete=True).strip("`")
-        return replace(remedy, text=with_typed_options(remedy.text, typed, is_complete=True), command=command)
+            command = with_typed_options(f"`{command}`", typed, tree, is_complete=True).strip("`")
+        return replace(remedy, text=with_typed_options(remedy.text, typed, tree, is_complete=True), command=command)
 
     findings = tuple(
         replace(finding, found=replace(finding.found, remedies=tuple(map(adapted, finding.found.remedies))))
@@ -79,107 +80,112 @@ def report_as_typed(report: Report, typed: Sequence[str]) -> Report:
     return replace(report, findings=findings)
 
 
-def _completed(command: str, given: _CommandLine, *, is_complete: bool) -> str:
+def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_complete: bool) -> str:
     try:
         words = shlex.split(command)
     except ValueError:
         return command
-    found = _read(words)
-    if not found.path or found.path[0] in _LOCAL or "--help" in words:
+    parsed = _parse(words, tree)
+    if not parsed.path or parsed.path[0] in _LOCAL or "--help" in words:
         return command
-    present = {name for name, _ in found.options}
+    present = {name for name, _ in parsed.options}
     # With options of its own it is another use of the command.
-    names_same = bool(found.arguments) and set(found.arguments) <= set(given.arguments)
-    is_same = found.path == given.path and names_same and present <= _CONSENT
+    names_same = bool(parsed.arguments) and set(parsed.arguments) <= set(given.arguments)
+    is_same = parsed.path == given.path and names_same and present <= _CONSENT
     present |= _CONSENT
     if present & _WAYS:
         present |= _WAYS
     extra: list[str] = []
     for name, option in given.options:
-        is_own = not is_complete and (is_same or (name == "zone" and bool(set(found.arguments) & set(given.arguments))))
-        if name in found.accepted and name not in present and (name in _CARRIED or is_own):
+        is_own = not is_complete and (
+            is_same or (name == "zone" and bool(set(parsed.arguments) & set(given.arguments)))
+        )
+        if name in parsed.accepted and name not in present and (name in _CARRIED or is_own):
             extra += option
     before, separator, after = command.partition(" -- ")
     return " ".join([before, *map(shlex.quote, extra)]) + separator + after
 
 
-def _read(words: Sequence[str]) -> _CommandLine:
-    from tpuctl.cli.tree import root  # noqa: PLC0415  # only for failures
-
-    found = _CommandLine()
-    command: click.Command = root()
-    known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
+def _parse(words: Sequence[str], tree: click.Command) -> _CommandLine:
+    parsed = _CommandLine()
+    command = tree
+    known = _options_of(command)
     rest = list(words[: list(words).index("--")] if "--" in words else words)
     while rest:
         word = rest.pop(0)
         option = known.get(word.partition("=")[0])
         if isinstance(option, click.Option) and option.name:
-            taken = [word]
+            option_words = [word]
             if rest and "=" not in word and not option.is_flag and not option.count:
-                taken.append(rest.pop(0))
+                option_words.append(rest.pop(0))
             if not option.multiple:
-                found.options = [one for one in found.options if one[0] != option.name]
-            found.options.append((option.name, taken))
+                parsed.options = [other for other in parsed.options if other[0] != option.name]
+            parsed.options.append((option.name, option_words))
         elif isinstance(command, click.Group):
             inner = command.get_command(click.Context(command), word)
             if inner is None:
                 break
             command = inner
-            found.path.append(inner.name or word)
-            known |= {name: param for param in command.params for name in (*param.opts, *param.secondary_opts)}
+            parsed.path.append(inner.name or word)
+            known |= _options_of(command)
         else:
-            found.arguments.append(word)
-    found.accepted = {param.name for param in (*root().params, *command.params)}
-    return found
+            parsed.arguments.append(word)
+    parsed.accepted = {param.name for param in (*tree.params, *command.params)}
+    return parsed
+
+
+def _options_of(command: click.Command) -> dict[str, click.Parameter]:
+    """Return the options of a command by all their names, also the hidden old ones."""
+    return {
+        name: param
+        for param in command.params
+        for name in (*param.opts, *param.secondary_opts, getattr(param, "old_name", ""))
+    }
 
 
 def remedies(app: App, error: TpuctlError) -> Iterator[str]:
-    """Return hints that the place which raised the error could not give."""
+    """Yield hints that depend on the settings and on known zones."""
     if isinstance(error, (AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError)):
-        yield from _zones(error)
+        from tpuctl.cli.zones import near_zone  # noqa: PLC0415  # only for failures
+
+        for zone in dict.fromkeys(_ZONE_LIKE.findall(error.message)):
+            if near := near_zone(zone):
+                yield f"tpuctl knows no TPUs in `{zone}`: did you mean `{near}`?"
     if isinstance(error, (AccessError, ServiceUnavailableError)):
-        yield from _endpoint(app, error)
+        yield from _endpoint_hint(app, error)
 
 
 def nothing_listens(error: BaseException) -> bool:
-    """Tell whether a connection was refused: that does not pass by itself as a lost network or a busy service does."""
+    """Return whether a connection was refused: unlike a lost network or a busy service, that does not pass by itself."""
     origin = error
     while origin.__cause__ is not None:
         origin = origin.__cause__
     return isinstance(origin, ConnectionRefusedError)
 
 
-def _zones(error: TpuctlError) -> Iterator[str]:
-    from tpuctl.cli.zones import near_zone  # noqa: PLC0415  # only for failures that name a zone
+def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:
+    """Yield a hint if another endpoint may fix the failure: no server was reached, or the server is not the API."""
+    from tpuctl.api.failures import GarbledAnswerError, NotSentError, RefusedError  # noqa: PLC0415  # only for failures
 
-    for zone in dict.fromkeys(_ZONE_LIKE.findall(error.message)):
-        if near := near_zone(zone):
-            yield f"tpuctl knows no TPUs in `{zone}`: did you mean `{near}`?"
-
-
-def _endpoint(app: App, error: TpuctlError) -> Iterator[str]:
     try:
         setting = app.settings["endpoint"]
     except TpuctlError:
-        return  # the settings are what is wrong
-    if setting is None or app.is_sandbox or not _is_about_the_endpoint(error):
+        return  # the settings themselves are broken
+    if setting is None or app.is_sandbox:
         return
-    source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
-    if nothing_listens(error):
-        yield f"nothing listens at `{public_url(str(setting.value))}`, the endpoint that {source} names"
-    else:
-        yield f"calls go to the endpoint `{public_url(str(setting.value))}`, which {source} names; one looks like `https://HOST`"
-
-
-def _is_about_the_endpoint(error: TpuctlError) -> bool:
-    """Tell whether another endpoint may be what is missing: nothing was reached, or what answered is not the API."""
-    from tpuctl.api.failures import GarbledAnswerError, NotSentError, RefusedError  # noqa: PLC0415  # only for failures
-
     match error.__cause__:
         case RefusedError(refusal=refusal):
-            return not refusal.is_from_api
+            is_about_endpoint = not refusal.is_from_api
         case NotSentError() | GarbledAnswerError():
-            return True
+            is_about_endpoint = True
         case _:
-            # Without an exchange it is the credentials that are missing; an incomplete list is the API's own word.
-            return isinstance(error, AccessError)
+            # Without an exchange the credentials are missing. An incomplete list is an answer of the API itself.
+            is_about_endpoint = isinstance(error, AccessError)
+    if not is_about_endpoint:
+        return
+    source = setting.source.place if setting.source.kind is not SourceKind.FLAG else "`--endpoint`"
+    url = public_url(str(setting.value))
+    if nothing_listens(error):
+        yield f"no server listens at `{url}`, the endpoint set by {source}"
+    else:
+        yield f"API calls go to the endpoint `{url}` set by {source}; an endpoint looks like `https://HOST`"

@@ -23,11 +23,9 @@ from tpuctl.plan import ResetMode, Step, reset_mode
 from tpuctl.readiness import Policy, Verb
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from tpuctl.cli.app import App
-    from tpuctl.model import Node
 
 _VERBS = {
     ResetMode.RESTART: (Verb.STOP, Verb.START),
@@ -35,9 +33,9 @@ _VERBS = {
     ResetMode.RECREATE: (Verb.DELETE, Verb.CREATE),
 }
 _QUESTIONS = {
-    ResetMode.RESTART: "restart `{}` (what runs on it ends, its disk stays; starting needs free capacity)?",
-    ResetMode.REBOOT: "reboot every worker of `{}` (what runs on it ends, its disk stays)?",
-    ResetMode.RECREATE: "delete `{}` and its boot disk, and make it anew?",
+    ResetMode.RESTART: "restart `{}` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?",
+    ResetMode.REBOOT: "reboot every worker of `{}` (terminates what runs on it, keeps its boot disk)?",
+    ResetMode.RECREATE: "delete `{}` and its boot disk, and recreate it?",
 }
 
 
@@ -48,7 +46,7 @@ _QUESTIONS = {
     type=click.Choice([str(mode) for mode in ResetMode]),
     default="auto",
     show_default=True,
-    help="How to do it.",
+    help="How to reset the node.",
 )
 @level_option
 @reach_options
@@ -66,20 +64,20 @@ def command(
     timeout: timedelta | str | None,
     events: str | None,
     dry_run: bool,
-    steal: bool,
+    force_lease: bool,
     yes: bool,
 ) -> None:
-    """Make a node fresh, and wait until it is usable again.
+    """Restart, reboot or recreate a node, and wait until it is usable again.
 
-    auto restarts it (stop, start) where that is possible, else reboots its workers over ssh; neither loses the disk. Only
-    recreate destroys, and only when you name it. For reboot the workers must answer ssh.
+    The mode auto stops and starts the node if the API allows that, else it reboots the workers over ssh. Both keep the boot
+    disk. Only recreate deletes it. A reboot needs workers that answer ssh.
 
     \b
     Examples:
       tpuctl reset trainer
       tpuctl reset trainer --mode recreate --yes
     """
-    from tpuctl.actions.reset import reset  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.reset import reset  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.keeping import let_go  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_node  # noqa: PLC0415  # as above
 
@@ -87,25 +85,22 @@ def command(
         found = app.find(node)
     chosen = reset_mode(found, ResetMode(mode))
     if dry_run:
-        steps = tuple(Step(verb, found.name, "asked for") for verb in _VERBS[chosen])
+        steps = tuple(Step(verb, found.name, "requested") for verb in _VERBS[chosen])
         show_plan(app, steps, spec=None, node=found)
         return
     if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
         raise NotConfirmedError("nothing was done")
-    policy = _policy(app, found, goal=goal, timeout=timeout)
-    with app.progress(events=events) as progress, _going_on(app, found):
-        outcome = reset(app.context(progress), found, chosen, policy, steal=steal)
+    policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
+    policy = with_reachable_goal(app, policy, found.name, goal=goal, node=found)
+    full_name = f"{found.name.zone}/{found.name.node_id}"
+    with (
+        app.progress(events=events) as progress,
+        app.in_flight(
+            f"the reset of `{full_name}` has begun; the node may be stopped or deleted now",
+            resume=f"tpuctl up {full_name}",
+        ),
+    ):
+        outcome = reset(app.context(progress), found, chosen, policy, steal=force_lease)
     let_go(app, [found])
     if outcome.node is not None:
         show_node(app, outcome.node)
-
-
-def _going_on(app: App, node: Node) -> AbstractContextManager[None]:
-    where = f"{node.name.zone}/{node.name.node_id}"
-    text = f"the reset of `{where}` has begun; it may be stopped, or gone, for the moment"
-    return app.going_on(text, resume=f"tpuctl up {where}")
-
-
-def _policy(app: App, node: Node, *, goal: str | None, timeout: timedelta | str | None) -> Policy:
-    policy = Policy(goal=reachable_goal(app, goal), timeout=deadline(app, timeout))
-    return with_reachable_goal(app, policy, node.name, goal=goal, node=node)

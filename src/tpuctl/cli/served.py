@@ -1,4 +1,4 @@
-"""The way to the workers of a sandbox that `tpuctl sandbox serve` of this machine offers at the endpoint."""
+"""Access to the workers of a sandbox that `tpuctl sandbox serve` of this machine serves at the endpoint."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.model import Node
 
-# Reserved for tests of networks (RFC 2544): no machine of a real cloud has such an address.
+# Reserved for network tests (RFC 2544): no machine of a real cloud has such an address.
 _OF_SANDBOX_WORKERS = ipaddress.ip_network("198.18.0.0/15")
 
 
 def way_to_workers(app: App) -> Callable[[Node, int], str | None] | None:
-    """Return what gives ssh's ProxyCommand for a worker, where the endpoint is this user's own sandbox; else nothing."""
-    world = app.sandbox_path
-    if app.is_sandbox or not is_served(app.settings.text("endpoint"), world):
+    """Return a function that gives ssh's ProxyCommand for a worker; None if the endpoint is not this user's own sandbox."""
+    state_file = app.sandbox_path
+    if app.is_sandbox or not is_served(app.settings.text("endpoint"), state_file):
         return None
     from tpuctl.sandbox.sshd import proxy_command  # noqa: PLC0415  # only for the sandbox
 
     def proxy(node: Node, worker: int) -> str | None:
         address = node.endpoints[worker].address or ""
-        return proxy_command(world, address) if _is_of_sandbox(address) else None
+        try:
+            is_sandbox_worker = ipaddress.ip_address(address) in _OF_SANDBOX_WORKERS
+        except ValueError:
+            return None
+        return proxy_command(state_file, address) if is_sandbox_worker else None
 
     return proxy
 
 
 def is_served(endpoint: str | None, world: Path) -> bool:
-    """Tell whether a world is what an endpoint serves: the server notes its address beside the world's file."""
+    """Return whether the endpoint serves this sandbox: its server writes the address to a file beside the state file."""
     if endpoint is None:
         return False
     from tpuctl.sandbox import shims  # noqa: PLC0415  # only with an endpoint
@@ -45,10 +49,3 @@ def is_served(endpoint: str | None, world: Path) -> bool:
     except TpuctlError:
         return False
     return served is not None and served.port == named.port
-
-
-def _is_of_sandbox(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address) in _OF_SANDBOX_WORKERS
-    except ValueError:
-        return False

@@ -1,4 +1,4 @@
-"""What signals do at moments at which they must not simply end the run."""
+"""Signals: the error that SIGTERM raises, and blocks in which a signal must not end the run."""
 
 from __future__ import annotations
 
@@ -7,38 +7,40 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tpuctl.cli.main import TerminatedError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
 
+class TerminatedError(BaseException):
+    """SIGTERM arrived. Like KeyboardInterrupt it passes every handler of ordinary errors."""
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ignore signals for as long as it takes to do, or to say, what must not be cut off."""
-    with _handling(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    """Ignore SIGINT, SIGTERM and SIGHUP during a block that must not be cut off."""
+    with _handled(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
 
 @contextmanager
 def hang_up_terminates() -> Iterator[None]:
-    """Let SIGHUP end the run as SIGTERM does: what it made must not outlive the terminal, or the CI runner, unnoticed."""
+    """Make SIGHUP raise `TerminatedError`, so that a node of this run does not outlive its terminal or CI job unnoticed."""
 
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # a handler's signature
+    def terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # a handler's signature
         raise TerminatedError
 
-    # What our parent has us ignore (`nohup`) stays ignored.
+    # A signal that the parent process ignores (`nohup`) stays ignored.
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         yield
         return
-    with _handling(end, signal.SIGHUP):
+    with _handled(terminate, signal.SIGHUP):
         yield
 
 
 @contextmanager
-def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals in this way for a while. In a thread none arrives, and none can be handled."""
+def _handled(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[None]:
+    """Install a handler for the block. Outside the main thread do nothing: no signal arrives there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -46,5 +48,5 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
     try:
         yield
     finally:
-        for number, usual in before.items():
-            signal.signal(number, usual)
+        for number, previous in before.items():
+            signal.signal(number, previous)

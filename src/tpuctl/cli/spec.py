@@ -1,10 +1,11 @@
-"""The options that say what a node is wanted to be, and the `NodeSpec` that they and the settings make.
+"""The options that describe a node, and the `NodeSpec` made of them and the settings.
 
-Names are those of `gcloud compute tpus tpu-vm create`; `--type` and `--version` are short for the two long ones.
+They have the names of `gcloud compute tpus tpu-vm create`, and two short ones: `--type` and `--version`.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,35 +26,52 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--type", "--accelerator-type", "type", metavar="TYPE", help="Accelerator type: v4-8, v5litepod-16, v6e-8."
+        "--type",
+        "--accelerator-type",
+        "type",
+        metavar="TYPE",
+        help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8.",
     ),
-    click.option("--topology", metavar="AxB[xC]", help="Shape, with a generation as type: --type v4 --topology 2x2x2."),
-    click.option("--version", "--runtime-version", "version", metavar="VERSION", help="Image. [default: by type]"),
-    click.option("--spot", is_flag=True, help="Cheaper; may be taken back at any time."),
-    click.option("--preemptible", is_flag=True, help="As --spot, ends after 24 h at the latest."),
-    click.option("--reserved", is_flag=True, help="From your reservation."),
-    click.option("--on-demand", is_flag=True, help="The full price, whatever a file says."),
-    click.option("--network", metavar="NAME", help="Network."),
-    click.option("--subnetwork", metavar="NAME", help="Subnetwork."),
-    click.option("--internal-ips", is_flag=True, default=None, help="No external addresses."),
-    click.option("--range", "cidr_block", metavar="CIDR", help="Address range of the node."),
-    click.option("--queue-count", type=click.IntRange(min=1), help="Network queues of each worker."),
-    click.option("--service-account", metavar="EMAIL", help="Account that the workers run as."),
-    click.option("--scopes", metavar="SCOPE,...", help="OAuth scopes of that account."),
-    click.option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels."),
-    click.option("--tags", metavar="TAG,...", multiple=True, help="Network tags."),
-    click.option("--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata for the workers."),
+    click.option("--topology", metavar="AxB[xC]", help="Topology of a generation: --type v4 --topology 2x2x2."),
+    click.option(
+        "--version",
+        "--runtime-version",
+        "version",
+        metavar="VERSION",
+        help="Runtime version (image). [default: by type]",
+    ),
+    click.option("--spot", is_flag=True, help="Use spot capacity: cheaper, can be preempted at any time."),
+    click.option("--preemptible", is_flag=True, help="Use preemptible capacity: like --spot, for at most 24 h."),
+    click.option("--reserved", is_flag=True, help="Use capacity of your reservation."),
+    click.option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml."),
+    click.option("--network", metavar="NAME", help="VPC network of the workers."),
+    click.option("--subnetwork", metavar="NAME", help="Subnetwork of the workers."),
+    click.option("--internal-ips", is_flag=True, default=None, help="Create workers without external IP addresses."),
+    click.option("--range", "cidr_block", metavar="CIDR", help="IP address range of the workers."),
+    click.option("--queue-count", type=click.IntRange(min=1), help="Number of network queues of each worker."),
+    click.option("--service-account", metavar="EMAIL", help="Service account of the workers."),
+    click.option("--scopes", metavar="SCOPE,...", help="OAuth scopes of the workers' service account."),
+    click.option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node."),
+    click.option("--tags", metavar="TAG,...", multiple=True, help="Network tags of the workers."),
+    click.option("--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata of the workers."),
     click.option(
         "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
     ),
-    click.option("--startup-script", metavar="FILE", help="What every worker runs when it starts."),
+    click.option("--startup-script", metavar="FILE", help="Script that every worker runs at each boot."),
     click.option(
-        "--data-disk", metavar="source=DISK[,mode=MODE]", multiple=True, help="Disk to attach; may be repeated."
+        "--data-disk",
+        metavar="source=DISK[,mode=MODE]",
+        multiple=True,
+        help="Persistent disk to attach; may be repeated.",
     ),
-    click.option("--shielded-secure-boot", is_flag=True, default=None, help="Boot only what is signed."),
-    click.option("--description", metavar="TEXT", help="Description."),
-    click.option("--setup", metavar="CMD", help="Shell lines that every worker of a new node runs once, when usable."),
-    click.option("--setup-script", metavar="FILE", help="The same, from a file."),
+    click.option(
+        "--shielded-secure-boot", is_flag=True, default=None, help="Enable Secure Boot: boot only signed software."
+    ),
+    click.option("--description", metavar="TEXT", help="Description of the node."),
+    click.option(
+        "--setup", metavar="CMD", help="Shell commands that every worker of a new node runs once it is usable."
+    ),
+    click.option("--setup-script", metavar="FILE", help="File with shell commands for --setup."),
 )
 _NAMES = (
     "type", "topology", "version", "spot", "preemptible", "reserved", "on_demand",
@@ -61,7 +79,7 @@ _NAMES = (
     "service_account", "scopes", "labels", "tags", "metadata", "metadata_from_file", "startup_script", "data_disk",
     "shielded_secure_boot", "description", "setup", "setup_script",
 )  # fmt: skip
-# Those that may be given as a setting too, under the same name and with the same meaning.
+# Options that are settings too, with the same name and meaning.
 _SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
@@ -77,37 +95,52 @@ def spec_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def take_spec(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that describe a node out of a command's options; those not given are left out.
+    """Remove the options that describe a node from a command's options, and return those that were given.
 
-    Raises `InvalidInputError` where capacity is to be bought in two ways.
+    Raises `InvalidInputError` for two kinds of capacity.
     """
     taken = {name: options.pop(name) for name in _NAMES}
     tiers = [str(tier) for tier in Tier if taken.pop(str(tier).replace("-", "_"), False)]
     if len(tiers) > 1:
         both = " and ".join(f"`--{tier}`" for tier in tiers)
-        raise InvalidInputError(f"{both} exclude each other", hint="choose one")
+        raise InvalidInputError(f"cannot combine {both}", hint="choose one")
     taken |= {"tier": tiers[0]} if tiers else {}
     return {name: value for name, value in taken.items() if value not in (None, ())}
 
 
-def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> NodeSpec | None:
-    """Return the spec that flags and settings make, or nothing where none of them names a type.
+def build_spec(app: App, given: dict[str, Any], *, skip_validation: bool = False) -> NodeSpec | None:
+    """Return the spec of flags and settings, None if they name no accelerator type.
 
-    Raises `InvalidInputError` for a value that cannot be right; with `anyway` an unlikely type is let through.
+    Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
-    given = _with_setup_read(app, given)
+    if "setup_script" in given:
+        if "setup" in given:
+            raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
+        setup = _read(app, "--setup-script", given["setup_script"])
+        given = {name: value for name, value in given.items() if name != "setup_script"} | {"setup": setup}
     in_settings: dict[str, Any] = {name: given[name] for name in _SETTINGS if name in given}
     if "internal_ips" in given:
         in_settings["internal_ips"] = "true"
     settings = app.settings_with(in_settings)
     wanted = settings.text("type")
     if wanted is None:
-        _refuse_without_type(given)
+        if "topology" in given:
+            raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
+        if given:
+            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            hint = "add `--type TYPE`; for an existing node its own type"
+            raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
-    accelerator_type, topology, default_version = _accelerator(wanted, given.get("topology"), anyway=anyway)
+    accelerator_type, topology, default_version = _accelerator(
+        wanted, given.get("topology"), skip_validation=skip_validation
+    )
     version = settings.text("version") or default_version
     if version is None:
-        raise InvalidInputError(f"no runtime version is known for `{wanted}`", hint=_version_hint(wanted))
+        similar = ", ".join(f"`{name}`" for name in accelerators.of_size(wanted))
+        raise InvalidInputError(
+            f"no runtime version is known for `{wanted}`",
+            hint="name one: `--version VERSION`" + (f"\nknown types of that size are {similar}" if similar else ""),
+        )
     tier = settings.text("tier")
     spec = NodeSpec(
         accelerator_type=accelerator_type,
@@ -129,37 +162,35 @@ def build_spec(app: App, given: dict[str, Any], *, anyway: bool = False) -> Node
         description=settings.text("description"),
         setup=settings.text("setup"),
     )
-    return _with_named(spec, named_version=settings["version"] is not None)
-
-
-def _refuse_without_type(given: dict[str, Any]) -> None:
-    """Raise `InvalidInputError` for flags that nothing would be done with."""
-    if "topology" in given:
-        raise InvalidInputError("`--topology` needs a generation", hint="add `--type v4`, for example")
-    if given:
-        named = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
-        hint = "add `--type TYPE`, the node's own if it exists"
-        raise InvalidInputError(f"{named} would be ignored without a type", hint=hint)
+    soft = {"named", "labels", "tags", "metadata", "description", "setup"}  # a node may differ in these
+    named = {
+        entry.name
+        for entry in fields(spec)
+        if entry.name not in soft and getattr(spec, entry.name) not in (None, (), {})
+    }
+    if settings["version"] is None:
+        named.discard("runtime_version")
+    return replace(spec, named=frozenset(named))
 
 
 def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
-    """Return the metadata whose values are in files, relative to the working directory."""
+    """Return metadata with values read from files; paths are relative to the working directory."""
     named = pairs("--metadata-from-file", texts)
     return {key: _read(app, "--metadata-from-file", path) for key, path in named.items()}
 
 
-def _accelerator(wanted: str, topology: str | None, *, anyway: bool) -> tuple[str, str | None, str | None]:
-    """Return the type name, the topology if it was asked for, and the image that fits."""
+def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) -> tuple[str, str | None, str | None]:
+    """Return the name of the type, the topology if one was given, and the default runtime version if one is known."""
     if topology:
         generation = wanted.rsplit("-", 1)[0] if accelerators.find(wanted) else wanted
         shaped = accelerators.from_config(generation, topology)
         if wanted not in {generation, shaped.name}:
             raise InvalidInputError(
-                f"`{wanted}` and the topology `{topology}` disagree",
-                hint=f"`{topology}` is `{shaped.name}`; leave one of the two out",
+                f"type `{wanted}` does not have the topology `{topology}`",
+                hint=f"`{topology}` is `{shaped.name}`; remove one of the options",
             )
         return shaped.name, shaped.topology, shaped.runtime_version
-    name = wanted if anyway else accelerators.check(wanted)
+    name = wanted if skip_validation else accelerators.check(wanted)
     known = accelerators.find(name)
     return name, None, known.runtime_version if known else None
 
@@ -171,33 +202,18 @@ def _metadata(app: App, settings: Settings, given: dict[str, Any]) -> dict[str, 
     if setting is not None and script is not None:
         if "startup-script" in metadata:
             raise InvalidInputError(
-                "`startup-script` is given twice, as metadata and as `--startup-script`", hint="leave one out"
+                "`startup-script` is set twice, in metadata and by `--startup-script`", hint="remove one of them"
             )
-        # What a project file names was read with that file: what was trusted is what is sent.
-        read = _read(app, "--startup-script", script) if setting.content is None else setting.content
-        metadata["startup-script"] = read
+        # A script of a project file was read with that file, so that the trusted content is sent.
+        content = _read(app, "--startup-script", script) if setting.content is None else setting.content
+        metadata["startup-script"] = content
     return metadata
 
 
-def _with_setup_read(app: App, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options where `--setup-script` has become the `--setup` that its file holds."""
-    if "setup_script" not in given:
-        return given
-    if "setup" in given:
-        raise InvalidInputError("`--setup` and `--setup-script` exclude each other", hint="leave one out")
-    rest = {name: value for name, value in given.items() if name != "setup_script"}
-    return rest | {"setup": _read(app, "--setup-script", given["setup_script"])}
-
-
 def _read(app: App, flag: str, path: str | Path) -> str:
-    # A setup runs over ssh; the limit of a startup script is enough for it.
+    # Setup commands are sent over ssh; the limit of a startup script is enough for them.
     place = app.invocation.folder / expand(Path(path))
     return read_text(place, limit=METADATA_LIMIT, what=f"`{flag} {path}`")
-
-
-def _version_hint(wanted: str) -> str:
-    known = ", ".join(f"`{name}`" for name in accelerators.of_size(wanted))
-    return "name one: `--version VERSION`" + (f"\nknown types of that size are {known}" if known else "")
 
 
 def _disk(text: str) -> DataDisk:
@@ -207,21 +223,6 @@ def _disk(text: str) -> DataDisk:
     if unknown or mode is None or not values.get("source"):
         raise InvalidInputError(
             f"`--data-disk {text}` is not a disk",
-            hint="write `source=projects/P/zones/Z/disks/D,mode=read-only`; the modes are read-write and read-only",
+            hint="write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
         )
     return DataDisk(values["source"], mode)
-
-
-def _with_named(spec: NodeSpec, *, named_version: bool) -> NodeSpec:
-    """Return the spec with the fields that the user named: those that are not nothing; the image only if it was asked for."""
-    from dataclasses import fields, replace  # noqa: PLC0415  # a name of the standard library that reads better here
-
-    soft = {"named", "labels", "tags", "metadata", "description", "setup"}
-    named = {
-        entry.name
-        for entry in fields(spec)
-        if entry.name not in soft and getattr(spec, entry.name) not in (None, (), {})
-    }
-    if not named_version:
-        named.discard("runtime_version")
-    return replace(spec, named=frozenset(named))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.cli.groups import Group
 from tpuctl.cli.options import cli_command, complete_node, yes_option
-from tpuctl.cli.tree import Group
 from tpuctl.errors import NotConfirmedError
 from tpuctl.output.terminal import Format
 

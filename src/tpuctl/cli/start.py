@@ -36,27 +36,27 @@ def command(
     nodes: tuple[str, ...],
     timeout: timedelta | str | None,
     no_wait: bool,
-    anyway: bool,
-    steal: bool,
+    skip_validation: bool,
+    force_lease: bool,
     events: str | None,
     dry_run: bool,
 ) -> int:
-    """Start stopped nodes and wait until they are READY. Capacity is not guaranteed: a start can fail for want of it.
+    """Start stopped nodes and wait until they are READY. A start fails if the zone has no free capacity.
 
     \b
     Examples:
       tpuctl start trainer
       tpuctl start trainer-0 trainer-1 --no-wait
     """
-    from tpuctl.actions.reset import needs_start, start  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.reset import needs_start, start  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.change import change_nodes  # noqa: PLC0415  # as above
     from tpuctl.readiness import Goal, Verb  # noqa: PLC0415  # as above
 
     return change_nodes(
         app,
         nodes,
-        partial(start, anyway=anyway, steal=steal),
-        is_needed=partial(needs_start, anyway=anyway),
+        partial(start, anyway=skip_validation, steal=force_lease),
+        is_needed=partial(needs_start, anyway=skip_validation),
         verb=Verb.START,
         goal=Goal.READY,
         timeout=timeout,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.cli.options import cli_command, nodes_argument
 from tpuctl.cli.results import show_states
-from tpuctl.output import nodes as shown
+from tpuctl.output.nodes import details
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @cli_command("status", is_short=True)
 @nodes_argument
 def command(app: App, *, nodes: tuple[str, ...]) -> None:
-    """Show everything that matters about nodes: state, health, workers, addresses, what the service noticed.
+    """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance.
 
     \b
     Examples:
@@ -32,4 +32,4 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
     for index, node in enumerate(found):
         if index:
             terminal.write("")
-        terminal.details(shown.details(node, now))
+        terminal.details(details(node, now))

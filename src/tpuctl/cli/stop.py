@@ -34,26 +34,26 @@ def command(
     nodes: tuple[str, ...],
     timeout: timedelta | str | None,
     no_wait: bool,
-    anyway: bool,
+    skip_validation: bool,
     events: str | None,
     dry_run: bool,
 ) -> int:
-    """Stop nodes, keeping their disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
+    """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
     \b
     Examples:
       tpuctl stop trainer
       tpuctl stop trainer-0 trainer-1 --no-wait
     """
-    from tpuctl.actions.reset import needs_stop, stop  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.reset import needs_stop, stop  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.change import change_nodes  # noqa: PLC0415  # as above
     from tpuctl.readiness import Goal, Verb  # noqa: PLC0415  # as above
 
     return change_nodes(
         app,
         nodes,
-        partial(stop, anyway=anyway),
-        is_needed=partial(needs_stop, anyway=anyway),
+        partial(stop, anyway=skip_validation),
+        is_needed=partial(needs_stop, anyway=skip_validation),
         verb=Verb.STOP,
         goal=Goal.STOPPED,
         timeout=timeout,

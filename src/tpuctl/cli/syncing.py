@@ -81,7 +81,7 @@ def once(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
 
 def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
     """Sync again and again, with a line for each round in which something was done or went wrong. SIGTERM is no failure."""
-    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # it imports the tree
+    from tpuctl.cli.signals import TerminatedError  # noqa: PLC0415  # it imports the tree
 
     try:
         with app.going_on("nothing is synced any more", resume=app.command_line()):

@@ -1,4 +1,4 @@
-"""Which node a command that may create is about: where it is, where it would be, and what it was."""
+"""Lookup of nodes that may not exist yet: their zone, and the spec they had before."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 def where_to_create(
     app: App, text: str, spec: NodeSpec | None, *, is_patient: bool = False
 ) -> tuple[NodeName, Node | None]:
-    """Return where a node is, or where it is to be made, and the node if there is one.
+    """Return the full name of a node, existing or new, and the node if it exists.
 
-    A zone from gcloud's configuration is a place to create in; it does not hide a node that is elsewhere. With `is_patient`
-    an API that does not answer about the zone that was named is no error, unless nothing listens there: no node is
-    returned, and who waits for it looks again, unless the deadline has passed.
+    A zone from gcloud's configuration is used only for a new node: an existing one is found in any zone. With `is_patient`
+    the node counts as missing if the API does not answer for the named zone, because the caller polls again. A refused
+    connection and a passed deadline are still raised.
     """
     reference, place = app.reference(text), app.place
     name = place.name(reference)
@@ -55,61 +55,57 @@ def where_to_create(
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
-    """Return the zone where a node that is in none is to be made. Raises `SettingError` where nothing says so."""
+    """Return the zone for a new node. Raises `SettingError`, with zones that offer its type, if none is known."""
     zone = likely_zone(app, reference)
-    if zone is None:
-        raise _no_zone(app, spec)
-    return zone
+    if zone is not None:
+        return zone
+    error = app.settings.missing("zone")
+    accelerator = find(spec.accelerator_type) if spec else None
+    zones = zones_of(accelerator) if accelerator else ()
+    if not zones:
+        raise error
+    hint = f"{spec.accelerator_type if spec else ''} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+    raise SettingError(error.message, hint=hint)
 
 
 def likely_zone(app: App, reference: NodeReference) -> str | None:
-    """Return the zone that settings, or past commands, say of a node for which none was named."""
+    """Return the zone of the settings or of past commands for a node named without one, None if none is known."""
     return app.place.default_zone or _remembered_zone(app, reference.node_id)
 
 
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
-    """Return the spec that the node had when tpuctl last made or deleted it, after asking.
+    """Return the spec that the node had when tpuctl last created or deleted it, if the user agrees.
 
-    Raises `InvalidInputError` where none is remembered, `NotConfirmedError` where the answer is no.
+    Raises `InvalidInputError` if the journal has none, `NotConfirmedError` if the user refuses.
     """
     remembered = app.journal.last_spec(name)
     if remembered is None:
         offered = smallest_in(name.zone)
         example = f"name one, such as `tpuctl up {name.node_id} --type {offered}`; " if offered else ""
         raise InvalidInputError(
-            f"there is no node `{name.node_id}` in {name.zone} yet: which accelerator type should it have?",
+            f"cannot create `{name.node_id}` in {name.zone}: no accelerator type given",
             hint=f"{example}see `tpuctl types --zone {name.zone}`",
         )
     spec = remembered.spec
     if is_being_made_anew(app.journal, name):
-        # An earlier run was cut off between its deletion and its creation, to which somebody had agreed.
-        app.terminal.note(f"{name.node_id}: going on where an earlier run was cut off")
+        # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
+        app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
     age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
-    if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} as it was ({what})?", yes=yes):
-        raise NotConfirmedError("nothing was done", hint="name what you want: `--type TYPE`")
+    if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} with the spec it had ({what})?", yes=yes):
+        raise NotConfirmedError("nothing was done", hint="name another type: `--type TYPE`")
     return spec
 
 
 def _remembered_zone(app: App, node_id: str) -> str | None:
-    """Return the zone where past commands had a node of that name, if it was one zone only."""
+    """Return the zone in which past commands had a node of that name, None unless it was exactly one."""
     zones = {name.zone for name in app.journal.names() if name.node_id == node_id and name.project == app.project}
     return zones.pop() if len(zones) == 1 else None
 
 
-def _no_zone(app: App, spec: NodeSpec | None) -> SettingError:
-    error = app.settings.missing("zone")
-    accelerator = find(spec.accelerator_type) if spec else None
-    zones = zones_of(accelerator) if accelerator else ()
-    if zones:
-        hint = f"{spec.accelerator_type if spec else ''} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
-        return SettingError(error.message, hint=hint)
-    return error
-
-
 def name_to_watch(app: App, text: str, *, goal: Goal) -> NodeName | None:
-    """Return the full name of a node to wait for; nothing when it is to be gone and is in no zone."""
+    """Return the full name of a node to wait for; None if the goal is gone and the node is in no zone."""
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:
@@ -123,7 +119,7 @@ def name_to_watch(app: App, text: str, *, goal: Goal) -> NodeName | None:
 
 
 def where_to_watch(app: App, text: str) -> NodeName:
-    """Return the full name of a node to keep usable, which need not be there: it may be about to be made anew."""
+    """Return the full name of a node to watch. It may not exist: another run may be recreating it."""
     reference, place = app.reference(text), app.place
     name = place.name(reference)
     if name is not None:

@@ -1,7 +1,7 @@
-"""`tpuctl trust`, and the question that a command puts before it uses a project file that is not trusted.
+"""`tpuctl trust`, and the question of a command that would use an untrusted project file.
 
-A project file may come with a cloned repository. What it sends, runs or opens, and who pays, counts once its user has
-seen it.
+A project file may come with a cloned repository. Keys that send data, run programs, open access or cost money apply only after
+the user has seen them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from tpuctl.cli.app import App
     from tpuctl.settings import ConfigEntry, ConfigFile, Value
+    from tpuctl.trusted_files import TrustedFile
 
 _SHOWN_LINES, _SHOWN_WIDTH = 20, 200
-# Keys of metadata that run something or open the node [documentation of Compute Engine's predefined keys, cloud-init].
+# Metadata keys that run programs or open access to the node [documentation of Compute Engine's predefined keys, cloud-init].
 _ACTING_METADATA = frozenset(
     {
         "startup-script",
@@ -47,14 +48,14 @@ _ACTING_METADATA = frozenset(
 
 @cli_command("trust", without=OF_THE_CLOUD, asks_trust=False)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--list", "lists", is_flag=True, help="List the files that are trusted.")
-@click.option("--revoke", is_flag=True, help="Trust FILE no longer.")
+@click.option("--list", "lists", is_flag=True, help="List trusted files.")
+@click.option("--revoke", is_flag=True, help="Revoke the trust in FILE.")
 @yes_option
 def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool) -> None:
-    """Show what a project's tpuctl.yaml sends, runs or opens and who pays, and trust it once you agree.
+    """Show which keys of a project's tpuctl.yaml require trust and what they do, and trust the file if you agree.
 
-    Keys that describe a node, such as type and zone, always count. The others count once the file is trusted as it is; a
-    change of the file, or of the startup script that it names, asks again. Without FILE it is the tpuctl.yaml here or above.
+    Keys that describe a node, such as type and zone, always apply. The others apply only in a trusted file; a change of the
+    file, or of its startup script, revokes the trust. The default for FILE is the tpuctl.yaml here or in a parent directory.
 
     \b
     Examples:
@@ -63,25 +64,40 @@ def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool
       tpuctl trust --revoke ~/src/project/tpuctl.yaml
     """
     if lists and (revoke or file):
-        raise InvalidInputError("`--list` goes with nothing else", hint="leave the rest out")
+        raise InvalidInputError("cannot combine `--list` with other options", hint="run `tpuctl trust --list`")
     if lists:
         _show_list(app)
     elif revoke:
-        path = app.invocation.folder / expand(file) if file else _found(app)
+        path = app.invocation.folder / expand(file) if file else _project_path(app)
         was_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).revoke(path)
         app.terminal.note(f"{path} {'is no longer' if was_trusted else 'was not'} trusted")
     else:
-        _trust(app, file, yes=yes)
+        if file is None:
+            path = _project_path(app)
+        else:
+            path = app.invocation.folder / expand(file)
+            if not path.exists():
+                raise InvalidInputError(f"file not found: `{file}`", hint="name a tpuctl.yaml")
+            app.read_project_file(path)
+        project_file = app.project_file
+        if project_file is None or not project_file.trusted_keys:
+            app.terminal.note(f"{project_file.path if project_file else path} has no keys that require trust")
+            return
+        is_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).has(project_file.digest)
+        state = "is trusted" if is_trusted else "is not trusted yet"
+        _show(app, project_file, f"{project_file.path} {state}; it sets")
+        if not is_trusted:
+            _confirm_and_store(app, project_file, yes=yes)
 
 
 def ask_trust(app: App, keys: Collection[str]) -> None:
-    """Show what these keys of the project file do, ask, and remember the answer.
+    """Show what these keys of the project file do, ask the user to trust it, and store the answer.
 
-    Raises `UntrustedFileError` without a terminal, `NotConfirmedError` for a no.
+    Raises `UntrustedFileError` without a terminal, `NotConfirmedError` if the user refuses.
     """
     file = app.project_file
     if file is None:
-        raise AssertionError("keys of a project file, and no file")
+        raise AssertionError("keys of a project file without a file")
     was_trusted = any(one.path == file.path.resolve() for one in TrustedFiles(trusted_folder(app.invocation.environ)))
     if not app.terminal.may_ask:
         places = {key: f"line {file.entries[key].line}" for key in file.trusted_keys if key in keys}
@@ -89,58 +105,42 @@ def ask_trust(app: App, keys: Collection[str]) -> None:
         raise UntrustedFileError(file.path, places, has_changed=was_trusted, command=shlex.join(words))
     state = "has changed since it was trusted" if was_trusted else "is not trusted yet"
     _show(app, file, f"{file.path} {state}; it sets")
-    _confirm_and_remember(app, file, yes=False)
+    _confirm_and_store(app, file, yes=False)
 
 
 def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None:
-    """Keep a project file trusted that its user has just changed by a command, if all that it said `before` was."""
+    """Keep a project file trusted after a command of the user changed it, if its content `before` was trusted."""
     store, environ = TrustedFiles(trusted_folder(app.invocation.environ)), app.invocation.environ
     if before is not None and (not before.trusted_keys or store.has(before.digest)):
         file = configfile.load_project_file(path, environ, any_owner=True)
         if file.trusted_keys:
-            _remember(app, file)
+            _store(app, file)
 
 
-def _trust(app: App, given: Path | None, *, yes: bool) -> None:
-    if given is not None:
-        path = app.invocation.folder / expand(given)
-        if not path.exists():
-            raise InvalidInputError(f"there is no file `{given}`", hint="name a tpuctl.yaml")
-        app.read_project_file(path)
-    else:
-        _found(app)
-    file = app.project_file
-    if file is None or not file.trusted_keys:
-        app.terminal.note(f"{file.path if file else path} sets nothing that takes trust")
-        return
-    is_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).has(file.digest)
-    _show(app, file, f"{file.path} {'is trusted' if is_trusted else 'is not trusted yet'}; it sets")
-    if not is_trusted:
-        _confirm_and_remember(app, file, yes=yes)
-
-
-def _found(app: App) -> Path:
+def _project_path(app: App) -> Path:
     path = app.project_path
     if path is None:
-        raise InvalidInputError("there is no tpuctl.yaml here or above", hint="name one: `tpuctl trust FILE`")
+        raise InvalidInputError("no tpuctl.yaml here or in a parent directory", hint="name one: `tpuctl trust FILE`")
     return path
 
 
-def _confirm_and_remember(app: App, file: ConfigFile, *, yes: bool) -> None:
-    if not app.terminal.confirm("trust this file, until it changes?", yes=yes):
-        raise NotConfirmedError("nothing was done", hint="change the file, or leave it: flags and variables come first")
-    _remember(app, file)
+def _confirm_and_store(app: App, file: ConfigFile, *, yes: bool) -> None:
+    if not app.terminal.confirm("trust this file until it changes?", yes=yes):
+        raise NotConfirmedError(
+            "nothing was done", hint="change the file, or override its keys with flags or variables"
+        )
+    _store(app, file)
 
 
-def _remember(app: App, file: ConfigFile) -> None:
+def _store(app: App, file: ConfigFile) -> None:
     try:
         TrustedFiles(trusted_folder(app.invocation.environ)).add(file.path, file.digest)
     except OSError as error:
-        app.terminal.warn(f"cannot remember that: {error.filename}: {error.strerror}")
+        app.terminal.warn(f"cannot store the trust: {error.filename}: {error.strerror}")
 
 
 def _show(app: App, file: ConfigFile, title: str) -> None:
-    """Show each key that takes trust. It is no note: `--quiet` does not hide it."""
+    """Show each key that requires trust, also with `--quiet`."""
     lines = [title]
     for key in file.trusted_keys:
         lines += _effect(file, key, file.entries[key], shows_metadata=app.terminal.shows_metadata)
@@ -148,7 +148,7 @@ def _show(app: App, file: ConfigFile, title: str) -> None:
 
 
 def _effect(file: ConfigFile, key: str, entry: ConfigEntry, *, shows_metadata: bool) -> Iterator[str]:
-    """Yield what a key says and does: its value, or the first lines of what it runs."""
+    """Yield the value and the effect of a key; of scripts the first lines."""
     line = f"  line {entry.line}: {key}"
     match entry.value:
         case str() as text if entry.content is not None:
@@ -172,7 +172,7 @@ def _effect(file: ConfigFile, key: str, entry: ConfigEntry, *, shows_metadata: b
                     yield f"      {_short(name)}: {_short(text)}"
     yield f"    -> {SETTINGS[key].effect}"
     if key == "ssh_key" and configfile.is_within(file.path.parent / str(entry.value), file.path.parent):
-        yield "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in on your nodes"
+        yield "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in to your nodes"
 
 
 def _first_lines(text: str) -> Iterator[str]:
@@ -188,27 +188,21 @@ def _short(value: Value) -> str:
 
 
 def _show_list(app: App) -> None:
-    files = list(TrustedFiles(trusted_folder(app.invocation.environ)))
-    states = [_state(app, one.path, one.digest) for one in files]
+    rows: list[tuple[TrustedFile, str]] = []
+    for file in TrustedFiles(trusted_folder(app.invocation.environ)):
+        if not file.path.exists():
+            rows.append((file, "gone"))
+            continue
+        try:
+            present = configfile.load_project_file(file.path, app.invocation.environ, any_owner=True)
+        except SettingError:
+            rows.append((file, "changed"))
+        else:
+            rows.append((file, "trusted" if present.digest == file.digest else "changed"))
     if app.format in {Format.JSON, Format.YAML}:
-        rows = [
-            {"path": str(one.path), "state": state, "trusted_at": one.at.isoformat()}
-            for one, state in zip(files, states, strict=True)
-        ]
-        app.terminal.data(rows, app.format)
+        data = [{"path": str(file.path), "state": state, "trusted_at": file.at.isoformat()} for file, state in rows]
+        app.terminal.data(data, app.format)
     elif app.format is Format.NAME:
-        app.terminal.names(str(one.path) for one in files)
+        app.terminal.names(str(file.path) for file, _ in rows)
     else:
-        table = [(Cell(str(one.path)), Cell(state)) for one, state in zip(files, states, strict=True)]
-        app.terminal.table(("FILE", "STATE"), table)
-
-
-def _state(app: App, path: Path, digest: str) -> str:
-    """Return whether a file is still what was trusted."""
-    if not path.exists():
-        return "gone"
-    try:
-        now = configfile.load_project_file(path, app.invocation.environ, any_owner=True).digest
-    except SettingError:
-        return "changed"
-    return "trusted" if now == digest else "changed"
+        app.terminal.table(("FILE", "STATE"), [(Cell(str(file.path)), Cell(state)) for file, state in rows])

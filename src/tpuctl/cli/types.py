@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @cli_command("types", is_short=True)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
 def command(app: App, *, accelerator_type: str | None) -> None:
-    """List the accelerator types that zones offer, as the API tells it now; with TYPE the zones that offer it.
+    """List the accelerator types that zones offer, or with TYPE the zones that offer it.
 
     \b
     Examples:
@@ -35,12 +35,14 @@ def command(app: App, *, accelerator_type: str | None) -> None:
     entries = [
         (zone, name)
         for zone, names in catalogue.by_zone.items()
-        for name in sorted(names, key=_order)
+        for name in sorted(names, key=_by_size)
         if accelerator_type in (None, name)
     ]
     if accelerator_type is not None and not entries and not catalogue.unreachable:
         where = ", ".join(app.zones) or f"any zone of project {app.project}"
-        raise NotFoundError(f"`{accelerator_type}` is not offered in {where}", hint="see `tpuctl types` for what is")
+        raise NotFoundError(
+            f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
+        )
     if app.format in {Format.JSON, Format.YAML}:
         mark = {"sandbox": True} if app.is_sandbox else {}
         app.terminal.data([{**_described(zone, name), **mark} for zone, name in entries], app.format)
@@ -68,6 +70,6 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
     }
 
 
-def _order(name: str) -> tuple[str, int]:
+def _by_size(name: str) -> tuple[str, int]:
     prefix, _, size = name.rpartition("-")
     return prefix, whole_number(size) or 0

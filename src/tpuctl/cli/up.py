@@ -20,7 +20,15 @@ from tpuctl.cli.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.cli.policy import level_option, probe_option, repair_options
+from tpuctl.cli.policy import (
+    deadline,
+    in_time,
+    level_option,
+    probe_option,
+    repair_options,
+    repair_policy,
+    until_answered,
+)
 from tpuctl.cli.reach_options import reach_options, with_reachable_goal
 from tpuctl.cli.spec import build_spec, spec_options, take_spec
 from tpuctl.errors import ExitCode, NotConfirmedError
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.actions.checking.gate import Gate
     from tpuctl.actions.observation import Task
     from tpuctl.cli.app import App
-    from tpuctl.model import Difference, Node
+    from tpuctl.model import Node
     from tpuctl.names import NodeName
     from tpuctl.output.progress import Progress
     from tpuctl.readiness import Policy
@@ -47,7 +55,7 @@ T = TypeVar("T")
 @spec_options
 @level_option
 @probe_option
-@click.option("--replace", is_flag=True, help="Delete and make anew a node that differs.")
+@click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
 @repair_options
 @hook_options(EventKind.RECOVERED)
 @check_options
@@ -62,58 +70,47 @@ T = TypeVar("T")
 def command(
     app: App, *, nodes: tuple[str, ...], dry_run: bool, no_wait: bool, **options: Any
 ) -> int:  # click's options
-    """Bring nodes up, from whatever is there, and wait until they are usable.
+    """Create, start or repair nodes, and wait until they are usable.
 
-    Creates what is not there, starts what is stopped, makes again what was preempted, repairs what comes up broken. Run it
-    again at any time: it goes on from what it finds.
+    Creates missing nodes, starts stopped ones, recreates preempted ones, and repairs those that come up broken. Run it again
+    at any time: it continues from the present state.
 
     \b
     Examples:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
       tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices
-      tpuctl up trainer          (as it was before)
+      tpuctl up trainer          (with the spec it had before)
     """
-    from tpuctl.actions.bring_up import bring_up  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.bring_up import bring_up  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
 
     preflight = gate(app, take_checks(options))
-    spec = build_spec(app, take_spec(options), anyway=options["anyway"])
-    policy = _policy(app, options)
+    spec = build_spec(app, take_spec(options), skip_validation=options["skip_validation"])
+    policy = repair_policy(app, options, replace=options["replace"], timeout=deadline(app, options["timeout"]))
     hooks = take_hooks(app, options)
     names = tuple(dict.fromkeys(nodes))
     waits = not (dry_run or no_wait)
-    settled = [
-        _settle(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
+    located = [
+        _locate(app, text, spec, options, dry_run=dry_run, waits=waits, timeout=policy.timeout) for text in names
     ]
-    preflight.siblings = {name: spec for name, found, spec in settled if found is None and spec is not None}
+    preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
     if dry_run:
-        _show_plans(app, settled, policy, preflight)
+        _show_plans(app, located, policy, preflight)
         return 0
-    tasks = [_task(app, *found, policy=policy, options=options) for found in settled]
+    tasks = [_task(app, *entry, policy=policy, options=options) for entry in located]
     undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
         app.progress(events=options["events"]) as progress,
-        app.going_on(lambda: _going_on(tasks, progress), resume=app.command_line(), undo=undo),
+        app.in_flight(lambda: _billing(tasks, progress), resume=app.command_line(), undo=undo),
     ):
-        endings = bring_up(app.context(to_all(progress, hooks), preflight=preflight), tasks, once=no_wait)
+        outcomes = bring_up(app.context(to_all(progress, hooks), preflight=preflight), tasks, once=no_wait)
     failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
     has_failed = any(failure.is_final for failure in failures)
-    return show_endings(app, endings) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
+    return show_endings(app, outcomes) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
 
 
-def _policy(app: App, options: dict[str, Any]) -> Policy:
-    from tpuctl.cli.policy import deadline, repair_policy  # noqa: PLC0415  # as above
-
-    return repair_policy(
-        app,
-        options,
-        replace=options["replace"],
-        timeout=deadline(app, options["timeout"]),
-    )
-
-
-def _settle(
+def _locate(
     app: App,
     text: str,
     spec: NodeSpec | None,
@@ -123,28 +120,27 @@ def _settle(
     waits: bool,
     timeout: timedelta | None,
 ) -> tuple[NodeName, Node | None, NodeSpec | None]:
-    """Return which node it is about, what is there, and what it is to be; no spec where it is taken as it is.
+    """Return the name of a node, the node if it exists, and its spec; None for the spec to accept the node unchanged.
 
-    Where it `waits`, an API that does not answer is waited out, as it is later on.
+    If it `waits`, retry while the API does not answer.
     """
-    from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.bring_up import check_type  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.actions.history import spec_as_it_is  # noqa: PLC0415  # as above
-    from tpuctl.cli.policy import in_time, until_answered  # noqa: PLC0415  # as above
     from tpuctl.cli.target import remembered_spec, where_to_create  # noqa: PLC0415  # as above
 
-    def ask(what: Callable[[], T]) -> T:
+    def ask(function: Callable[[], T]) -> T:
         if waits:
-            return until_answered(app, what, timeout=timeout, since=app.silent_since)
+            return until_answered(app, function, timeout=timeout, since=app.silent_since)
         with in_time(app, None):
-            return what()
+            return function()
 
     name, found = ask(lambda: where_to_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
-        # It may be gone at the next look, and then nobody could tell what it was.
+        # The node may be gone in the next poll, and its spec with it.
         spec = spec_as_it_is(app.journal, found, app.clock.now())
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options["yes"] or dry_run)
-    if found is None and spec is not None and not options["anyway"]:
+    if found is None and spec is not None and not options["skip_validation"]:
         wanted = spec
         ask(lambda: check_type(app.client, name.project, name.zone, wanted))
     return name, found, spec
@@ -153,43 +149,39 @@ def _settle(
 def _task(
     app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: dict[str, Any]
 ) -> Task:
-    """Return what is wanted of one node, once its user has agreed to what would destroy."""
-    from tpuctl.actions.observation import Task  # noqa: PLC0415  # completion and --help need not wait for it
+    """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
+    from tpuctl.actions.observation import Task  # noqa: PLC0415  # not needed by --help and completion
 
     differences = spec.differences(found) if spec and found else ()
-    # What was not there to be looked at was not confirmed either.
+    # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options["goal"], node=found, spec=spec)
     if policy.replace:
-        _confirm_replacement(app, name, differences, yes=options["yes"])
+        what = "; ".join(map(str, differences))
+        question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        if not app.terminal.confirm(question, yes=options["yes"]):
+            raise NotConfirmedError("nothing was done")
     return Task(
         name=name,
         policy=policy,
         spec=spec,
         probe=options["probe"],
         purpose="up",
-        steal=options["steal"],
+        steal=options["force_lease"],
         takes_less=options["goal"] is None,
         since=app.silent_since,
     )
 
 
-def _confirm_replacement(app: App, name: NodeName, differences: tuple[Difference, ...], *, yes: bool) -> None:
-
-    what = "; ".join(map(str, differences))
-    if not app.terminal.confirm(f"delete `{name.node_id}` and its boot disk, to make it anew ({what})?", yes=yes):
-        raise NotConfirmedError("nothing was done")
-
-
 def _show_plans(
-    app: App, settled: Sequence[tuple[NodeName, Node | None, NodeSpec | None]], policy: Policy, preflight: Gate
+    app: App, located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]], policy: Policy, preflight: Gate
 ) -> None:
-    """Show what would be done, and check what would be created, as it would be then."""
-    from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # completion and --help need not wait for it
+    """Show the plan for each node, and run the checks that come before a creation."""
+    from tpuctl.cli.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.plan import steps  # noqa: PLC0415  # as above
     from tpuctl.readiness import Seen, Verb  # noqa: PLC0415  # as above
 
-    for name, found, spec in settled:
+    for name, found, spec in located:
         differences = spec.differences(found) if spec and found else ()
         planned = steps(policy, Seen(name=name, node=found, differences=differences), app.now())
         show_plan(app, planned, spec=spec, node=found)
@@ -199,13 +191,13 @@ def _show_plans(
                 preflight.check(name, wanted, replaces=found, tell=progress)
 
 
-def _going_on(tasks: Sequence[Task], progress: Progress) -> str:
-    """Return what an interruption leaves behind in the cloud."""
+def _billing(tasks: Sequence[Task], progress: Progress) -> str:
+    """Return what an interruption leaves in the cloud, and whether it bills."""
     if len(tasks) > 1:
-        named = ", ".join(f"`{task.name.node_id}`" for task in tasks[:8]) + (" …" if len(tasks) > 8 else "")
-        return f"{named} bill as soon as they run"
+        names = ", ".join(f"`{task.name.node_id}`" for task in tasks[:8]) + (" …" if len(tasks) > 8 else "")
+        return f"{names} bill as soon as they run"
     name, last = tasks[0].name, progress.last
-    known = f"the last that is known of it: {last.text.removeprefix('it is ')}" if last else "nothing was asked for yet"
-    is_there = last is not None and last.data.get("state") == str(NodeState.READY)
-    bills = "bills" if is_there else "bills as soon as it runs"
-    return f"`{name.node_id}` in {name.zone} {bills} ({known})"
+    status = f"last status: {last.text.removeprefix('it is ')}" if last else "no request was sent yet"
+    is_ready = last is not None and last.data.get("state") == str(NodeState.READY)
+    bills = "bills" if is_ready else "bills as soon as it runs"
+    return f"`{name.node_id}` in {name.zone} {bills} ({status})"

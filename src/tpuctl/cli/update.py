@@ -24,19 +24,21 @@ if TYPE_CHECKING:
 
 @cli_command("update")
 @node_argument
-@click.option("--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; others stay.")
+@click.option(
+    "--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; keeps other labels."
+)
 @click.option("--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove.")
 @click.option("--tags", "--add-tags", metavar="TAG,...", multiple=True, help="Network tags to add.")
 @click.option("--remove-tags", metavar="TAG,...", multiple=True, help="Network tags to remove.")
 @click.option(
-    "--metadata", "--update-metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata to set; others stay."
+    "--metadata", "--update-metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata to set; keeps other keys."
 )
 @click.option("--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files.")
 @click.option("--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove.")
-@click.option("--description", metavar="TEXT", help="Description.")
+@click.option("--description", metavar="TEXT", help="Description of the node.")
 @dry_run_option
 def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # click's options
-    """Change the labels, network tags, metadata or description of a node. What is not named stays as it is.
+    """Change the labels, network tags, metadata or description of a node. Everything else stays unchanged.
 
     \b
     Examples:
@@ -44,7 +46,7 @@ def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # c
       tpuctl update trainer --remove-labels run --description "free to use"
     """
     if not any(value not in (None, ()) for value in options.values()):
-        raise InvalidInputError("nothing to change was named", hint="see `tpuctl update --help`")
+        raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_labels(pairs("--labels", options["labels"]))
     check_tags(items(options["tags"]))
     found = app.find(node)
@@ -59,7 +61,7 @@ def command(app: App, *, node: str, dry_run: bool, **options: Any) -> None:  # c
 
 
 def _changes(app: App, node: Node, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the API fields to write: only those that would be other than they are."""
+    """Return the API fields to write: only those whose value changes."""
     metadata = {
         **pairs("--metadata", options["metadata"]),
         **metadata_from_files(app, options["metadata_from_file"]),

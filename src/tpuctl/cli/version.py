@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @cli_command("version", asks_trust=False, without=OF_THE_CLOUD)
 def command(app: App) -> None:
-    """Print the version of tpuctl; with -o json also those of what it is built on.
+    """Print the version of tpuctl; with -o json also those of its main dependencies.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @cli_command("versions", is_short=True)
 def command(app: App) -> None:
-    """List the runtime versions (images) that a zone offers, as the API tells it now.
+    """List the runtime versions (images) that a zone offers.
 
     \b
     Examples:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @cli_command("wait")
 @selecting_options
-@click.option("--for", "goal", type=click.Choice([str(goal) for goal in Goal]), help="What to wait for. [default: ssh]")
+@click.option(
+    "--for", "goal", type=click.Choice([str(goal) for goal in Goal]), help="Condition to wait for. [default: ssh]"
+)
 @probe_option
 @reach_options
 @timeout_option
@@ -38,8 +40,8 @@ def command(
 ) -> int:
     """Wait until nodes are usable, stopped, gone or preempted. Changes nothing.
 
-    ready: the state is READY. healthy: and so is its health, and each worker has an address. ssh: and each worker answers.
-    startup: and its startup script has ended. devices: and each worker sees the chips that its type promises.
+    Conditions, each including those before it: ready (the state is READY), healthy (the health too, and each worker has an
+    address), ssh (each worker answers), startup (its startup script has ended), devices (it sees all chips of its type).
 
     \b
     Examples:
@@ -48,7 +50,7 @@ def command(
       tpuctl wait --all --for devices
       tpuctl wait trainer-0 trainer-1 --for gone
     """
-    from tpuctl.actions.ensure_ready import ensure_all  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.ensure_ready import ensure_all  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.actions.observation import Task  # noqa: PLC0415  # as above
     from tpuctl.cli.results import show_endings  # noqa: PLC0415  # as above
     from tpuctl.cli.selection import select  # noqa: PLC0415  # as above
@@ -58,13 +60,13 @@ def command(
     policy = Policy(goal=wanted, has_probe=probe is not None, only_looks=True, timeout=deadline(app, timeout))
     since = app.clock.monotonic()
 
-    def meant() -> list[NodeName]:
+    def find_names() -> list[NodeName]:
         chosen = select(app, nodes, all_nodes=all_nodes, labels=selector)
         found = chosen if chosen is not None else [name_to_watch(app, text, goal=wanted) for text in nodes]
         return [name for name in dict.fromkeys(found) if name is not None]
 
-    names = until_answered(app, meant, timeout=policy.timeout, since=since)
-    with app.progress(events=events) as progress, app.going_on("nothing was changed", resume=app.command_line()):
+    names = until_answered(app, find_names, timeout=policy.timeout, since=since)
+    with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
         tasks = [Task(name=name, policy=policy, probe=probe, takes_less=goal is None, since=since) for name in names]
-        endings = ensure_all(app.context(progress), tasks)
-    return show_endings(app, endings)
+        outcomes = ensure_all(app.context(progress), tasks)
+    return show_endings(app, outcomes)

@@ -1,4 +1,4 @@
-"""Which zone was probably meant. Only a hint: the table of zones is not complete, and the service has the last word."""
+"""Suggestions for mistyped zones. The table of zones is incomplete: only the API knows whether a zone exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tpuctl import accelerators
 
-# What the names of Google's regions are made of [Compute Engine documentation, regions and zones].
+# Names of Google's regions [Compute Engine documentation, regions and zones].
 _REGION = re.compile(
     r"(?:africa|asia|australia|europe|me|northamerica|southamerica|us)-(?:central|(?:north|south)?(?:east|west)?)\d+"
 )
@@ -15,7 +15,7 @@ _NEAR = 0.8  # `us-cental2-b` is, `mars-north1-a` is not
 
 
 def near_zone(zone: str) -> str | None:
-    """Return the zone with TPUs that a name was probably meant to be; nothing where it is one, or near to none."""
+    """Return the zone with TPUs that was probably meant; None if the name is such a zone, or similar to none."""
     table = accelerators.load()
     known = {place for sizes in table.zones.values() for places in sizes.values() for place in places}
     known.add(table.research_zone)
@@ -25,5 +25,5 @@ def near_zone(zone: str) -> str | None:
 
 
 def may_exist(zone: str) -> bool:
-    """Tell whether a zone is called as Google calls them: then one that the table lacks may well be new."""
+    """Return whether a name has the form of a Google zone: one that is missing in the table may be new."""
     return _REGION.fullmatch(zone.rsplit("-", 1)[0]) is not None

@@ -1,1 +1,1 @@
-"""How results and events are shown: to a person, to a pipe, to a program."""
+"""Output of results, events and errors: for people, pipes and programs. Imports no cloud and no ssh; start with `terminal`."""

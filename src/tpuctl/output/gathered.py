@@ -1,11 +1,11 @@
-"""A line on a terminal that says how much workers have told, while they do. Elsewhere nothing."""
+"""A status line on a terminal with the amount of data received from workers. Without a terminal it prints nothing."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from tpuctl.output.meter import INITIAL_DELAY, REDRAW_INTERVAL
 from tpuctl.output.sizes import format_size
 
 if TYPE_CHECKING:
@@ -14,18 +14,14 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.output.terminal import Terminal
 
-_REDRAWN_EVERY = timedelta(milliseconds=200)
-# What is over sooner needs no line.
-_QUIET_FOR = timedelta(milliseconds=500)
-
 
 class GatheredLine:
-    """The line, as a context: it is taken away at the end. Call it from any thread."""
+    """The line, as a context: it is removed at the end. Can be called from any thread."""
 
     def __init__(self, terminal: Terminal, clock: Clock) -> None:
         self._terminal, self._clock = terminal, clock
         self._is_shown = terminal.is_redrawn and not terminal.quiet
-        self._due = clock.monotonic() + _QUIET_FOR
+        self._due = clock.monotonic() + INITIAL_DELAY
         self._lock = Lock()
         self._has_drawn = False
 
@@ -41,11 +37,11 @@ class GatheredLine:
                 self._terminal.redraw()
 
     def __call__(self, done: int, workers: int, size: int) -> None:
-        """Show how many of the workers have told all, and how many bytes have come."""
+        """Show how many workers have finished, and how many bytes have arrived."""
         with self._lock:
             now = self._clock.monotonic()
             if not self._is_shown or now < self._due:
                 return
-            self._due, self._has_drawn = now + _REDRAWN_EVERY, True
-            told = f"{done} of {workers} workers have told all" if workers > 1 else "the worker is telling"
-            self._terminal.redraw(f"gathered {format_size(size)}; {told}")
+            self._due, self._has_drawn = now + REDRAW_INTERVAL, True
+            status = f"{done} of {workers} workers done" if workers > 1 else "receiving from the worker"
+            self._terminal.redraw(f"received {format_size(size)}; {status}")

@@ -1,4 +1,4 @@
-"""The signs of a live display."""
+"""The symbols of the live display."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Signs that any encoding of Unicode has."""
+    """Symbols for terminals with an encoding of Unicode; `ASCII` has those for other terminals."""
 
     state: str = "•"
     action: str = "→"

@@ -1,4 +1,4 @@
-"""How nodes are shown: as rows of a table, as JSON, as the details of one."""
+"""Renderers of nodes: rows of a table, JSON, details of one node."""
 
 from __future__ import annotations
 
@@ -28,17 +28,35 @@ _STATE_STYLES = {
 
 def rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Cell, ...]]:
     """Return one row for each node."""
-    return [_row(node, now) for node in nodes]
+    table: list[tuple[Cell, ...]] = []
+    for node in nodes:
+        created = node.created
+        age = Cell(format_duration(now - created), plain=format_timestamp(created)) if created else Cell("")
+        health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+        table.append(
+            (
+                Cell(node.name.node_id),
+                Cell(node.name.zone),
+                Cell(node.accelerator_type),
+                Cell(str(node.state), style=_STATE_STYLES.get(node.state, "yellow")),
+                Cell(health, style=_health_style(node.health)),
+                Cell(str(node.workers)),
+                age,
+                Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
+                Cell(note(node, now), plain=note(node, None), style="yellow"),
+            )
+        )
+    return table
 
 
 def unreachable_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
-    """Return one row for each zone that could not be asked."""
+    """Return one row for each zone that did not answer."""
     blank = Cell("?", style="yellow")
-    return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone could not be asked", style="yellow")) for zone in zones]
+    return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone did not answer", style="yellow")) for zone in zones]
 
 
 def to_json(node: Node, *, sandbox: bool) -> dict[str, Any]:
-    """Return the API's own fields, and what users look for: nodeId, zone, project, workers."""
+    """Return the API's own fields, and those that users look for: nodeId, zone, project, workers."""
     added: dict[str, Any] = {
         "nodeId": node.name.node_id,
         "zone": node.name.zone,
@@ -49,7 +67,7 @@ def to_json(node: Node, *, sandbox: bool) -> dict[str, Any]:
 
 
 def details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
-    """Yield label, text and style of what there is to say about one node."""
+    """Yield label, text and style of each detail of a node."""
     yield "name", node.name.node_id, "bold"
     yield "zone", node.name.zone, ""
     yield "project", node.name.project, ""
@@ -80,12 +98,12 @@ def details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
 
 
 def note(node: Node, now: datetime | None) -> str:
-    """Return what matters about a node beyond its state, most urgent first; without `now` times are absolute."""
+    """Return what users need to know beyond the state, most urgent first. Without `now` times are absolute."""
     parts = []
     if node.is_preempted:
-        parts.append("preempted: `up` makes it again, `down` frees its quota")
+        parts.append("preempted: `up` recreates it, `down` frees its quota")
     elif node.state is NodeState.TERMINATED:
-        parts.append("dead record: `down` frees its quota")
+        parts.append("terminated: `down` frees its quota")
     if node.state is NodeState.READY and node.health_description:
         parts.append(node.health_description)
     symptoms = node.symptoms
@@ -105,12 +123,12 @@ def note(node: Node, now: datetime | None) -> str:
     if node.queued_resource:
         parts.append(f"of queued resource {short(node.queued_resource)}")
     if not node.state.is_known:
-        parts.append("a state that this version of tpuctl does not know")
+        parts.append("this version of tpuctl does not know this state")
     return "; ".join(parts)
 
 
 def held_by_dead(requests: Sequence[QueuedResource]) -> str | None:
-    """Return a line about queued resources that hold quota for nothing, or nothing."""
+    """Return a line about ended queued resources that still hold quota, None if there are none."""
     dead = [request for request in requests if request.state.is_dead]
     if not dead:
         return None
@@ -123,23 +141,6 @@ def held_by_dead(requests: Sequence[QueuedResource]) -> str | None:
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
-
-
-def _row(node: Node, now: datetime) -> tuple[Cell, ...]:
-    created = node.created
-    age = Cell(format_duration(now - created), plain=format_timestamp(created)) if created else Cell("")
-    health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-    return (
-        Cell(node.name.node_id),
-        Cell(node.name.zone),
-        Cell(node.accelerator_type),
-        Cell(str(node.state), style=_STATE_STYLES.get(node.state, "yellow")),
-        Cell(health, style=_health_style(node.health)),
-        Cell(str(node.workers)),
-        age,
-        Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
-        Cell(note(node, now), plain=note(node, None), style="yellow"),
-    )
 
 
 def _health_style(health: Health) -> str:

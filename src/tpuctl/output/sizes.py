@@ -1,4 +1,4 @@
-"""Numbers of bytes as people read them."""
+"""Sizes in bytes with units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def format_size(size: float) -> str:
-    """Return a number of bytes in units of a thousand: `512 B`, `1.5 MB`, `20 GB`."""
+    """Return a size with a decimal unit: `512 B`, `1.5 MB`, `20 GB`."""
     power = 0
     while size >= 999.5 and power < len(_UNITS) - 1:
         size, power = size / 1000, power + 1

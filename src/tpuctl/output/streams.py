@@ -1,4 +1,4 @@
-"""What commands on workers print, as it comes: lines marked with their worker, or one worker's bytes as they are."""
+"""Output of commands on workers while they run: lines with a prefix for each worker, or the raw bytes of a single one."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
     from tpuctl.remote.running.values import Ending
 
-# A line that grows longer is written in parts.
+# A longer line is written in parts.
 _LONGEST_LINE = 64 * 1024
 _HUES = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-# What a terminal may obey of somebody else's output: colours, tabs and what moves to another line or its beginning. Other
-# sequences are left out whole: those that move the cursor, ask questions, set titles, and single control characters.
+# A terminal gets colors, tabs, newlines and carriage returns of a worker's output. All other sequences are removed: those that
+# move the cursor, query the terminal or set its title, and single control characters.
 _COLOR = r"\x1b\[[0-9;:]*m"
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
 _DISOBEYED = re.compile(rf"(?!{_COLOR})(?:{_SEQUENCE}|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f])")
-# The beginning of a sequence that goes on in the next piece, unless it grows beyond what anybody means.
+# The beginning of a sequence that continues in the next piece, up to a limit of length.
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)$")
 _LONGEST_SEQUENCE = 4096
 _BREAKS = re.compile(rb"(?<!\r)(?:\r*\n|\r+(?=[^\r\n]))")
 
 
 class Streams:
-    """Writes what the members of one run print. `to_stderr` keeps stdout free, for a report that comes last.
+    """Writes the output of the workers of one run. `to_stderr` keeps stdout free for a report at the end.
 
-    With `folder` every worker's bytes, stdout and stderr as they came, go to a file there too. Raises `InvalidInputError` where
-    that cannot be made.
+    With `folder` the bytes of each worker, stdout and stderr in the order of arrival, are also written to a file there. Raises
+    `InvalidInputError` if the files cannot be created.
     """
 
     def __init__(
@@ -52,7 +52,12 @@ class Streams:
         colored = (terminal.colors_err if to_stderr else terminal.colors_out, terminal.colors_err)
         self._files: dict[str, IO[bytes]] = {}
         if folder is not None:
-            self._files = _open_logs(folder, members)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._files = {one.label: create_file(folder / log_name(one)) for one in members}
+            except OSError as error:
+                text = f"cannot write logs to `{folder}`: {(error.strerror or str(error)).lower()}"
+                raise InvalidInputError(text, hint="name another directory with `--log-dir`") from error
         self._writers: dict[tuple[str, bool], _Lines | _Bytes] = {}
         width = max((len(member.label) for member in members), default=0)
         for index, member in enumerate(members):
@@ -75,12 +80,12 @@ class Streams:
     ) -> None:
         self._clear()
         for file in self._files.values():
-            # What a worker printed was written out when it ended.
+            # The output of each worker was flushed when it ended.
             with suppress(OSError):
                 file.close()
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
-        """Write a piece of what a worker prints."""
+        """Write a piece of a worker's output."""
         self._clear()
         if file := self._files.get(member.label):
             with _named(file):
@@ -88,7 +93,7 @@ class Streams:
         self._writers[member.label, is_error].write(data)
 
     def ended(self, ending: Ending) -> None:
-        """Write what is left of a line without an end."""
+        """Write the rest of a worker's output: a line without a newline."""
         for is_error in (False, True):
             self._writers[ending.member.label, is_error].finish()
         if file := self._files.get(ending.member.label):
@@ -96,18 +101,18 @@ class Streams:
                 file.flush()
 
     def gathering(self, there: int, total: int) -> None:
-        """Show on a terminal how many workers answer so far; the next thing that is written takes its place."""
+        """Show on a terminal how many workers answer so far. The next output replaces that line."""
         if total > 1 and self._terminal.is_redrawn and not self._terminal.quiet:
             self._terminal.redraw(f"reaching the workers: {there} of {total}")
             self._has_line = True
 
     def pressed(self) -> None:
-        """Go to the next line of a terminal that shows `^C`."""
+        """Start a new line on a terminal, after its `^C`."""
         self._clear()
         self._terminal.end_line()
 
     def note(self, member: Member | None, text: str) -> None:
-        """Tell the user something about a worker, or about all."""
+        """Print information about a worker, or about all for None."""
         self._clear()
         self._terminal.note(f"worker {member.label}: {text}" if member else text)
 
@@ -118,22 +123,13 @@ class Streams:
 
 
 def log_name(member: Member) -> str:
-    """Return the name of the file that a worker's output goes to."""
+    """Return the name of the log file of a worker."""
     return f"worker-{member.label}.log" if member.label.isdigit() else f"{member.label}.log"
-
-
-def _open_logs(folder: Path, members: Sequence[Member]) -> dict[str, IO[bytes]]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return {one.label: create_file(folder / log_name(one)) for one in members}
-    except OSError as error:
-        text = f"no logs can be written to `{folder}`: {(error.strerror or str(error)).lower()}"
-        raise InvalidInputError(text, hint="name another folder with `--log-dir`") from error
 
 
 @contextmanager
 def _named(file: IO[bytes]) -> Iterator[None]:
-    """Let an error say which file it is about."""
+    """Add the name of the file to an error."""
     try:
         yield
     except OSError as error:
@@ -141,27 +137,27 @@ def _named(file: IO[bytes]) -> Iterator[None]:
 
 
 class _Bytes:
-    """One worker's output as it is; a terminal is not given what would break it."""
+    """Writes the raw output of one worker; for a terminal without unsafe control sequences."""
 
     def __init__(self, write: Callable[[bytes], None], *, is_terminal: bool) -> None:
         self._write, self._is_terminal = write, is_terminal
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._kept = ""
+        self._held = ""
 
     def write(self, data: bytes) -> None:
         if self._is_terminal:
-            text = self._kept + self._decoder.decode(data)
+            text = self._held + self._decoder.decode(data)
             found = _UNFINISHED.search(text, max(0, len(text) - _LONGEST_SEQUENCE))
-            self._kept = text[found.start() :] if found else ""
+            self._held = text[found.start() :] if found else ""
             data = _harmless(text[: found.start()] if found else text).encode()
         self._write(data)
 
     def finish(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no line is held back."""
 
 
 class _Lines:
-    """One worker's lines, each with its mark. A line is written when it is whole, so that no two workers share one."""
+    """Writes the lines of one worker with a prefix, each when it is complete, so that no two workers share a line."""
 
     def __init__(self, write: Callable[[bytes], None], prefix: bytes, *, is_terminal: bool) -> None:
         self._write, self._prefix, self._is_terminal = write, prefix, is_terminal
@@ -169,7 +165,7 @@ class _Lines:
 
     def write(self, data: bytes) -> None:
         data = self._pending + data
-        # Progress bars begin their line again and again: on a terminal each state is a line.
+        # Progress bars rewrite their line: on a terminal each state becomes a line.
         if self._is_terminal:
             data = _BREAKS.sub(b"\n", data if self._pending else data.lstrip(b"\r"))
         whole, found, self._pending = data.rpartition(b"\n")
@@ -199,7 +195,7 @@ def _prefix(label: str, width: int, hue: int | None) -> bytes:
 
 
 def _writer(stream: Any) -> Callable[[bytes], None]:  # a text stream, of bytes or of text alone
-    """Return what writes bytes to a stream, at once: whoever reads a pipe wants the line now, too."""
+    """Return a function that writes bytes to a stream and flushes it, so that a pipe's reader gets each line at once."""
     raw = getattr(stream, "buffer", None)
     if raw is None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

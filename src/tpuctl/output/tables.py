@@ -1,4 +1,4 @@
-"""Tables: columns laid out for a terminal, tabs for a pipe. Quick for thousands of rows, which rich's Table is not."""
+"""Tables: columns for a terminal, tabs for a pipe. Fast for thousands of rows, unlike rich's Table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell: its text on a terminal, its text in a pipe where that differs, and the style of the former."""
+    """One cell: its text on a terminal, its text in a pipe if that differs, and its style on a terminal."""
 
     text: str
     plain: str | None = None
@@ -24,7 +24,7 @@ class Cell:
 
 
 def tabs(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
-    """Yield a line for each row, its cells separated by tabs. No cell can break out of its place."""
+    """Yield a line for each row, with tabs between the cells. Tabs and newlines in a cell are escaped."""
     for row in rows:
         yield "\t".join(visible(cell.text if cell.plain is None else cell.plain) for cell in row)
 
@@ -34,7 +34,7 @@ def columns(
 ) -> Iterator[str]:
     """Yield a header and a line for each row, in columns.
 
-    Columns that are empty in every row are left out. The last column is cut at `width`; the others never are.
+    Columns that are empty in every row are omitted. The last column is truncated at `width`; the others never are.
     """
     used = (
         [index for index in range(len(header)) if any(row[index].text for row in rows)] if rows else range(len(header))
@@ -56,22 +56,18 @@ def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles
     room = width
     for index, cell in enumerate(cells):
         is_last = index == len(cells) - 1
-        shown = _cut(cell, room) if is_last and room is not None else cell
+        shown = cell
+        # Only the last column is truncated. The terminal wraps a column that would be too narrow to read.
+        if is_last and room is not None and room >= 12 and text_width(cell) > room:
+            beginning = cell[: room - 1]
+            while text_width(beginning) > room - 1:
+                beginning = beginning[:-1]
+            shown = beginning + "…"
         padding = "" if is_last else " " * (widths[index] - text_width(cell)) + _GAP
         parts.append((styled(shown, styles[index], colored=True) if styles else shown) + padding)
         if room is not None:
             room -= widths[index] + len(_GAP)
     return "".join(parts).rstrip()
-
-
-def _cut(text: str, room: int) -> str:
-    # A column too narrow to read helps nobody: let the terminal wrap it.
-    if room < 12 or text_width(text) <= room:
-        return text
-    kept = text[: room - 1]
-    while text_width(kept) > room - 1:
-        kept = kept[:-1]
-    return kept + "…"
 
 
 _CODES = {
@@ -87,12 +83,12 @@ _CODES = {
 
 
 def styled(text: str, style: str, *, colored: bool) -> str:
-    """Return the text in a style (`bold`, `red`, …), or as it is; on one line, whoever wrote it."""
+    """Return the text in a style (`bold`, `red`, …) if colored; control characters and newlines in it are escaped."""
     return f"\x1b[{_CODES[style]}m{visible(text)}\x1b[0m" if colored and style and text else visible(text)
 
 
 def text_width(text: str) -> int:
-    """Return how many columns of a terminal the text takes."""
+    """Return how many columns of a terminal the text occupies."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)

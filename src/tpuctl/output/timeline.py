@@ -1,8 +1,7 @@
-"""The timeline of a node, from the lines of its journal: states with how long each lasted, and what was done between them."""
+"""The timeline of a node, made of its journal: states and how long each lasted, and the actions between them."""
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: a state and until when it lasted, or an event. A state without an end is as it was last seen."""
+    """One line: a state with its end, or an event. The last state that was seen has no end."""
 
     at: datetime
     what: str
@@ -47,19 +46,26 @@ class Line:
     until: datetime | None = None
 
     def lasted(self, now: datetime) -> timedelta | None:
-        """Return how long the state lasted, until now where it has no end; nothing for an event, and for no node at all."""
+        """Return how long the state lasted, until now if it has no end; None for an event, and while the node is gone."""
         return max((self.until or now) - self.at, timedelta()) if self.is_state and self.what != _GONE else None
 
 
 def lines(entries: Sequence[Entry]) -> list[Line]:
-    """Return the lines, oldest first. What two writers saw alike is one line."""
+    """Return the lines, oldest first. Equal states seen by two writers are one line."""
     found: list[Line] = []
-    state = left = begun = None  # the line that holds the state; when its deletion was asked for; when a way up began
+    state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
     for at, entry in _dated(entries):
         event = str(entry.get("event"))
         if event == "state":
-            line = _state_line(at, entry)
-            if state is not None and _is_same(found[state], line):
+            known, health = entry.get("state"), entry.get("health")
+            line = Line(
+                at,
+                str(known) if known else _GONE,
+                is_state=True,
+                health="" if health in {None, "HEALTH_UNSPECIFIED"} else str(health),
+                node_id=entry.get("id"),
+            )
+            if state is not None and replace(found[state], at=at, until=None) == line:
                 continue
             _end(found, state, at)
             state, left = len(found), None
@@ -70,7 +76,7 @@ def lines(entries: Sequence[Entry]) -> list[Line]:
             state = left = None
         if event == "delete":
             left = at
-        if event != "bringing-up" or begun is None:  # else the line before has said so
+        if event != "bringing-up" or begun is None:  # the line before says the same
             found.append(Line(at, event, _why(event, entry, at - begun if begun else None)))
         begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
     _end(found, state, left)
@@ -78,18 +84,21 @@ def lines(entries: Sequence[Entry]) -> list[Line]:
 
 
 def shown_since(found: Sequence[Line], since: datetime | None, last: int | None) -> list[Line]:
-    """Return the lines that reach beyond a time, and of those the last ones."""
-    kept = [line for line in found if since is None or (line.until or line.at) >= since or _is_open(line)]
-    return kept[-last:] if last else kept
+    """Return the lines that last beyond `since`, of these the `last` ones."""
+    recent = [line for line in found if since is None or (line.until or line.at) >= since or _is_open(line)]
+    return recent[-last:] if last else recent
 
 
 def rows(found: Sequence[Line], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:
-    """Return a row for each line, for a terminal of that width: with bars to scale where there is room for them."""
+    """Return a row for each line, for a terminal of that width; with bars to scale if there is room for them."""
     is_narrow = width < 100
     lengths = [line.lasted(now) for line in found]
     longest = max((length for length in lengths if length), default=timedelta())
     texts = [
-        (_marked(line), "" if length is None else format_duration(length))
+        (
+            f"  {_words(line)}" if line.is_state else f"{_MARKS.get(line.what, '→')} {line.what}",
+            "" if length is None else format_duration(length),
+        )
         for line, length in zip(found, lengths, strict=True)
     ]
     used = (14 if is_narrow else 19) + max(len(what) for what, _ in texts) + max(len(length) for _, length in texts) + 8
@@ -109,13 +118,19 @@ def rows(found: Sequence[Line], now: datetime, *, width: int) -> list[tuple[Cell
 def plain_rows(found: Sequence[Line], now: datetime) -> list[tuple[Cell, ...]]:
     """Return a row for each line, for a program: time, word, duration in seconds, reason."""
     return [
-        (Cell(format_timestamp(line.at)), Cell(_words(line)), Cell(_seconds(line.lasted(now))), Cell(_reason(line)))
+        (
+            Cell(format_timestamp(line.at)),
+            Cell(_words(line)),
+            Cell("" if length is None else f"{length.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"),
+            Cell(_reason(line)),
+        )
         for line in found
+        for length in (line.lasted(now),)
     ]
 
 
 def totals(entries: Sequence[Entry], now: datetime, *, since: datetime | None = None) -> list[tuple[str, str, str]]:
-    """Return label, text and style of what it comes to: usable for how long, repairs, preemptions, time to usable."""
+    """Return label, text and style of the totals: usable time, repairs, preemptions, time to usable."""
     found = lines(entries)
     if not found:
         return []
@@ -126,25 +141,17 @@ def totals(entries: Sequence[Entry], now: datetime, *, since: datetime | None = 
     usable = sum((span.within(begin, end) for span in usable_spans(entries)), timedelta())
     share = f" ({usable / whole:.0%})" if whole else ""
     repairs = [str(entry["event"]).replace("delete", "recreation") for _, entry in dated if is_repair(entry)]
-    told = [
+    summary = [
         ("usable", f"{format_duration(usable)} of {format_duration(whole)}{share}" if usable else "never", ""),
         ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
         ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
     ]
     if times := _times_to_usable(dated):
+        import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
+
         median = format_duration(timedelta(seconds=statistics.median(times)))
-        told.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))
-    return [entry for entry in told if entry != ("preempted", "0 times", "")]
-
-
-def _state_line(at: datetime, entry: Entry) -> Line:
-    state, health, node_id = entry.get("state"), entry.get("health"), entry.get("id")
-    shown_health = "" if health in {None, "HEALTH_UNSPECIFIED"} else str(health)
-    return Line(at, str(state) if state else _GONE, is_state=True, health=shown_health, node_id=node_id)
-
-
-def _is_same(line: Line, other: Line) -> bool:
-    return (line.what, line.health, line.node_id) == (other.what, other.health, other.node_id)
+        summary.append(("time to usable", median + (f" (median of {len(times)})" if len(times) > 1 else ""), ""))
+    return [entry for entry in summary if entry != ("preempted", "0 times", "")]
 
 
 def _is_open(line: Line) -> bool:
@@ -162,8 +169,8 @@ def _why(event: str, entry: Entry, took: timedelta | None) -> str:
         what = f"{spec.get('accelerator_type')} with {spec.get('runtime_version')}, {spec.get('tier') or 'on-demand'}"
         return f"{reason}: {what}" if reason else what
     if event == "usable":
-        told = entry.get("took")
-        took = timedelta(seconds=told) if isinstance(told, int | float) else took
+        recorded = entry.get("took")
+        took = timedelta(seconds=recorded) if isinstance(recorded, int | float) else took
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
     if event == "setup":
         return "done" if entry.get("ok") else "failed"
@@ -188,10 +195,6 @@ def _times_to_usable(dated: Sequence[tuple[datetime, Entry]]) -> list[float]:
     return times
 
 
-def _marked(line: Line) -> str:
-    return f"  {_words(line)}" if line.is_state else f"{_MARKS.get(line.what, '→')} {line.what}"
-
-
 def _words(line: Line) -> str:
     return f"{line.what} {line.health}" if line.health else line.what
 
@@ -208,15 +211,11 @@ def _style(line: Line) -> str:
 
 
 def _bar(length: timedelta | None, longest: timedelta, room: int) -> str:
-    """Return a bar to scale; something is seen of every state that lasted at all."""
+    """Return a bar to scale; at least a thin one for a state that lasted at all."""
     if not length or not longest:
         return ""
     whole, rest = divmod(max(round(length / longest * room * 8), 1), 8)
     return "█" * whole + (_EIGHTHS[rest] if rest else "")
-
-
-def _seconds(length: timedelta | None) -> str:
-    return "" if length is None else f"{length.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def _count(number: int, word: str) -> str:
@@ -224,6 +223,6 @@ def _count(number: int, word: str) -> str:
 
 
 def _dated(entries: Sequence[Entry]) -> list[tuple[datetime, Entry]]:
-    """Return the entries that tell their time, in its order: several machines may have written, each by its own clock."""
+    """Return the entries with a time, sorted by it: several machines may have written, each with its own clock."""
     dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
     return sorted(dated, key=lambda each: each[0])

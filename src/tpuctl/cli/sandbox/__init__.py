@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpuctl.cli.tree import Tree
+from tpuctl.cli.groups import Tree
 
 _HELP = """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
 

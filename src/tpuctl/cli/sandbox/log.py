@@ -36,7 +36,7 @@ def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:
       tpuctl sandbox log --since 10m
       tpuctl sandbox log --follow -o json
     """
-    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.cli.signals import TerminatedError  # noqa: PLC0415  # loaded long before
     from tpuctl.sandbox import request_log  # noqa: PLC0415  # only for the sandbox
 
     world = app.world

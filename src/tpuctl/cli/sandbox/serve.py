@@ -29,7 +29,7 @@ def command(app: App, *, port: int) -> None:
       eval "$(tpuctl sandbox env)" && gcloud compute tpus tpu-vm list
       TPUCTL_ENDPOINT=http://127.0.0.1:8090 tpuctl list --project sandbox
     """
-    from tpuctl.cli.main import TerminatedError  # noqa: PLC0415  # loaded long before
+    from tpuctl.cli.signals import TerminatedError  # noqa: PLC0415  # loaded long before
     from tpuctl.sandbox import server, shims  # noqa: PLC0415  # only for the sandbox
 
     world = app.world

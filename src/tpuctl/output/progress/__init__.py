@@ -1,4 +1,4 @@
-"""How the events of long work are shown: a live area on a terminal, one line per change elsewhere, JSON for programs."""
+"""Output of events: a live display on a terminal, one line for each change elsewhere, JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tpuctl.output.progress.export import EventFile, Export, Shrugging
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
-    from tpuctl.output.marks import Marks
     from tpuctl.output.progress.live import Live
     from tpuctl.output.terminal import Terminal
 
@@ -33,30 +32,31 @@ _ENDS = frozenset({EventKind.REACHED, EventKind.RECOVERED})
 
 
 class Progress:
-    """A listener for events, and a context: on leaving it the live area is taken away.
+    """A listener for events, and a context: at its end the live display is removed.
 
-    `events` gets each event as one JSON object on a line, at once. The event that a node was given up is left to the error
-    that ends the command; with `endings` it is shown, also when quiet, for work that goes on with other nodes. Work outlasts
-    a file of events that cannot be written, and with `endings` a full stdout: a warning says so once. A closed stdout ends it.
+    `events` gets each event at once, as one JSON object on a line. The error that ends a command reports that a node was given
+    up; with `lasting` the event is shown instead, also if quiet, for work that continues with other nodes. Work continues if
+    the file of events cannot be written, and with `lasting` also if stdout is full: a warning says so once. A closed stdout
+    ends the work.
     """
 
     def __init__(
-        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, endings: bool = False
+        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, lasting: bool = False
     ) -> None:
-        self._terminal, self._clock, self._endings = terminal, clock, endings
-        self._export = Export(events, terminal, lasting=endings) if events else None
+        self._terminal, self._clock, self._lasting = terminal, clock, lasting
+        self._export = Export(events, terminal, lasting=lasting) if events else None
         self._started = clock.monotonic()
         self._changes = Changes(clock)
         self._live: Live | None = None
         self.last: Event | None = None
 
     def __enter__(self) -> Self:
-        if self._endings:
+        if self._lasting:
             self._terminal.aside = Shrugging()
         if self._terminal.is_redrawn and not self._terminal.quiet:
             from tpuctl.output.progress.live import Live  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
 
-            self._live = self._terminal.aside = Live(self._terminal, self._clock, lasting=self._endings)
+            self._live = self._terminal.aside = Live(self._terminal, self._clock, lasting=self._lasting)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -65,27 +65,27 @@ class Progress:
         self._terminal.aside = nullcontext()
         if self._live:
             live, self._live = self._live, None
-            # What ends the run matters more than a screen that cannot be drawn.
+            # The error that ends the run matters more than one of the screen.
             with contextlib.suppress(OSError) if kind else nullcontext():
                 live.stop()
             if kind is KeyboardInterrupt:
                 with contextlib.suppress(OSError):
-                    self._terminal.streams.stderr.write("^C")  # the terminal's own went away with the area
+                    self._terminal.streams.stderr.write("^C")  # the terminal's own was removed with the display
 
     def __call__(self, event: Event) -> None:
-        """Show an event. Raises `OSError` where it cannot be written, with `endings` only `BrokenPipeError`."""
+        """Show an event. Raises `OSError` if it cannot be written, with `lasting` only `BrokenPipeError`."""
         self.last = event
         if self._export:
-            # What is exported to the screen that is drawn on must not be drawn over.
+            # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
                 self._export.write(event)
-        if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._endings:
+        if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._lasting:
             self._terminal.warn(f"{event.node.node_id}: {event.text}")
         if self._terminal.quiet:
             return
         if self._live:
             self._show(event, self._live)
-        elif event.kind is not EventKind.GAVE_UP or self._endings:
+        elif event.kind is not EventKind.GAVE_UP or self._lasting:
             for line in self._changes.lines(event):
                 self._terminal.note(line)
 
@@ -99,34 +99,27 @@ class Progress:
             live.change(event)
         elif event.kind in _ENDS:
             live.leave(event.node)
-        elif event.kind is EventKind.GAVE_UP and not self._endings:
+        elif event.kind is EventKind.GAVE_UP and not self._lasting:
             live.leave(event.node)
             return
         elif event.kind is EventKind.GAVE_UP and event.data.get("error") != NotFoundError.kind:
-            live.give_up(event)  # it is looked at, for it may be mended by hand; one that is gone is not
+            live.give_up(event)  # it is still polled: a user may fix it. A deleted node is not.
         elif event.kind is EventKind.GAVE_UP:
             live.leave(event.node)
         elapsed = format_duration(self._clock.monotonic() - self._started)
-        style, words = _STYLES.get(event.kind, ""), visible(event.text)
+        style, words, marks = _STYLES.get(event.kind, ""), visible(event.text), live.marks
+        mark = {
+            EventKind.STATE: marks.state,
+            EventKind.ACTION: marks.action,
+            EventKind.REACHED: marks.good,
+            EventKind.RECOVERED: marks.good,
+            EventKind.GAVE_UP: marks.bad,
+        }.get(event.kind, marks.note)
         live.say(
             (f"{elapsed:>7} ", "dim"),
-            (f"{_mark(event.kind, live.marks)} ", style),
+            (f"{mark} ", style),
             (f"{event.node.node_id} ", "bold"),
             (words, style),
         )
         for line in hints(event):
             live.say((f"{'':>7} {line}", "dim"))
-
-
-def _mark(kind: EventKind, marks: Marks) -> str:
-    match kind:
-        case EventKind.STATE:
-            return marks.state
-        case EventKind.ACTION:
-            return marks.action
-        case EventKind.REACHED | EventKind.RECOVERED:
-            return marks.good
-        case EventKind.GAVE_UP:
-            return marks.bad
-        case _:
-            return marks.note

@@ -1,4 +1,4 @@
-"""What is shown of the nodes that are not done yet: pure, from what was last heard of each to lines that fit a screen."""
+"""The lines of the live display: pure functions from the last event of each node to lines that fit a screen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INDENT = "    "
 
 
 class Screen(NamedTuple):
-    """How much room there is, which marks can be shown, and the count of frames, which turns the spinner."""
+    """The size of the screen, the symbols that it can show, and the number of the frame, which turns the spinner."""
 
     columns: int
     rows: int
@@ -35,23 +35,23 @@ class Screen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What was last heard of a node, when by the monotonic clock, the most time that was ever left, what is done to it."""
+    """A node that has not reached its goal."""
 
-    event: Event
-    at: timedelta
-    given: float | None = None
-    doing: str | None = None
+    event: Event  # the last one
+    at: timedelta  # its time, by the monotonic clock
+    given: float | None = None  # the longest time to the deadline of all events, in seconds
+    doing: str | None = None  # the action in progress
 
     @property
     def is_given_up(self) -> bool:
-        """Tell whether nothing is done for it but to look: that takes one line, however long."""
+        """Return whether the node is only polled: such a node gets a single line."""
         return self.event.kind is EventKind.GAVE_UP
 
 
 def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]:
-    """Return a line for each node, below it what else there is room for; nodes that do not fit are counted.
+    """Return a line for each node, with further lines below it if there is room; nodes that do not fit are counted.
 
-    Only where there is no room for a second line is a line longer than the screen is wide.
+    A line is wider than the screen only if there is no room for a second one.
     """
     if screen.rows < 1 or not nodes:
         return []
@@ -59,24 +59,30 @@ def area(nodes: Sequence[Waiting], now: timedelta, screen: Screen) -> list[Text]
     shown = nodes if fits else nodes[: screen.rows - 1]
     heads = [_cells(node, now, screen) for node in shown]
     widths = [max(cell.cell_len for cell in column) for column in zip(*heads, strict=True)]
-    # Where the columns are wider than the screen the last ones go to what follows, for all nodes alike.
-    kept = len(widths)
-    while kept > 1 and sum(widths[:kept]) + _GAP * (kept - 1) > screen.columns:
-        kept -= 1
+    # If the columns are wider than the screen, the last ones move to the text behind them, for all nodes alike.
+    aligned = len(widths)
+    while aligned > 1 and sum(widths[:aligned]) + _GAP * (aligned - 1) > screen.columns:
+        aligned -= 1
     spare = screen.rows - len(shown) - (not fits)
     lines: list[Text] = []
     for node, cells in zip(shown, heads, strict=True):
-        rest = [*filter(None, cells[kept:]), *_rest(node, now)]
+        rest = [*filter(None, cells[aligned:]), *_rest(node, now)]
         room = 0 if node.is_given_up else spare
-        block = _block(_aligned(cells[:kept], widths), _joined(rest, screen), screen.columns, room)
+        joined = Text.assemble((screen.marks.between, "dim")).join(rest)
+        block = _block(_aligned(cells[:aligned], widths), joined, screen.columns, room)
         block += _workers(node, screen, spare + 1 - len(block))
         spare -= len(block) - 1
         lines += block
-    return lines if fits else [*lines, _others(nodes[len(shown) :], is_all=not shown)]
+    if fits:
+        return lines
+    others = nodes[len(shown) :]
+    counted = Counter(str(node.event.data.get("state") or "not created yet") for node in others)
+    states = ", ".join(f"{count} {visible(state)}" for state, count in counted.most_common())
+    return [*lines, Text(f"and {len(others)} more: {states}" if shown else f"{len(others)} nodes: {states}", "dim")]
 
 
 def _block(head: Text, rest: Text, columns: int, spare: int) -> list[Text]:
-    """Return the line of a node, with what does not fit on further lines, where there is room for them."""
+    """Return the line of a node; text that does not fit goes to further lines if there is room for them."""
     whole = head + rest
     if not rest or whole.cell_len <= columns or spare < 1:
         whole.rstrip()
@@ -86,7 +92,7 @@ def _block(head: Text, rest: Text, columns: int, spare: int) -> list[Text]:
 
 
 def _workers(node: Waiting, screen: Screen, spare: int) -> list[Text]:
-    """Return the workers of a slice, or those that are missing, or nothing, as there is room."""
+    """Return the matrix of a slice's workers, or only the missing ones, or no line, depending on the room."""
     workers = node.event.data.get("workers") or ()
     if len(workers) < 2 or spare < 1 or node.is_given_up:
         return []
@@ -97,7 +103,7 @@ def _workers(node: Waiting, screen: Screen, spare: int) -> list[Text]:
 
 
 def _folded(text: Text, columns: int, most: int, *, first: str = _INDENT) -> list[Text]:
-    """Return the text on indented lines, broken between words; the last one takes what no line is left for."""
+    """Return the text on indented lines, broken between words; the last of `most` lines takes the rest."""
     lines: list[Text] = []
     line = Text(first)
     for word in text.split(" "):
@@ -143,7 +149,7 @@ def _expected(so_far: timedelta | None, usual: float | None, screen: Screen) -> 
 
 
 def _rest(node: Waiting, now: timedelta) -> Iterable[Text]:
-    """Yield why we wait, what comes next, and the deadline when it is near."""
+    """Yield the reason for the wait, the next step, and the deadline if it is near."""
     data, passed = node.event.data, (now - node.at).total_seconds()
     reason = node.doing or untold(node.event)
     if node.is_given_up:
@@ -167,21 +173,11 @@ def _when(seconds: Any, passed: float) -> str:  # JSON
     return f" in {format_duration(timedelta(seconds=left))}" if left >= 1 else " now"
 
 
-def _joined(parts: Sequence[Text], screen: Screen) -> Text:
-    return Text.assemble((screen.marks.between, "dim")).join(parts)
-
-
 def _aligned(cells: Sequence[Text], widths: Sequence[int]) -> Text:
-    """Return the cells in their columns, and at the end the space up to what follows."""
+    """Return the cells in their columns, with the space up to the text that follows."""
     line, column = Text(), 0
-    for cell, width in zip(cells, widths, strict=False):  # the last column may be elsewhere
+    for cell, width in zip(cells, widths, strict=False):  # the last columns may have moved
         line.append_text(cell)
         column += width + _GAP if width else 0
         line.append(" " * (column - line.cell_len))
     return line
-
-
-def _others(nodes: Sequence[Waiting], *, is_all: bool) -> Text:
-    counted = Counter(str(node.event.data.get("state") or "not there yet") for node in nodes)
-    states = ", ".join(f"{count} {visible(state)}" for state, count in counted.most_common())
-    return Text(f"{len(nodes)} nodes: {states}" if is_all else f"and {len(nodes)} more: {states}", "dim")

@@ -1,4 +1,4 @@
-"""An area at the bottom of a terminal that `rich` draws anew a few times a second, and lines that go above it."""
+"""An area at the bottom of a terminal that `rich` redraws several times a second, and permanent lines above it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-# How often the screen is drawn. Real seconds, whatever the clock of the run: it is the eye that waits, and nothing is
-# decided by it.
+# Seconds between two frames. Real time, not the clock of the run: it is for the eye, and no decision depends on it.
 _PERIOD = 0.2
 
 
 class Drawing:
-    """The area from now until `end`. `below` gives its lines, `above` takes the lines that are to stay.
+    """The area from now until `end`. `below` returns its lines, `above` the new permanent lines.
 
-    Without a thread it is drawn by `draw` only. Raises `OSError` where the screen cannot be written.
+    Without a thread only `draw` redraws it. Raises `OSError` if the screen cannot be written.
     """
 
     def __init__(
@@ -44,8 +43,8 @@ class Drawing:
         self._columns = console.width
         self.failure: OSError | None = None
         self._ended = threading.Event()
-        self._kept = ExitStack()
-        self._kept.enter_context(without_echo(stdin) if stdin else nullcontext())
+        self._echo = ExitStack()
+        self._echo.enter_context(without_echo(stdin) if stdin else nullcontext())
         self._live = Live(
             self,
             console=console,
@@ -56,35 +55,37 @@ class Drawing:
             vertical_overflow="crop",
         )
         self._live.start()
-        console.show_cursor()  # a process that is killed or stopped would leave none
-        self._thread = threading.Thread(target=self._go_on, name="progress", daemon=True) if threaded else None
+        console.show_cursor()  # a killed process would leave the terminal without a cursor
+        self._thread = (
+            threading.Thread(target=self._redraw_until_ended, name="progress", daemon=True) if threaded else None
+        )
         if self._thread:
             self._thread.start()
 
     def __rich__(self) -> Group:
-        """Return the area as it is now."""
+        """Return the present area."""
         self._drawn = list(self._below())
         return Group(*self._drawn)
 
     def draw(self) -> None:
-        """Write the lines that are to stay, and the area anew."""
+        """Write the permanent lines, and redraw the area."""
         with self._console:
             if not self._write_above():
                 self._live.refresh()
 
     def end(self) -> None:
-        """Take the area away; the lines stay. Raises what went wrong while drawing."""
+        """Remove the area; the permanent lines stay. Raises the error of an earlier redraw."""
         self._ended.set()
         if self._thread:
             self._thread.join()
-        with self._kept:
+        with self._echo:
             if self.failure is None:
                 self._write_above()
             self._live.stop()
         if self.failure:
             raise self.failure
 
-    def _go_on(self) -> None:
+    def _redraw_until_ended(self) -> None:
         while not self._ended.wait(_PERIOD):
             try:
                 self.draw()
@@ -93,18 +94,15 @@ class Drawing:
                 return
 
     def _write_above(self) -> bool:
-        """Write the lines that are to stay, if there are any; with them rich draws the area."""
-        self._mend_width()
+        """Write the permanent lines, and return whether there were any; rich redraws the area with them."""
+        columns = self._console.width
+        if columns < self._columns:
+            # A narrower window has wrapped lines of the area, which rich does not know of: erase them.
+            wrapped = sum(max(0, -(-min(line.cell_len, self._columns) // columns) - 1) for line in self._drawn)
+            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * wrapped
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, *up))
+        self._columns = columns
         lines = self._above()
         if lines:
             self._console.print(*lines, sep="\n", soft_wrap=True)
         return bool(lines)
-
-    def _mend_width(self) -> None:
-        """Go up to where the area began: a window that was made narrower has broken its lines, which rich does not know."""
-        columns = self._console.width
-        if columns < self._columns:
-            broken = sum(max(0, -(-min(line.cell_len, self._columns) // columns) - 1) for line in self._drawn)
-            up = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)) * broken
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, *up))
-        self._columns = columns

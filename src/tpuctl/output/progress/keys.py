@@ -1,4 +1,4 @@
-"""Keys typed while the screen is drawn anew: they wait for who reads them, and are not shown."""
+"""Keys typed during a live display: they are not echoed, and stay in the input buffer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LOCAL_MODES = 3  # of the attributes of a terminal, termios(3)
 
 @contextmanager
 def without_echo(stdin: TextIO) -> Iterator[None]:
-    """Show no key meanwhile: an Enter would move the cursor. Does nothing where stdin is not ours to change."""
+    """Disable echo during a block: an Enter would move the cursor. Does nothing if stdin is not a terminal in our control."""
     try:
         device = stdin.fileno()
         before = termios.tcgetattr(device)
-        is_ours = _is_ours(device)
+        in_foreground = _in_foreground(device)
     except (OSError, ValueError, termios.error):
-        is_ours = False
-    if not is_ours:
+        in_foreground = False
+    if not in_foreground:
         yield
         return
     meanwhile = before.copy()
@@ -31,12 +31,12 @@ def without_echo(stdin: TextIO) -> Iterator[None]:
     try:
         yield
     finally:
-        # The terminal may be gone: what ends the run matters more.
+        # The terminal may be gone: the error that ends the run matters more.
         with suppress(OSError, termios.error):
-            if _is_ours(device):
+            if _in_foreground(device):
                 termios.tcsetattr(device, termios.TCSANOW, before)
 
 
-def _is_ours(device: int) -> bool:
-    # A job in the background is stopped when it changes the terminal.
+def _in_foreground(device: int) -> bool:
+    # A background job is stopped if it changes the terminal.
     return os.tcgetpgrp(device) == os.getpgrp()

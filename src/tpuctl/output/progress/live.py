@@ -1,4 +1,4 @@
-"""What is on a terminal while nodes are waited for: lines that stay, and below them the nodes that are not done yet."""
+"""The live display of a terminal: permanent lines, and below them the nodes that have not reached their goal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.output.terminal import Terminal
 
-_ROWS = 24  # of a stream that is no device
+_ROWS = 24  # of a stream that is not a device
 
 
 class Live:
-    """The lines and the area. As a context it holds the area back, so that something else can be written.
+    """The lines and the area. As a context it removes the area, so that other text can be written.
 
-    A stream that is no device (text in memory) is drawn at each change only. Any thread may call. With `lasting` a screen
-    that cannot be written, other than a closed pipe, is given up and no error is raised.
+    For a stream that is not a device (text in memory) only changes are drawn. Any thread may call. With `lasting` a screen that
+    cannot be written is given up without an error, except for a closed pipe.
     """
 
     def __init__(self, terminal: Terminal, clock: Clock, *, lasting: bool = False) -> None:
@@ -47,7 +47,7 @@ class Live:
             width=None if self._is_device else streams.width,
             height=None if self._is_device else _ROWS,
             legacy_windows=False,
-            _environ={},  # `terminal` knows what it says, and COLUMNS would hold on to the width of once
+            _environ={},  # `terminal` has read it, and COLUMNS would fix the initial width
         )
         self.marks = ASCII if self._console.options.ascii_only else Marks()
         self._clock, self._stdin = clock, streams.stdin if streams.stdin_is_terminal else None
@@ -56,13 +56,13 @@ class Live:
         self._lines: list[Text] = []
         self._frame = 0
         self._drawing: Drawing | None = None
-        self._steering = threading.RLock()  # begins and ends the drawing; the thread that draws never takes it
-        self._holding = threading.Lock()  # the nodes and the lines; held for moments only
+        self._steering = threading.RLock()  # starts and ends the drawing; the drawing thread never acquires it
+        self._holding = threading.Lock()  # guards the nodes and the lines; held for moments only
 
     def __enter__(self) -> Self:
         self._steering.acquire()
         try:
-            self._take_away()
+            self._remove_area()
         except BaseException:
             self._steering.release()
             raise
@@ -73,17 +73,17 @@ class Live:
             self._show()
         finally:
             self._steering.release()
-        return error is not None and self._may_pass_over(error)
+        return error is not None and self._is_tolerated(error)
 
     def say(self, *parts: tuple[str, str]) -> None:
-        """Show a line that stays, of texts with their styles."""
+        """Show a permanent line, made of texts with their styles."""
         with self._steering:
             with self._holding:
                 self._lines.append(Text.assemble(*((visible(text), style) for text, style in parts)))
             self._show()
 
     def wait(self, event: Event) -> None:
-        """Show a node in the area, from what was heard of it."""
+        """Show a node in the area, with its last event."""
         with self._steering:
             with self._holding:
                 before = self._waiting.get(event.node)
@@ -93,64 +93,61 @@ class Live:
             self._show()
 
     def act(self, event: Event) -> None:
-        """Show in the area what is done to a node, if it is there, until it is heard of again."""
+        """Show the action on a node in the area until its next event."""
         with self._holding:
             if before := self._waiting.get(event.node):
-                # What was given up is not any more.
-                heard = replace(before.event, kind=EventKind.WAIT, text="") if before.is_given_up else before.event
-                self._waiting[event.node] = replace(before, event=heard, doing=event.text)
+                # A node with an action is not given up any more.
+                latest = replace(before.event, kind=EventKind.WAIT, text="") if before.is_given_up else before.event
+                self._waiting[event.node] = replace(before, event=latest, doing=event.text)
 
     def give_up(self, event: Event) -> None:
-        """Show in the area that nothing more is done for a node, and why, until it is heard of again."""
+        """Show in the area that a node was given up, and why, until its next event."""
         self.wait(replace(event, data={"state": event.data.get("state"), "health": event.data.get("health")}))
 
     def change(self, event: Event) -> None:
-        """Show in the area the state that a node has come to, if it is there, until it is heard of again."""
+        """Show the new state of a node in the area until its next event."""
         with self._holding:
             if before := self._waiting.get(event.node):
                 known = {**event.data, "in_state": 0, "deadline_in": before.event.data.get("deadline_in")}
                 if known.get("state") == before.event.data.get("state"):
-                    # Its health is another. What its workers said stays true until they are asked again.
+                    # Only the health has changed. The result of the workers stays valid until their next check.
                     known["workers"] = before.event.data.get("workers")
                 text = before.event.text if before.is_given_up else "" if known.get("state") else event.text
-                heard = replace(before.event, text=text, data=known)
-                self._waiting[event.node] = Waiting(heard, self._clock.monotonic(), before.given)
+                latest = replace(before.event, text=text, data=known)
+                self._waiting[event.node] = Waiting(latest, self._clock.monotonic(), before.given)
 
     def leave(self, name: NodeName) -> None:
-        """Take a node out of the area."""
+        """Remove a node from the area."""
         with self._steering:
             with self._holding:
                 self._waiting.pop(name, None)
             self._show()
 
     def stop(self) -> None:
-        """Take the area away; the lines stay. Raises what went wrong while drawing."""
+        """Remove the area; the permanent lines stay. Raises the error of an earlier redraw."""
         with self._steering:
             with self._holding:
                 self._waiting.clear()
-            self._take_away()
+            self._remove_area()
 
     def _show(self) -> None:
-        """Have the area on the screen while there is one; raises what went wrong while drawing."""
-        with self._as_far_as_can_be():
-            self._draw()
+        """Draw the area, or remove it if it is empty. Raises the error of an earlier redraw."""
+        with self._giving_up_screen():
+            if self._is_lost:
+                self._above()
+            elif not self._waiting:
+                self._remove_area()
+            elif self._drawing is None:
+                self._drawing = Drawing(
+                    self._console, self._stdin, above=self._above, below=self._below, threaded=self._is_device
+                )
+            elif self._drawing.failure:
+                raise self._drawing.failure
+            if self._drawing and not self._is_device:
+                self._drawing.draw()
 
-    def _draw(self) -> None:
-        if self._is_lost:
-            self._above()
-        elif not self._waiting:
-            self._take_away()
-        elif self._drawing is None:
-            self._drawing = Drawing(
-                self._console, self._stdin, above=self._above, below=self._below, threaded=self._is_device
-            )
-        elif self._drawing.failure:
-            raise self._drawing.failure
-        if self._drawing and not self._is_device:
-            self._drawing.draw()
-
-    def _take_away(self) -> None:
-        with self._as_far_as_can_be():
+    def _remove_area(self) -> None:
+        with self._giving_up_screen():
             drawing, self._drawing = self._drawing, None
             if drawing:
                 drawing.end()
@@ -158,12 +155,12 @@ class Live:
                 self._console.print(*lines, sep="\n", soft_wrap=True)
 
     @contextlib.contextmanager
-    def _as_far_as_can_be(self) -> Iterator[None]:
-        """Give up the screen where it cannot be written and that may be passed over."""
+    def _giving_up_screen(self) -> Iterator[None]:
+        """Give up the screen if it cannot be written and the error is tolerated."""
         try:
             yield
         except OSError as error:
-            if not self._may_pass_over(error):
+            if not self._is_tolerated(error):
                 raise
             self._is_lost = True
             drawing, self._drawing = self._drawing, None
@@ -171,7 +168,7 @@ class Live:
                 with contextlib.suppress(OSError):
                     drawing.end()
 
-    def _may_pass_over(self, error: BaseException) -> bool:
+    def _is_tolerated(self, error: BaseException) -> bool:
         return self._lasting and isinstance(error, OSError) and not isinstance(error, BrokenPipeError)
 
     def _above(self) -> Sequence[Text]:
