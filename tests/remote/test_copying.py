@@ -23,7 +23,7 @@ from tpuctl.remote.onboard.copy_keeping import Keeper
 from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.ssh import Connection
 from tpuctl.remote.syncing.sessions import Session, Sessions
-from tpuctl.remote.syncing.values import NotSyncedError
+from tpuctl.remote.syncing.sessions import NotSyncedError
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tpuctl.remote.ssh import Connection
 from tpuctl.remote.syncing.contents import Contents
 from tpuctl.remote.syncing.rsync import words
 from tpuctl.remote.syncing.tree import read_tree
-from tpuctl.remote.syncing.values import Entry, Tree
+from tpuctl.remote.syncing.tree import Entry, Tree
 
 
 def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
