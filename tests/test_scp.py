@@ -173,19 +173,17 @@ def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, wor
 
     assert failed == (
         "",
-        "error: the connection was lost\n  hint: the same command goes on where this one ended\n",
+        "error: the connection was lost\n  hint: repeat the command to resume the copy\n",
         11,
     )
     (unfinished,) = [path for path in left if path.startswith(".goal.tpuctl-") and "/.b.tpuctl-" in path]
     assert (left[unfinished] > 3_000_000, [path for path in left if path.startswith("goal")]) == (True, [])
     words = done[1].removeprefix("copied 2 files, 7.0 MB in 0s; ").split(" MB")
-    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " had to be sent\n", 0)
+    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " transferred\n", 0)
     assert {path.name: path.read_bytes() for path in (workers.home() / "goal").iterdir()} == {
         path.name: path.read_bytes() for path in folder.iterdir()
     }
-    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == (
-        "copied 1 file, 6.0 MB in 0s; 0 B had to be sent\n"
-    )
+    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == ("copied 1 file, 6.0 MB in 0s; 0 B transferred\n")
 
 
 def contents_by_name(root: Path) -> dict[str, int]:
@@ -229,7 +227,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
         "kind": "remote_failed",
         "message": "the copy failed on 3 of 4 workers: 1, 2, 3",
         "exit_code": 11,
-        "hint": "the same command goes on where this one ended",
+        "hint": "repeat the command to resume the copy",
         "id": "remote-failed",
     }
     assert [(one["worker"], one["ok"], one["files"]) for one in json.loads(out)] == [
@@ -247,7 +245,7 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
     fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
     sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
 
-    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: end it with `/`, and it is made\n"
+    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: add `/` at the end to create it\n"
     assert refused == ("", error, 2)
     assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
     assert (workers.home() / "other" / "f1").read_text() == "f1"
@@ -284,7 +282,7 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         "",
         (
             f"warning: `{tpuctl.folder}/there/big` is a folder there\n"
-            "error: 1 file of `pod` was not copied\n  hint: see to that first: what has arrived is not sent again\n"
+            "error: 1 file of `pod` was not copied\n  hint: fix this, then repeat the command: complete files are not sent again\n"
         ),
         11,
     )
@@ -296,16 +294,20 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
     [
         (("gone", "pod:"), "nothing was copied: `{here}/gone`: no such file or directory", 2),
         (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
-        (("file",), "nothing says where to\n  hint: `tpuctl scp FILE NODE:PATH`, or `tpuctl scp NODE:PATH FOLDER`", 2),
+        (
+            ("file",),
+            "the destination is missing\n  hint: `tpuctl scp FILE NODE:PATH`, or `tpuctl scp NODE:PATH FOLDER`",
+            2,
+        ),
         (
             ("file", "other"),
-            "nothing here is on a node\n  hint: put the node before a colon: `NODE:other`; a local name: `./NAME`",
+            "no path is on a node\n  hint: put the node before a colon: `NODE:other`; a local name: `./NAME`",
             2,
         ),
         (
             ("pod:x/it", "other:y"),
             (
-                "both sides are on nodes\n  hint: copy it here first, and then there:\n"
+                "both sides are on nodes\n  hint: copy to this machine first:\n"
                 "  hint: tpuctl scp pod:x/it ./it\n  hint: tpuctl scp ./it other:y"
             ),
             2,
@@ -313,26 +315,26 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         (
             ("pod:x", "other:y", "."),
             (
-                "the sources are on several nodes\n  hint: fetch from one after the other:\n"
+                "the sources are on several nodes\n  hint: copy from one node at a time:\n"
                 "  hint: tpuctl scp pod:x .\n  hint: tpuctl scp other:y ."
             ),
             2,
         ),
         (
             ("file", ":x"),
-            "`:x` names no node\n  hint: `NODE:x`, or choose nodes with `-l KEY=VALUE`",
+            "`:x` names no node\n  hint: use `NODE:x`, or choose nodes with `-l KEY=VALUE`",
             2,
         ),
         (
             ("-l", "team=a", "file", "pod:x"),
-            "nodes are chosen in two ways\n  hint: with `-l` write `:x`; without it `pod:x`",
+            "cannot combine node names with `-l`\n  hint: with `-l` write `:x`; without it `pod:x`",
             2,
         ),
         (("file", "pod:", "--worker", "7"), "`pod` has no worker 7\n  hint: it has workers 0 to 3", 2),
         (
             ("file", "pod:", "--scp-flag=-C"),
             (
-                "`--scp-flag` has nothing to act on: no `scp` is started, only `ssh`\n"
+                "`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`\n"
                 "  hint: ssh's options go into `~/.ssh/config`; `-p`, `-r` and `--worker` are tpuctl's own"
             ),
             2,
@@ -341,26 +343,26 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
             ("pod:gone", ".", "--worker", "0"),
             (
                 "`gone`: no such file or directory\n"
-                "  hint: paths on a worker begin in the login's home; `~` and wildcards are the worker's"
+                "  hint: paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
             ),
             3,
         ),
         (
             ("-r", "pod:data/..", "."),
             (
-                "`data/..` does not say what it is called here\n"
+                "`data/..` does not determine a local name\n"
                 "  hint: name the folder; `data/../.` stands for what is in it"
             ),
             2,
         ),
         (
             ("file", "pod:no/such", "--worker", "0"),
-            "there is no folder `no`\n  hint: name a folder that is there, or one new name in such a folder",
+            "there is no folder `no`\n  hint: use an existing folder, or one new name in an existing folder",
             2,
         ),
         (
             ("file", "folder/file", "pod:"),
-            "`{here}/folder/file` and `{here}/file` have the same name\n  hint: copy them into folders of their own",
+            "`{here}/folder/file` and `{here}/file` have the same name\n  hint: copy them to different folders",
             2,
         ),
     ],

@@ -116,24 +116,24 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("trainer", "--", "-L", "1:h:2"),
             "`-L` after `--` is not a command",
-            "ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`",
+            "put options of ssh before `--`: `tpuctl ssh trainer -L 1:h:2`",
             2,
         ),
         (
             ("trainer", "--", "-vv"),
             "`-vv` after `--` is not a command",
-            "ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
+            "put options of ssh before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
             2,
         ),
         (
             ("slice", "--worker", "all"),
-            "a shell opens on one worker at a time",
+            "a shell needs a single worker",
             "name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`",
             2,
         ),
         (
             ("slice", "--worker", "0,2", "-L1:h:2", "--", "ls"),
-            "ssh's own options, `--tmux` and `--plain` are for one worker at a time",
+            "options of ssh, `--tmux` and `--plain` need a single worker",
             "name one of 0 to 3 with `--worker`",
             2,
         ),
@@ -157,20 +157,20 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("trainer", "--ssh-flag=-i/my/key"),
-            "`-o IdentityFile` is refused: tpuctl gives it to ssh itself",
+            "`-o IdentityFile` is not allowed: tpuctl sets it",
             "name the key with `--ssh-key FILE`",
             2,
         ),
         (
             ("trainer", "--tmux"),
             "`--tmux` needs a terminal",
-            "jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`",
+            "start a job without a terminal: `tpuctl run trainer --detach -- COMMAND`",
             2,
         ),
         (
             ("trainer", "-N", "--", "ls"),
-            "`-N` runs nothing",
-            "leave out `-N`, or the command and `--tmux`",
+            "`-N` runs no command",
+            "remove `-N`, or the command and `--tmux`",
             2,
         ),
         (
@@ -182,7 +182,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("trainer", "--command", "ls", "--", "ls"),
             "the command is given twice",
-            "give `--command LINE` or `-- COMMAND…`, not both",
+            "use `--command LINE` or `-- COMMAND…`, not both",
             2,
         ),
         (

@@ -27,14 +27,14 @@ def folder(tmp_path: Path) -> Path:
 
 def not_included(folder: Path) -> str:
     return (
-        f"warning: {folder}/config does not include the entries: make this its first line, or repeat with `--yes`\n"
+        f"warning: {folder}/config does not include the entries: add this as its first line, or repeat with `--yes`\n"
         f"  Include {folder}/tpuctl_config\n"
     )
 
 
 def elsewhere(folder: Path) -> str:
     plain = Path("~root" if os.geteuid() == 0 else "~").expanduser() / ".ssh" / "config"
-    return f"warning: HOME is not the home of this account, and plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
+    return f"warning: HOME is not the home of this account, so plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
 
 
 @one_face
@@ -155,7 +155,7 @@ def test_nodes_must_not_share_a_name(tpuctl: Console, sandbox: Sandbox, folder: 
 
     refusals = [tpuctl("ssh-config", name) for name in ("us-central2-b/slice", "slice-3")]
 
-    taken = "error: the ssh host `{}` is taken: worker of `slice` in us-central1-a of project sandbox\n"
+    taken = "error: the ssh host `{}` is already used: worker of `slice` in us-central1-a of project sandbox\n"
     hint = "  hint: use `--prefix PREFIX`; or `tpuctl ssh-config --remove slice` removes it\n"
     assert [(err.partition("error:")[2], code) for _, err, code in refusals] == [
         (taken.format(host).removeprefix("error:") + hint, 8) for host in ("slice", "slice-3")
@@ -170,7 +170,7 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     sandbox.add_node("a", zone="us-central1-a", acceleratorType="v5litepod-8")
     node = sandbox.add_node("b", zone="us-central2-b")
     sandbox.add_node("off", zone="us-central2-b", state="STOPPED")
-    assert tpuctl("ssh-config", terminal=True)[1] == "no entries; `tpuctl ssh-config NODE` writes some\n"
+    assert tpuctl("ssh-config", terminal=True)[1] == "no entries; write one with `tpuctl ssh-config NODE`\n"
 
     printed = tpuctl("ssh-config", "--all", "--print")
     assert "left out: `off` is STOPPED: ssh cannot reach it\n" in printed[1]
@@ -197,7 +197,7 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     }
     assert tpuctl("ssh-config", "--remove", "b", "c") == (
         "",
-        f"error: `{own}` has no entry for `c`\n  hint: `tpuctl ssh-config` shows the entries that there are\n",
+        f"error: `{own}` has no entry for `c`\n  hint: `tpuctl ssh-config` lists the entries\n",
         3,
     )
     assert tpuctl("ssh-config", "--remove", "us-central2-b/b", "-o", "name") == ("b\nb-0\n", "", 0)
@@ -219,7 +219,7 @@ def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder:
     assert tpuctl("ssh-config", "trainer") == (
         "",
         (
-            f"error: line 2 of `{own}` begins an entry that is damaged\n"
+            f"error: line 2 of `{own}` : damaged entry\n"
             "  hint: remove the file; `tpuctl ssh-config NODE` writes its entries again\n"
         ),
         1,

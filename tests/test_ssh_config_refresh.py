@@ -68,7 +68,7 @@ def test_with_the_setting_up_writes_entries_of_every_node_and_a_taken_name_is_a_
     assert code == 0
     assert err.splitlines()[-2:] == [
         (
-            "warning: the entries of ssh's configuration were not refreshed: the ssh host `b-0` is taken: `Host b-0` in "
+            "warning: ssh configuration not refreshed: the ssh host `b-0` is already used: `Host b-0` in "
             f"line 1 of {folder}/config"
         ),
         "  use `--prefix PREFIX`; or rename or remove it there",

@@ -19,7 +19,7 @@ PRIVATE = {"networkConfig": {"enableExternalIps": False}}
 over_http = pytest.mark.parametrize("face", ["http"], indirect=True)
 
 NO_EXTERNAL = """\
-error: worker 0 of `private` has no external address: it cannot be reached from outside its network
+error: worker 0 of `private` has no external address, so it is not reachable from outside its network
   hint: `--iap` tunnels through Identity-Aware Proxy (setting `iap`)
   hint: `--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)
 """
@@ -106,12 +106,12 @@ def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: S
     lines = err.splitlines()
     assert (code, lines[-1].split(" after ")[0]) == (0, "private: healthy")
     assert lines[0] == (
-        "private: waiting until it is healthy, not until ssh answers: its workers have no external address "
+        "private: waiting for `healthy` instead of `ssh`: its workers have no external address "
         "(`--iap` or `--internal-ip` reach them)"
     )
     waited = tpuctl("wait", "private")[1].splitlines()
     assert waited[1:] == [
-        f"private: waiting until it is healthy, not until ssh answers: {NO_EXTERNAL.splitlines()[0][7:]}",
+        f"private: waiting for `healthy` instead of `ssh`: {NO_EXTERNAL.splitlines()[0][7:]}",
         "private: healthy after 0s",
     ]
     # What was asked for by name is refused, and where there is a way it is taken.
@@ -179,7 +179,7 @@ def test_a_local_port_that_is_taken_is_said_or_another_one_found(
         free = tpuctl("ssh", "trainer", "--forward", str(port))
 
     refusal = (
-        f"error: the local port {port} cannot be used: something listens there\n"
+        f"error: the local port {port} cannot be used: another program listens on it\n"
         "  hint: name another one: `--forward LOCAL:6006`, or leave the choice to tpuctl: `--forward 6006`\n"
     )
     assert fixed == ("", refusal, 8)
@@ -187,7 +187,7 @@ def test_a_local_port_that_is_taken_is_said_or_another_one_found(
     chosen = int(told.split("localhost:")[1].split("/")[0])
     assert (chosen > port, told) == (
         True,
-        f"http://localhost:{chosen}/ leads to port {port} of worker 0 of `trainer`",
+        f"http://localhost:{chosen}/ forwards to port {port} of worker 0 of `trainer`",
     )
     argv = (tmp_path / "argv").read_text().splitlines()
     # Nobody types here, so it stays until it is ended.

@@ -201,7 +201,7 @@ def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
         ("", "unexpected answer: not JSON: ``"),
         ("[]", "unexpected answer: the answer: expected an object, got a list"),
         ("{}", "unexpected answer: the answer: `version` is missing"),
-        ('{"version": 2}', "its answer is of version 2, which this tpuctl does not know"),
+        ('{"version": 2}', "its answer has version 2, which this tpuctl does not support"),
         (
             '{"version": 1, "began": "x", "ended": 1}',
             "unexpected answer: the answer.began: expected a number, got `x`",

@@ -225,7 +225,7 @@ def test_scp_succeeds_only_where_each_name_has_come(pod: HostileSlice) -> None:
 
     said, err, code = attack(pod, attacks, "scp", "pod:out/results.txt", "pod:*/b", "got")
 
-    first, second = "`out/results.txt` has not come", "`*/b` has not come"
+    first, second = "`out/results.txt` was not received", "`*/b` was not received"
     assert said == {
         "none": f"{first}, and 1 more",
         "the first": second,

@@ -48,7 +48,7 @@ def test_what_is_remote_is_told_by_the_colon(text: str, nodes: tuple[str, ...] |
 
 
 def test_local_and_remote_sources_do_not_mix() -> None:
-    with pytest.raises(InvalidInputError, match="`b` is here already"):
+    with pytest.raises(InvalidInputError, match="`b` is already on this machine"):
         route(("a:x", "b", "c"), has_labels=False)
 
 
@@ -148,7 +148,10 @@ def test_a_copy_from_a_worker_that_lets_one_in_and_is_silent_ends(
 ) -> None:
     way, links = _let_in_and_silent(tmp_path, fake_ssh), Links(1, start_within=timedelta(seconds=0.3))
 
-    with pytest.raises(DroppedError, match=r"^it let us in, and has not answered for ") as error, links.open(way, "x"):
+    with (
+        pytest.raises(DroppedError, match=r"^it accepted the login, but did not answer within ") as error,
+        links.open(way, "x"),
+    ):
         pass
 
     assert error.value.is_final
@@ -160,5 +163,5 @@ def test_a_sync_to_a_worker_that_lets_one_in_and_is_silent_ends(
     way = _let_in_and_silent(tmp_path, fake_ssh)
     session = Session(Sessions(), way, "x", start_within=timedelta(seconds=0.3))
 
-    with pytest.raises(NotSyncedError, match=r"^it let us in, and has not answered for "), session:
+    with pytest.raises(NotSyncedError, match=r"^it accepted the login, but did not answer within "), session:
         session.send([b"x" * (1 << 22)])

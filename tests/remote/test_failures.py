@@ -170,16 +170,16 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
     ("stderr", "one", "seen", "known", "first"),
     [
         (REFUSED, member(), Circumstances(), "ssh-publickey", "a key that was added just now needs"),
-        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept it"),
-        (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is on for this node"),
+        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept the key"),
+        (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is enabled for this node"),
         (REFUSED, member(), Circumstances(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
         (REFUSED, member(), Circumstances(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
         (SILENCE, member(), Circumstances(), "ssh-timeout", "see whether the node is still there"),
         (SILENCE, member(external=None), Circumstances(), "ssh-timeout", "it has no external address"),
         ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timeout", "see whether the node is still"),
-        ("", member(), Circumstances(), None, "look closer with `ssh -v`"),
+        ("", member(), Circumstances(), None, "debug with `ssh -v`"),
         (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` tells"),
-        ("Something new.", member(), Circumstances(), None, "look closer with `ssh -v`"),
+        ("Something new.", member(), Circumstances(), None, "debug with `ssh -v`"),
     ],
 )
 def test_what_is_known_beside_the_words_counts(

@@ -57,11 +57,11 @@ def test_a_key_that_was_named_is_never_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "content", "said"),
     [
-        (0o644, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "can be read by others"),
-        (0o600, b"hello\n", "it does not begin like one"),
+        (0o644, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "is readable by other users"),
+        (0o600, b"hello\n", "it has no PEM header"),
         (0o600, b"\xff\xfe\n", "it is not text"),
         pytest.param(
-            0o600, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "not a private key that can", marks=needs_ssh_keygen
+            0o600, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "not a usable private key", marks=needs_ssh_keygen
         ),
     ],
 )

@@ -82,7 +82,7 @@ def test_what_could_be_an_option_is_refused(field: str, value: object) -> None:
     ("code", "stderr", "result"),
     [
         (0, "Warning: Permanently added 'tpu.42-0'", ProbeResult(ProbeOutcome.ANSWERED)),
-        (1, "", ProbeResult(ProbeOutcome.COMMAND_FAILED, "`true` ended with 1")),
+        (1, "", ProbeResult(ProbeOutcome.COMMAND_FAILED, "`true` exited with 1")),
         (
             255,
             "ada@198.18.0.1: Permission denied (publickey).\r\n",
@@ -133,5 +133,5 @@ def test_host_keys_replace_only_those_of_their_alias(tmp_path: Path) -> None:
 def test_a_host_key_with_more_than_a_key_in_it_is_refused(tmp_path: Path) -> None:
     connection = replace(KNOWN, known_hosts=(tmp_path / "k", tmp_path / "g"), host_keys=("ssh-rsa A\n* ssh-rsa EVIL",))
 
-    with pytest.raises(KnownHostsError, match=r"^worker 0 has published a host key that is not one: "):
+    with pytest.raises(KnownHostsError, match=r"^worker 0 published an invalid host key: "):
         remember_host_keys([connection])

@@ -35,7 +35,7 @@ def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a *", "*", "a\n  ProxyCommand touch /tmp/x", "!a", "a\u2028b"])
 def test_a_node_whose_name_would_say_more_than_a_host_gets_no_entry(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be the name of a host"):
+    with pytest.raises(InvalidInputError, match="is not a valid host name"):
         entry(name)
 
 

@@ -39,7 +39,7 @@ def test_what_git_has_or_would_take_arrives_everywhere_and_only_once(
     assert (sent.st_mtime_ns, sent.st_mode) == (here.st_mtime_ns, here.st_mode)
     assert tpuctl("sync", "slice", "code") == (
         said(*(f"{number}\t0\t0\t0\t" for number in range(4))),
-        said("nothing changed: 4 workers had it all"),
+        said("no changes: 4 workers up to date"),
         0,
     )
 
@@ -62,7 +62,7 @@ def test_only_what_differs_goes_and_a_new_time_alone_is_but_set(
             "via": "ssh", "sandbox": True,
         }
     ]  # fmt: skip
-    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("nothing changed: 1 worker had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("no changes: 1 worker up to date")
 
 
 def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
@@ -78,7 +78,7 @@ def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
     shutil.rmtree(tree / "data")
     (tree / "mine").unlink()
 
-    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("nothing changed: 2 workers had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("no changes: 2 workers up to date")
     before = files(workers[0])
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete", "--dry-run")
     kept = "changed on worker 1 since a sync put it there, so not deleted: `mine`"
@@ -108,7 +108,7 @@ def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers
     assert code == 0
     assert err.splitlines()[1:] == [
         "replaced on worker 0, where no sync had put it or it was changed since: `src/train.py`",
-        "  copies of what was there are kept on the worker, below ~/.tpuctl/sync",
+        "  the old files are kept on the worker, below ~/.tpuctl/sync",
         "synced 6 files (45 B) to 2 workers in 0.0s",
     ]
     assert (workers[0] / "code/src/train.py").read_text() == "print(1)\n"
@@ -168,11 +168,11 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "which node?\n  hint: name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"),
-        (("slice", "nope"), "there is no folder `FOLDER/nope`\n  hint: several nodes are chosen with `-l KEY=VALUE`"),
-        (("slice", "code/run me.sh"), "`FOLDER/code/run me.sh` is no folder\n  hint: name the folder that it is in"),
-        (("slice", "HOME"), "`HOME` is sent only as a git tree\n  hint: sync a folder below it"),
-        (("slice", "code/out"), "`FOLDER/code/out` has no files to send: git tracks nothing there, and ignores the rest"),
+        ((), "no node is named\n  hint: use `tpuctl sync NODE [DIR]`, or `-l KEY=VALUE` for several nodes"),
+        (("slice", "nope"), "no such folder: `FOLDER/nope`\n  hint: choose several nodes with `-l KEY=VALUE`"),
+        (("slice", "code/run me.sh"), "`FOLDER/code/run me.sh` is not a folder\n  hint: use the folder that contains it"),
+        (("slice", "HOME"), "`HOME` is not a git tree, so it is not synced as a whole\n  hint: sync a folder in it"),
+        (("slice", "code/out"), "`FOLDER/code/out` has no files to send: git tracks no file in it, and ignores the others"),
         (
             ("slice", "code", "more"),
             (
@@ -182,9 +182,9 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
         ),
         (
             ("slice", "code", "--watch", "--dry-run"),
-            "`--watch` and `--dry-run` exclude each other\n  hint: leave one of them out",
+            "`--watch` and `--dry-run` exclude each other\n  hint: remove one of them",
         ),
-        (("slice", "code", "--to", " "), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/code'`"),
+        (("slice", "code", "--to", " "), "`--to` is empty\n  hint: use a path on the workers: `--to '~/code'`"),
         (("slice", "code", "--worker", "7"), "`slice` has no worker 7\n  hint: it has workers 0 to 3"),
     ],
 )  # fmt: skip

@@ -47,7 +47,7 @@ def test_nothing_goes_through_what_no_sync_put_there(
     assert err.splitlines()[1:] == [
         "synced 6 files (45 B) to 1 worker in 0.0s",
         f"error: worker 1 of `slice` was not synced: {why}",
-        "  hint: what has arrived is not sent again: give the command once more",
+        "  hint: repeat the command: complete files are not sent again",
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list
     assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
     assert "\n  via: ssh\n" in out
     assert json.loads(err.splitlines()[-1])["error"]["message"] == (
-        "worker 0 of `slice` was not synced: there is no `python3` on the worker"
+        "worker 0 of `slice` was not synced: the worker has no `python3`"
     )
     assert code == 11
 
@@ -84,7 +84,7 @@ def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
 
     assert tpuctl("sync", "slice", "code") == (
         "",
-        f"error: `{tree}` is in a git tree, and there is no `git` on PATH to ask what it ignores\n  hint: install git\n",
+        f"error: `{tree}` is in a git tree, and `git` is not on PATH\n  hint: install git: it lists the files to send\n",
         1,
     )
 
@@ -124,8 +124,8 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
 
     assert [(one["via"], len(one["sent"]), one["bytes"]) for one in json.loads(out)] == [("rsync", 7, 2_000_045)] * 2
-    assert "worker 1: rsync ended with " in err
-    assert "; the rest went through ssh\n" in err
+    assert "worker 1: rsync exited with " in err
+    assert "; the other files were sent through ssh\n" in err
     assert code == 0
     expected = {path.relative_to(tree) for path in tree.rglob("*") if ".git/" not in f"{path}/"}
     for home in workers[:2]:
@@ -134,7 +134,7 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
         assert (target / big.name).stat().st_mtime_ns == big.stat().st_mtime_ns
         assert {path.relative_to(target) for path in target.rglob("*")} == expected - {Path("id.key")}
     again = tpuctl("sync", "slice", "code", "--worker", "0,1", "--to", "a b/'c")[1]
-    assert again == said("nothing changed: 2 workers had it all")
+    assert again == said("no changes: 2 workers up to date")
 
 
 def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
@@ -157,14 +157,14 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
     lines = [line.partition(" ")[2] if line[0].isdigit() else line for line in err.splitlines()]
     assert (out, code) == ("", 130)
     assert lines[:3] == [
-        "nothing changed: 2 workers had it all",
+        "no changes: 2 workers up to date",
         "synced 1 file (10 B) to 2 workers in 0.0s",
         "synced 1 file (11 B) to 1 worker in 1.0s",
     ]
     assert lines[3].startswith("warning: worker 1 of `slice`: ")
     assert lines[4:6] == [
         "synced 1 file (11 B) to 1 worker in 0.0s",
-        "warning: interrupted: nothing is synced any more",
+        "warning: interrupted: changes are no longer synced",
     ]
     assert [(home / "code/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2
 
@@ -184,7 +184,7 @@ def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers
 
     assert code == 0
     assert err.splitlines()[:2] == [
-        f"`{plain}` is in no git tree: all its files are sent; after `git init` .gitignore counts",
-        "`pipe` is neither a file nor a symlink: it is not sent",
+        f"`{plain}` is not in a git tree: sending all its files; run `git init` to use .gitignore",
+        "`pipe` is neither a file nor a symlink: skipped",
     ]
     assert files(workers[0] / "x") == {"a": "a", "inner/b": "inner/b", "inner/.gitignore": "secret\n"}

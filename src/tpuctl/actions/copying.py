@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,23 +94,12 @@ def download(
                 path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
         except OSError as error:
             raise InvalidInputError(f"cannot create `{error.filename}`: {(error.strerror or '').lower()}") from error
-    transfers = [
-        partial(
-            Download,
-            Asked(texts, member.way.login, recurse=wish.recurse, hidden=_is_empty(one)),
-            os.fsencode(one),
-            wish,
-            umask,
-        )
-        for member, one in zip(members, targets, strict=True)
-    ]
+    transfers = []
+    for member, path_text in zip(members, targets, strict=True):
+        # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
+        is_empty = True
+        with suppress(OSError), os.scandir(path_text) as found:
+            is_empty = next(found, None) is None
+        request = Asked(texts, member.way.login, recurse=wish.recurse, hidden=is_empty)
+        transfers.append(partial(Download, request, os.fsencode(path_text), wish, umask))
     return copy_everywhere(members, transfers, tallies, fanout=wish.fanout, clock=clock)
-
-
-def _is_empty(target: str) -> bool:
-    """Tell whether the folder is empty or missing, so that hidden files (`.git`, `.envrc`) cannot affect others in it."""
-    try:
-        with os.scandir(target) as found:
-            return next(found, None) is None
-    except OSError:
-        return True

@@ -83,13 +83,23 @@ def attach(app: App, session: Session) -> int:
             terminal.send(tmux.RESTORE)
         return ran
 
+    def check_node() -> None:
+        """Raise if the node is deleted, recreated, or in a state without ssh."""
+        from tpuctl.remote.gate import check_state  # noqa: PLC0415  # only for long outages
+
+        node = app.client.find_node(member.node.name)
+        if node is None or node.id != member.node.id:
+            what = "no longer exists" if node is None else "was recreated"
+            raise RemoteCommandError(f"`{name}` {what}, so the session is lost", hint=f"see `tpuctl history {name}`")
+        check_state(node)
+
     with app.going_on(
         f"the session `{session.tmux}` on worker {member.worker} of `{name}` keeps running", resume=resume
     ):
         ran = stay_attached(
             enter,
             knock=lambda: probe(member.way, _LOGIN_TIMEOUT),
-            check=lambda: _check_node(app, session),
+            check=check_node,
             clock=app.clock,
             tell=terminal.warn,
         )
@@ -118,19 +128,6 @@ def explain(app: App, session: Session) -> None:
     if code in {None, SSH_FAILED}:
         waited = _LOGIN_TIMEOUT if code is None else None
         app.show_error(explain_failure(stderr, session.member, look_around(session.member, waited=waited)))
-
-
-def _check_node(app: App, session: Session) -> None:
-    """Raise if the node is deleted, recreated, or in a state without ssh."""
-    from tpuctl.remote.gate import check_state  # noqa: PLC0415  # only for long outages
-
-    before = session.member.node
-    node = app.client.find_node(before.name)
-    name = before.name.node_id
-    if node is None or node.id != before.id:
-        what = "no longer exists" if node is None else "was recreated"
-        raise RemoteCommandError(f"`{name}` {what}, so the session is lost", hint=f"see `tpuctl history {name}`")
-    check_state(node)
 
 
 def warn_without_terminals(app: App, member: Member) -> None:

@@ -11,13 +11,7 @@ from tpuctl.cli.reach_options import reach_options
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.cli.app import App
-    from tpuctl.remote.copying.addresses import Route
-    from tpuctl.remote.copying.values import Wish
-    from tpuctl.remote.member import Member
-    from tpuctl.remote.onboard.copy_sending import Listing
 
 
 @cli_command("scp")
@@ -62,11 +56,14 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.actions.copying import look  # noqa: PLC0415  # completion and --help do not need it
+    from tpuctl.actions.copying import download, look, upload  # noqa: PLC0415  # completion and --help do not need it
+    from tpuctl.cli.copied import show_copied  # noqa: PLC0415  # as above
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
+    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
+    from tpuctl.output.progress.copying import CopyLine  # noqa: PLC0415  # as above
     from tpuctl.remote.copying.addresses import route  # noqa: PLC0415  # as above
-    from tpuctl.remote.copying.values import Wish  # noqa: PLC0415  # as above
+    from tpuctl.remote.copying.values import Tally, Wish  # noqa: PLC0415  # as above
 
     if scp_flag:
         hint = "put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
@@ -76,16 +73,6 @@ def command(
     listing = look(request.sources, folder, options) if request.is_upload else None
     chosen = members(app, find_nodes(app, request.nodes, selector), workers)
     await_key(app, chosen)
-    return _copy(app, request, chosen, listing, options)
-
-
-def _copy(app: App, request: Route, chosen: Sequence[Member], listing: Listing | None, options: Wish) -> int:
-    from tpuctl.actions.copying import download, upload  # noqa: PLC0415  # completion and --help do not need it
-    from tpuctl.cli.copied import show_copied  # noqa: PLC0415  # as above
-    from tpuctl.clock import SystemClock  # noqa: PLC0415  # as above
-    from tpuctl.output.progress.copying import CopyLine  # noqa: PLC0415  # as above
-    from tpuctl.remote.copying.values import Tally  # noqa: PLC0415  # as above
-
     tallies = [Tally() for _ in chosen]
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.members import await_key, find_nodes, members
-from tpuctl.cli.one_worker import Session, attach, check_wish, explain, session_with, warn_without_terminals
+from tpuctl.cli.one_worker import attach, check_wish, explain, session_with, warn_without_terminals
 from tpuctl.cli.options import cli_command, node_argument
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.ssh_flags import AllOrNumber, command_words, ssh_flags, take_flags, tell_forwards
@@ -90,11 +90,7 @@ def command(
         return 0
     tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
     app.terminal.flush()
-    return _open(app, sessions[0])
-
-
-def _open(app: App, session: Session) -> int:
-    streams = app.terminal.streams
+    session, streams = sessions[0], app.terminal.streams
     if session.tmux is not None:
         return attach(app, session)
     if app.is_sandbox and session.tty:

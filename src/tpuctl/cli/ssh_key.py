@@ -13,7 +13,6 @@ from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
-    from tpuctl.remote.keys import SshKey
 
 
 @click.group("ssh-key", cls=Group)
@@ -48,7 +47,18 @@ def show(app: App, *, node: str | None) -> None:
         shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper and str(known.keeper)}
         if known.expires is not None:
             shown["expires"] = format_timestamp(known.expires)
-    _show(app, shown, key)
+    if app.format in {Format.JSON, Format.YAML}:
+        app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
+    elif app.format is Format.NAME:
+        app.terminal.names([str(key.path)])
+    else:
+        labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
+        texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
+        rows = [
+            (labels.get(name, name), "not registered" if text is None else str(text), "")
+            for name, text in texts.items()
+        ]
+        app.terminal.details(rows)
 
 
 @cli_command("renew", short_help="Rename the key pair and create a new one.", without=("output",))
@@ -88,18 +98,3 @@ def renew(app: App, *, yes: bool) -> None:
 
 command.add_command(show)
 command.add_command(renew)
-
-
-def _show(app: App, shown: dict[str, Any], key: SshKey) -> None:
-    if app.format in {Format.JSON, Format.YAML}:
-        app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
-    elif app.format is Format.NAME:
-        app.terminal.names([str(key.path)])
-    else:
-        labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
-        texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
-        rows = [
-            (labels.get(name, name), "not registered" if text is None else str(text), "")
-            for name, text in texts.items()
-        ]
-        app.terminal.details(rows)

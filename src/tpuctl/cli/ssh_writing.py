@@ -125,12 +125,11 @@ def show(app: App, entries: Sequence[Entry]) -> None:
         app.terminal.names(host for entry in entries for host in entry.hosts)
     elif entries or not app.terminal.is_interactive:
         header = ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD")
-        app.terminal.table(header, [_row(entry) for entry in entries])
+        rows = []
+        for entry in entries:
+            name, cloud = entry.name, entry.cloud.partition(" ")[0]
+            texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, cloud)
+            rows.append(tuple(map(Cell, texts)))
+        app.terminal.table(header, rows)
     else:
         app.terminal.note("no entries; write one with `tpuctl ssh-config NODE`")
-
-
-def _row(entry: Entry) -> tuple[Cell, ...]:
-    name = entry.name
-    texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, entry.cloud.partition(" ")[0])
-    return tuple(map(Cell, texts))

@@ -90,7 +90,13 @@ def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
             problems: frozenset[str] | None = None
             for result in keep_synced(find, wish.read, wish.order, clock=clock, ssh_options=keeping(app)):
                 if isinstance(result, Synced):
-                    _show_round(app, result, clock, is_first=problems is None)
+                    has_changes = any(not one.is_empty for one in result.succeeded)
+                    if has_changes and app.format in {Format.JSON, Format.YAML}:
+                        _show(app, result, dry_run=False)
+                    if has_changes:
+                        _note(app, syncs.remarks(result))
+                    if result.succeeded and (has_changes or problems is None):
+                        app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {syncs.summary(result)}")
                 current = _problems(result)
                 for text in sorted(current - (problems or frozenset())):
                     app.terminal.warn(f"{text}; retrying")
@@ -98,16 +104,6 @@ def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
     except TerminatedError:
         app.terminal.note("terminated: the sync has ended, and the workers keep their files")
     return ExitCode.OK
-
-
-def _show_round(app: App, synced: Synced, clock: Clock, *, is_first: bool) -> None:
-    has_changes = any(not one.is_empty for one in synced.succeeded)
-    if has_changes and app.format in {Format.JSON, Format.YAML}:
-        _show(app, synced, dry_run=False)
-    if has_changes:
-        _note(app, syncs.remarks(synced))
-    if synced.succeeded and (has_changes or is_first):
-        app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {syncs.summary(synced)}")
 
 
 def _problems(result: Synced | TpuctlError) -> frozenset[str]:

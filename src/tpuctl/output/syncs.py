@@ -54,7 +54,24 @@ def change_rows(synced: Synced) -> list[tuple[Cell, ...]]:
 
 def to_json(synced: Synced, *, sandbox: bool, dry_run: bool) -> list[dict[str, Any]]:
     """Return one object for each worker. Bytes of names that are not UTF-8 are shown as backslash escapes."""
-    values = [_result_to_json(result) for result in synced.results]
+    values: list[dict[str, Any]] = []
+    for result in synced.results:
+        name, changes = result.member.node.name, result.outcome
+        value: dict[str, Any] = {"nodeId": name.node_id, "zone": name.zone, "worker": result.member.worker}
+        if isinstance(changes, NotSyncedError):
+            value["error"] = {"kind": changes.kind, "message": changes.message}
+        else:
+            value |= {
+                "folder": readable(changes.folder),
+                "sent": list(map(readable, changes.sent)),
+                "bytes": changes.size,
+                "adjusted": changes.adjusted,
+                "deleted": list(map(readable, changes.deleted)),
+                "kept": list(map(readable, changes.kept)),
+                "replaced": list(map(readable, changes.replaced)),
+                "via": changes.via and str(changes.via),
+            }
+        values.append(value)
     added = {**({"dryRun": True} if dry_run else {}), **({"sandbox": True} if sandbox else {})}
     return [{**value, **added} for value in values]
 
@@ -105,25 +122,6 @@ def counted(number: int, what: str) -> str:
 def readable(name: str) -> str:
     """Return a printable name: bytes that are not UTF-8 become `\\xff`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _result_to_json(result: Ending) -> dict[str, Any]:
-    name = result.member.node.name
-    about: dict[str, Any] = {"nodeId": name.node_id, "zone": name.zone, "worker": result.member.worker}
-    changes = result.outcome
-    if isinstance(changes, NotSyncedError):
-        return {**about, "error": {"kind": changes.kind, "message": changes.message}}
-    return {
-        **about,
-        "folder": readable(changes.folder),
-        "sent": list(map(readable, changes.sent)),
-        "bytes": changes.size,
-        "adjusted": changes.adjusted,
-        "deleted": list(map(readable, changes.deleted)),
-        "kept": list(map(readable, changes.kept)),
-        "replaced": list(map(readable, changes.replaced)),
-        "via": changes.via and str(changes.via),
-    }
 
 
 def _grouped(

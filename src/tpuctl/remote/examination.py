@@ -151,6 +151,14 @@ def read(text: str, sent: datetime, received: datetime) -> Known[Examination] | 
     def printed_by(name: str) -> Fields:
         return answer.get("said", Fields).get(name, Fields)
 
+    def startup_result() -> Fact[Ended]:
+        report = _inspected(printed_by("inspection"))
+        return Known(Ended(report.startup, report.detail))
+
+    def environments() -> Fact[tuple[PythonEnvironment, ...]]:
+        part = _require_ok(answer.get("environments", Fields))
+        return Known(part.each("ok", _environment, most=_MAX_ENVIRONMENTS))
+
     return Known(
         Examination(
             offset=offset,
@@ -163,9 +171,9 @@ def read(text: str, sent: datetime, received: datetime) -> Known[Examination] | 
             kills=_part(answer, "killed", _kills),
             hold=_fact(lambda: _hold(printed_by("holders"))),
             chips=_fact(lambda: Known(_inspected(printed_by("inspection")).chips)),
-            ended=_fact(lambda: Known(_startup_result(printed_by("inspection")))),
+            ended=_fact(startup_result),
             variables=_fact(lambda: _variables(answer)),
-            environments=_fact(lambda: _environments(answer.get("environments", Fields))),
+            environments=_fact(environments),
             is_synchronized=_fact(lambda: _synchronized(printed_by("synchronized"))),
         )
     )
@@ -302,11 +310,6 @@ def _inspected(said: Fields) -> inspection.Report:
     return report
 
 
-def _startup_result(said: Fields) -> Ended:
-    report = _inspected(said)
-    return Ended(report.startup, report.detail)
-
-
 def _variables(answer: Fields) -> Fact[Variables]:
     login = answer.get("login", Fields)
     has_login = "ok" in login
@@ -325,10 +328,6 @@ def _text_values(value: Any, where: str) -> dict[str, str]:
     if len(values) > _MAX_VALUES:
         raise UnexpectedAnswerError(f"{where}: {len(values)} values where at most {_MAX_VALUES} are expected")
     return {one_line(name): line(one, f"{where}.{one_line(name)}") for name, one in values.items()}
-
-
-def _environments(part: Fields) -> Fact[tuple[PythonEnvironment, ...]]:
-    return Known(_require_ok(part).each("ok", _environment, most=_MAX_ENVIRONMENTS))
 
 
 def _environment(value: Any, where: str) -> PythonEnvironment:

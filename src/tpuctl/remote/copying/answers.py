@@ -173,10 +173,6 @@ class FromSender(Frames):
         _matching(key, "entry.key", _KEY)
         _matching(sample, "entry.sample", _DIGEST if size > STEP else _EMPTY)
         entry = Entry(is_folder, path, size, mode, mtime, key, sample)
-        self._check_path(entry)
-        return entry
-
-    def _check_path(self, entry: Entry) -> None:
         parent, slash, name = entry.path.rpartition("/")
         if name in {"", ".."} or (name == "." and (slash or not entry.is_folder)):
             raise UnexpectedAnswerError(f"entry.path: {shown_value(entry.path)} is not a valid path for a copy")
@@ -199,6 +195,7 @@ class FromSender(Frames):
             if self._folder_room < 0:
                 raise UnexpectedAnswerError("more folders than one copy may have")
             self._folders.add(entry.path)
+        return entry
 
     def _match_pattern(self, name: str) -> bool:
         """Tell whether a name matches a pattern without a file so far, or a pattern with wildcards."""
@@ -262,7 +259,10 @@ class FromReceiver(Frames):
         if kind == b"H":
             return self._parse_parts(value)
         if kind == b"A":
-            return self._parse_kept(value)
+            for number in array(value, "kept", most=len(self._partial)):
+                _check_number(number, self._partial)
+                self._partial.discard(number)
+            return list(value)
         if self._sender.listed - self._reported:
             raise UnexpectedAnswerError("an end before the reports of all files")
         return None
@@ -282,12 +282,6 @@ class FromReceiver(Frames):
             self._partial.add(number)
             found.append([number, length])
         return found
-
-    def _parse_kept(self, value: Any) -> list[int]:  # JSON
-        for number in array(value, "kept", most=len(self._partial)):
-            _check_number(number, self._partial)
-            self._partial.discard(number)
-        return list(value)
 
     def _parse_report(self, value: Any) -> list[Any]:  # JSON
         number, problem = _row(value, "report", 2)

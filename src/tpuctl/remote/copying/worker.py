@@ -226,16 +226,17 @@ class Download:
             is_confined=True,
             tell=self.tally.add,
         )
+
+        def start(beginning: list[Any]) -> None:
+            _, _, _, size, notes, failed = beginning
+            self.tally.size = size
+            self._failed_and_notes = (failed, notes)
+
         try:
-            keep(channel, self._keeper, hear=self._start)
+            keep(channel, self._keeper, hear=start)
             self._missing = frames.missing
         finally:
             self._keeper.close()
-
-    def _start(self, beginning: list[Any]) -> None:
-        _, _, _, size, notes, failed = beginning
-        self.tally.size = size
-        self._failed_and_notes = (failed, notes)
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
         """Return the result of what was stored."""

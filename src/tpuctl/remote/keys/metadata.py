@@ -86,7 +86,14 @@ def with_key(existing: str, entry: str, *, now: datetime | None = None) -> str:
     if holds_key(existing, entry, now=now):
         return existing
     wanted = _parse(entry)
-    kept = [line for line in existing.splitlines() if line.strip() and not _is_stale(line, wanted, now)]
+    kept = []
+    for line in filter(str.strip, existing.splitlines()):
+        found = _parse(line)
+        if found is not None and wanted is not None and found.is_google and found.login == wanted.login:
+            is_expired = now is not None and found.is_expired(now)
+            if found.is_same(wanted) or is_expired:
+                continue
+        kept.append(line)
     return "\n".join([*kept, entry])
 
 
@@ -97,13 +104,6 @@ def _is_valid_long_enough(found: _MetadataKey, wanted: _MetadataKey, now: dateti
         return False
     least = (wanted.expires - now) / 2 if wanted.expires else _MIN_VALIDITY
     return found.expires - now >= least
-
-
-def _is_stale(line: str, wanted: _MetadataKey | None, now: datetime | None) -> bool:
-    found = _parse(line)
-    if found is None or wanted is None or not found.is_google or found.login != wanted.login:
-        return False
-    return found.is_same(wanted) or (now is not None and found.is_expired(now))
 
 
 def _parse(line: str) -> _MetadataKey | None:

@@ -31,7 +31,12 @@ def renew(home: Path, *, login: str, runner: Runner = run_program) -> tuple[SshK
     """
     path = default_path(home)
     try:
-        moved = _rename_to_old(path)
+        moved = None
+        if path.exists() or public_path(path).exists():
+            names = (f"old-{path.name}" if number == 1 else f"old-{number}-{path.name}" for number in count(1))
+            candidates = (path.with_name(name) for name in names)
+            moved = next(one for one in candidates if not one.exists() and not public_path(one).exists())
+            _move_pair(path, moved)
     except OSError as error:
         hint = f"make the folder `{path.parent}` writable"
         raise SshKeyError(f"cannot rename `{path}`: {error.strerror}", hint=hint) from error
@@ -55,16 +60,6 @@ def fingerprint(key: SshKey, *, runner: Runner = run_program) -> str:
             hint="create a new key: `tpuctl ssh-key renew`",
         )
     return words[1]
-
-
-def _rename_to_old(path: Path) -> Path | None:
-    if not path.exists() and not public_path(path).exists():
-        return None
-    names = (f"old-{path.name}" if number == 1 else f"old-{number}-{path.name}" for number in count(1))
-    candidates = (path.with_name(name) for name in names)
-    renamed = next(place for place in candidates if not place.exists() and not public_path(place).exists())
-    _move_pair(path, renamed)
-    return renamed
 
 
 def _move_pair(source: Path, target: Path) -> None:
