@@ -1,4 +1,4 @@
-"""`tpuctl scp`: what arrives where, what goes on after a cut, what is refused. A stand-in for ssh runs the real program."""
+"""`tpuctl scp`: destinations, resumed copies, invalid arguments. A fake ssh runs the real copy program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cut_after(size: int) -> str:
 
 
 class Workers:
-    """The homes of the workers: what `ssh` would reach runs here, in the folder of the address's last number less one."""
+    """The homes of the workers: commands of `ssh` run locally, in the folder named by the address's last number less one."""
 
     def __init__(self, root: Path, install: Callable[[str], None]) -> None:
         self.root, self._install = root, install
@@ -58,7 +58,7 @@ def contents(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], tpuctl: Console) -> Workers:
-    """A slice of four workers, `pod`, which knows our key already."""
+    """A slice of four workers, `pod`, with our key in its metadata."""
     sandbox.add_node("pod", zone=ZONE, acceleratorType="v5litepod-16", labels={"team": "a"})
     made = Workers(tmp_path / "workers", fake_ssh)
     tpuctl("ssh", "pod", "--", "true")
@@ -66,7 +66,7 @@ def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], t
 
 
 @one_face
-def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, workers: Workers) -> None:
+def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers: Workers) -> None:
     here = tpuctl.folder
     (here / "data" / "in").mkdir(parents=True)
     (here / "data" / AWKWARD).write_text("awkward")
@@ -92,7 +92,7 @@ def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, wo
 
 
 @one_face
-def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
+def test_download_from_several_workers_creates_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
     for worker in range(4):
         (workers.home(worker) / "logs").mkdir(parents=True)
         (workers.home(worker) / "logs" / "a.log").write_text(f"a of {worker}")
@@ -123,7 +123,7 @@ def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Con
 
 
 @one_face
-def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Workers) -> None:
+def test_preserve_keeps_times_and_modes(tpuctl: Console, workers: Workers) -> None:
     source = tpuctl.folder / "run.sh"
     source.write_text("#!")
     source.chmod(0o4750)
@@ -141,7 +141,7 @@ def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Worke
 
 
 @one_face
-def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
+def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
     # Each of the first links takes about 2 MB with it.
     workers.ssh(
@@ -159,7 +159,7 @@ def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Cons
 
 
 @one_face
-def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
+def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
     folder = tpuctl.folder / "set"
     folder.mkdir()
     (folder / "a").write_bytes(os.urandom(1_000_000))
@@ -191,7 +191,7 @@ def contents_by_name(root: Path) -> dict[str, int]:
 
 
 @one_face
-def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, workers: Workers) -> None:
+def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, workers: Workers) -> None:
     workers.home(1).mkdir(parents=True)
     (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
     workers.ssh(
@@ -208,7 +208,7 @@ def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, wor
 
 
 @one_face
-def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, workers: Workers) -> None:
+def test_failed_worker_is_named_and_others_continue(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "large").write_bytes(bytes(100_000))
     (tpuctl.folder / "small").write_text("s")
     (workers.home(3) / "large").mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
 
 
 @one_face
-def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console, workers: Workers) -> None:
+def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) -> None:
     for name in ("f1", "f2"):
         (workers.home() / name).write_text(name)
 
@@ -252,8 +252,8 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
 
 
 @one_face
-def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuctl: Console, workers: Workers) -> None:
-    """`.git` or `.envrc` among the files that are here would be obeyed; in a new folder, and below one, they harm nobody."""
+def test_hidden_files_are_skipped_in_an_existing_folder(tpuctl: Console, workers: Workers) -> None:
+    """`.git` or `.envrc` would affect existing files; in a new folder, and below one, they are harmless."""
     for name in (".envrc", "a", "sub/.keep"):
         (workers.home() / name).parent.mkdir(parents=True, exist_ok=True)
         (workers.home() / name).write_text(name)
@@ -274,7 +274,7 @@ def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuct
 
 
 @one_face
-def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Workers) -> None:
+def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) -> None:
     (workers.home() / "big").write_text("b")
     (tpuctl.folder / "there" / "big").mkdir(parents=True)
 
@@ -282,7 +282,8 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         "",
         (
             f"warning: `{tpuctl.folder}/there/big` is a folder there\n"
-            "error: 1 file of `pod` was not copied\n  hint: fix this, then repeat the command: complete files are not sent again\n"
+            "error: 1 file of `pod` was not copied\n"
+            "  hint: fix this, then repeat the command: complete files are not sent again\n"
         ),
         11,
     )
@@ -296,12 +297,12 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
         (
             ("file",),
-            "the destination is missing\n  hint: `tpuctl scp FILE NODE:PATH`, or `tpuctl scp NODE:PATH FOLDER`",
+            "the destination is missing\n  hint: use `tpuctl scp FILE NODE:PATH` or `tpuctl scp NODE:PATH FOLDER`",
             2,
         ),
         (
             ("file", "other"),
-            "no path is on a node\n  hint: put the node before a colon: `NODE:other`; a local name: `./NAME`",
+            "no path is on a node\n  hint: write the node before a colon: `NODE:other`; write a local name as `./NAME`",
             2,
         ),
         (
@@ -327,7 +328,7 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         ),
         (
             ("-l", "team=a", "file", "pod:x"),
-            "cannot combine node names with `-l`\n  hint: with `-l` write `:x`; without it `pod:x`",
+            "cannot combine node names with `-l`\n  hint: use `:x` with `-l`, or `pod:x` without it",
             2,
         ),
         (("file", "pod:", "--worker", "7"), "`pod` has no worker 7\n  hint: it has workers 0 to 3", 2),
@@ -335,7 +336,7 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
             ("file", "pod:", "--scp-flag=-C"),
             (
                 "`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`\n"
-                "  hint: ssh's options go into `~/.ssh/config`; `-p`, `-r` and `--worker` are tpuctl's own"
+                "  hint: put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
             ),
             2,
         ),
@@ -349,10 +350,7 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         ),
         (
             ("-r", "pod:data/..", "."),
-            (
-                "`data/..` does not determine a local name\n"
-                "  hint: name the folder; `data/../.` stands for what is in it"
-            ),
+            ("`data/..` does not determine a local name\n  hint: name the folder, or use `data/../.` for its contents"),
             2,
         ),
         (
@@ -367,7 +365,7 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         ),
     ],
 )
-def test_what_cannot_be_copied_is_said(
+def test_invalid_copy_raises(
     tpuctl: Console, workers: Workers, arguments: tuple[str, ...], error: str, code: int
 ) -> None:
     (tpuctl.folder / "file").touch()
@@ -378,7 +376,7 @@ def test_what_cannot_be_copied_is_said(
 
 
 @pytest.mark.sshd
-def test_a_copy_there_and_back_over_a_real_sshd(tmp_path: Path) -> None:
+def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
     with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "demo", zone=ZONE, acceleratorType="v5litepod-16")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}

@@ -1,4 +1,4 @@
-"""`tpuctl ssh`: what ssh is started with, what is refused before, and a real shell on a sandbox worker."""
+"""`tpuctl ssh`: the argv of ssh, invalid options, and a real shell on a sandbox worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FakeSsh = Callable[[str], None]
 
 @pytest.fixture
 def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
-    """An ssh that writes its arguments down and ends with 7; the call returns them."""
+    """An ssh that stores its arguments and exits with 7; the call returns them."""
     written = tmp_path / "argv"
     fake_ssh(f"printf '%s\\n' \"$@\" > '{written}'; exit 7")
     return lambda: written.read_text().splitlines() if written.exists() else []
@@ -38,7 +38,7 @@ def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
         ((), []),
     ],
 )
-def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
+def test_command_is_passed_unchanged_and_returns_its_exit_code(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], arguments: tuple[str, ...], expected: list[str]
 ) -> None:
     sandbox.add_node("trainer")
@@ -59,7 +59,7 @@ def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
-def test_the_workers_of_ones_own_served_sandbox_are_found(
+def test_workers_of_a_served_sandbox_are_found(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
 ) -> None:
     sandbox.add_node("trainer")
@@ -76,7 +76,7 @@ def test_the_workers_of_ones_own_served_sandbox_are_found(
     assert f"{getuser()}@198.18.0.1" in argv()
 
 
-def test_options_of_ssh_and_the_worker_are_passed_on(
+def test_ssh_options_and_worker_are_passed_on(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
 ) -> None:
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
@@ -128,13 +128,13 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("slice", "--worker", "all"),
             "a shell needs a single worker",
-            "name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`",
+            "choose a worker from 0 to 3 with `--worker`, or add a command: `-- COMMAND`",
             2,
         ),
         (
             ("slice", "--worker", "0,2", "-L1:h:2", "--", "ls"),
             "options of ssh, `--tmux` and `--plain` need a single worker",
-            "name one of 0 to 3 with `--worker`",
+            "choose a worker from 0 to 3 with `--worker`",
             2,
         ),
         (
@@ -145,14 +145,8 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("trainer", "--ssh-flag", "-vo stricthostkeychecking=no"),
-            (
-                "`-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl "
-                "always checks them"
-            ),
-            (
-                "keys that the service publishes are trusted alone; else a worker's first key is kept and no "
-                "other accepted"
-            ),
+            "`-o StrictHostKeyChecking` is not allowed: tpuctl always checks host keys",
+            "tpuctl trusts only the host keys that the API publishes; without them, only the first key of a worker",
             2,
         ),
         (
@@ -199,7 +193,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
     ],
 )
-def test_what_cannot_work_is_said_before_ssh_is_started(
+def test_invalid_options_raise_before_ssh_starts(
     tpuctl: Console,
     sandbox: Sandbox,
     argv: Callable[[], list[str]],
@@ -241,7 +235,7 @@ def real(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
 
 
 @pytest.mark.sshd
-def test_a_real_command_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]) -> None:
+def test_command_runs_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]) -> None:
     first = real("ssh", "demo", "--", "echo hello; exit 3")
     assert first == ("hello\n", "adding our ssh key to the metadata of `demo`\n", 3)
 
@@ -254,7 +248,7 @@ def test_a_real_command_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]
 
 
 @pytest.mark.sshd
-def test_a_shell_reads_its_commands_from_a_pipe(real: Callable[..., tuple[str, str, int]]) -> None:
+def test_shell_reads_commands_from_a_pipe(real: Callable[..., tuple[str, str, int]]) -> None:
     out, err, code = real("ssh", "demo", stdin="echo in the shell\nexit 4\n")
 
     assert ("in the shell\n" in out, code) == (True, 4), err

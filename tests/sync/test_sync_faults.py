@@ -1,4 +1,4 @@
-"""`tpuctl sync` when something is in its way: workers away or odd, links that break, rsync that fails; and `--watch`."""
+"""`tpuctl sync` with faults: unreachable or broken workers, lost connections, failing rsync; and `--watch`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is
         ),
     ],
 )
-def test_nothing_goes_through_what_no_sync_put_there(
+def test_foreign_symlink_or_folder_is_not_followed(
     tpuctl: Console, workers: list[Path], tree: Path, *, make: Callable[[Path], object], why: str
 ) -> None:
     (workers[1] / "code").mkdir()
@@ -51,9 +51,7 @@ def test_nothing_goes_through_what_no_sync_put_there(
     ]
 
 
-def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_unreachable_worker_does_not_affect_others(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     Path(f"{workers[2]}.fault").write_text("down")
 
     out, err, code = tpuctl("sync", "slice", "code", "-o", "name")
@@ -64,7 +62,7 @@ def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
     assert [(home / "code").exists() for home in workers] == [True, True, False, True]
 
 
-def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_worker_without_python_is_reported(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     Path(f"{workers[0]}.fault").write_text("bare")
 
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "yaml")
@@ -77,7 +75,7 @@ def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list
     assert code == 11
 
 
-def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
+def test_git_tree_without_git_is_not_sent(
     tpuctl: Console, workers: list[Path], tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
@@ -90,7 +88,7 @@ def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
 
 
 @pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])
-def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
+def test_broken_connection_is_retried_without_partial_files(
     tpuctl: Console, workers: list[Path], tree: Path, via: str
 ) -> None:
     (tree / "big").write_bytes(os.urandom(700_000))
@@ -103,9 +101,7 @@ def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
     assert not list((workers[0] / "code").glob(".tpuctl*"))
 
 
-def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_full_disk_names_the_file_and_leaves_no_part(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     (tree / "big").write_bytes(os.urandom(100_000))
     Path(f"{workers[0]}.fault").write_text("full")
 
@@ -116,7 +112,7 @@ def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
 
 
 @needs_rsync
-def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_large_files_use_rsync_and_ssh_if_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     big = tree / "a ' \" $x \\ big"
     big.write_bytes(os.urandom(2_000_000))
     Path(f"{workers[1]}.fault").write_text("noisy")
@@ -137,7 +133,7 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
     assert again == said("no changes: 2 workers up to date")
 
 
-def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
+def test_watch_sends_each_change_once_and_survives_an_unreachable_worker(
     tpuctl: Console, workers: list[Path], tree: Path, clock: EventfulClock
 ) -> None:
     fault = Path(f"{workers[1]}.fault")
@@ -169,7 +165,7 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
     assert [(home / "code/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2
 
 
-def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers: list[Path]) -> None:
+def test_folder_without_git_is_sent_completely_with_a_note(tpuctl: Console, workers: list[Path]) -> None:
     plain = tpuctl.folder / "plain"
     (plain / "inner/.git").mkdir(parents=True)
     (plain / "empty").mkdir()

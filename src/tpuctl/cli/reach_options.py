@@ -85,7 +85,7 @@ def with_reachable_goal(
         obstacle = app.workers.obstacle_of_new(name, spec) if spec is not None else None
     if obstacle is None:
         return policy
-    app.terminal.note(f"{name.node_id}: waiting for `healthy` instead of `ssh`: {obstacle}")
+    app.terminal.note(f"{name.node_id}: waiting until it is healthy, not until ssh answers: {obstacle}")
     return with_goal(policy, goal=Goal.HEALTHY)
 
 
