@@ -59,11 +59,11 @@ def sync(
         raise InvalidInputError("`rsync` is not on PATH", hint="install it, or use `--via auto`")
     started = clock.monotonic()
     contents, sessions = Contents(tree), Sessions()
-    cargo = Cargo.of(tree, order, contents)
+    payload = Cargo.of(tree, order, contents)
     pauses = _PAUSES if patient else _PAUSES[:1]
 
     def sync_one(member: Member) -> Ending:
-        attempt = partial(visit, member.way, cargo, sessions, report=partial(tell, member.label))
+        attempt = partial(visit, member.way, payload, sessions, report=partial(tell, member.label))
         try:
             return Ending(member, _sync_with_retries(attempt, ssh_options(member.way), clock=clock, pauses=pauses))
         except UnexpectedAnswerError as error:

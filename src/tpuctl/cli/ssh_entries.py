@@ -51,7 +51,7 @@ def cloud_of(app: App) -> str:
     return app.settings.text("endpoint") or "google"
 
 
-def make_entry(app: App, node: Node, ways: Sequence[Connection], *, prefix: str) -> Entry:
+def make_entry(app: App, node: Node, connections: Sequence[Connection], *, prefix: str) -> Entry:
     """Return the entry for a node, with the shared options that the user gave."""
     from tpuctl.remote.ssh_config import entry_of  # noqa: PLC0415  # most commands write no entry
 
@@ -59,8 +59,8 @@ def make_entry(app: App, node: Node, ways: Sequence[Connection], *, prefix: str)
     options = {key: str(one.value) for key, one in given.items() if one and one.source.kind is SourceKind.FLAG}
     if "ssh_key" in options:
         # It may be relative to the current folder.
-        options["ssh_key"] = str(ways[0].identity.absolute())
-    return entry_of(node, ways, cloud=cloud_of(app), prefix=prefix, options=options)
+        options["ssh_key"] = str(connections[0].identity.absolute())
+    return entry_of(node, connections, cloud=cloud_of(app), prefix=prefix, options=options)
 
 
 def refresh(app: App, nodes: Iterable[Node]) -> None:

@@ -36,14 +36,14 @@ def new_entries(app: App, nodes: Sequence[str], *, prefix: str | None, old: Iter
     entries = []
     for node in find_nodes(app, list(dict.fromkeys(texts))):
         try:
-            ways = [member.way for member in members(app, [node], ALL_WORKERS)]
+            connections = [member.way for member in members(app, [node], ALL_WORKERS)]
         except ConflictError as error:
             if nodes:
                 raise
             app.terminal.note(f"skipped: {error.message}")
             continue
         kept = prefixes.get(node.name, "") if prefix is None else prefix
-        entries.append(make_entry(app, node, ways, prefix=kept))
+        entries.append(make_entry(app, node, connections, prefix=kept))
     return entries
 
 

@@ -203,17 +203,17 @@ def _fact(find: Callable[[], Fact[_T]]) -> Fact[_T]:
         return Unknown(f"unexpected answer: {error.what}")
 
 
-def _output(said: Fields) -> str:
-    return said.get("out", string, longest=_MAX_ANSWER)
+def _output(printed: Fields) -> str:
+    return printed.get("out", string, longest=_MAX_ANSWER)
 
 
-def _code(said: Fields) -> int | None:
-    return said.optional("code", integer, low=-64, high=255)
+def _code(printed: Fields) -> int | None:
+    return printed.optional("code", integer, low=-64, high=255)
 
 
-def _printed(said: Fields, name: str) -> str:
+def _printed(printed: Fields, name: str) -> str:
     """Return the output of a program. Raises if it failed, timed out, or is missing."""
-    out, code = _output(said), _code(said)
+    out, code = _output(printed), _code(printed)
     if code is None:
         raise _PartMissingError(f"`{name}` did not end in time")
     if code != 0:
@@ -275,10 +275,10 @@ def _kills(value: Any, where: str) -> Kills:
     return Kills(fields.get("count", integer), lines[-1] if lines else "")
 
 
-def _hold(said: Fields) -> Fact[Hold]:
-    lines = [one for one in _output(said).splitlines() if one.startswith(_HOLDERS_MARK)]
+def _hold(printed: Fields) -> Fact[Hold]:
+    lines = [one for one in _output(printed).splitlines() if one.startswith(_HOLDERS_MARK)]
     if not lines:
-        _printed(said, "python3")
+        _printed(printed, "python3")
         raise _PartMissingError("the worker did not report which processes hold its TPU")
     found = parse_holders(lines[-1].removeprefix(_HOLDERS_MARK))
     all_of_them = [one for one in found.holders if one.holds]
@@ -302,10 +302,10 @@ def _hold(said: Fields) -> Fact[Hold]:
     )
 
 
-def _inspected(said: Fields) -> inspection.Report:
-    report = inspection.parse(_output(said), probe=None, timeout=_PROGRAM_TIMEOUT)
+def _inspected(printed: Fields) -> inspection.Report:
+    report = inspection.parse(_output(printed), probe=None, timeout=_PROGRAM_TIMEOUT)
     if report is None:
-        _printed(said, "sh")
+        _printed(printed, "sh")
         raise _PartMissingError("the worker did not report its startup and its chips")
     return report
 
@@ -342,10 +342,10 @@ def _environment(value: Any, where: str) -> PythonEnvironment:
     return PythonEnvironment(fields.get("kind", line), fields.get("path", line), fields.get("python", line), packages)
 
 
-def _synchronized(said: Fields) -> Fact[bool]:
-    if _code(said) == _NO_PYTHON:
+def _synchronized(printed: Fields) -> Fact[bool]:
+    if _code(printed) == _NO_PYTHON:
         return Absent("`timedatectl` is missing")
-    found = _SYNCHRONIZED.search(_printed(said, "timedatectl"))
+    found = _SYNCHRONIZED.search(_printed(printed, "timedatectl"))
     if found is None:
         return Unknown("`timedatectl` printed no state")
     return Known(found[1] == "yes")

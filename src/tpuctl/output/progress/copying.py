@@ -53,36 +53,33 @@ class CopyLine:
     def __enter__(self) -> Self:
         streams = self._terminal.streams
         with suppress(OSError, ValueError):  # a stream in memory has no descriptor
-            if self._terminal.is_redrawn and not self._terminal.quiet and streams.stderr.fileno() >= 0:
-                self._drawing = self._start_drawing()
+            if not self._terminal.is_redrawn or self._terminal.quiet or streams.stderr.fileno() < 0:
+                return self
+            from rich.console import Console  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
+            from rich.text import Text  # noqa: PLC0415  # as above
+
+            from tpuctl.output.progress.drawing import Drawing  # noqa: PLC0415  # as above
+
+            console = Console(
+                file=streams.stderr,
+                force_terminal=True,
+                color_system="standard" if self._terminal.colors_err else None,
+                legacy_windows=False,
+                _environ={},  # `Terminal` knows these; with COLUMNS rich would ignore a new width
+            )
+
+            def line() -> Text:
+                words = describe(self._shares, self._clock.monotonic() - self._started)
+                return Text(words[: max(0, console.width - 1)], no_wrap=True)
+
+            stdin = streams.stdin if streams.stdin_is_terminal else None
+            self._drawing = Drawing(console, stdin, above=list, below=lambda: [line()], threaded=True)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._drawing:
             with suppress(OSError):
                 self._drawing.end()
-
-    def _start_drawing(self) -> Drawing:
-        from rich.console import Console  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
-        from rich.text import Text  # noqa: PLC0415  # as above
-
-        from tpuctl.output.progress.drawing import Drawing  # noqa: PLC0415  # as above
-
-        streams = self._terminal.streams
-        console = Console(
-            file=streams.stderr,
-            force_terminal=True,
-            color_system="standard" if self._terminal.colors_err else None,
-            legacy_windows=False,
-            _environ={},  # `Terminal` knows these; with COLUMNS rich would ignore a new width
-        )
-
-        def line() -> Text:
-            words = describe(self._shares, self._clock.monotonic() - self._started)
-            return Text(words[: max(0, console.width - 1)], no_wrap=True)
-
-        stdin = streams.stdin if streams.stdin_is_terminal else None
-        return Drawing(console, stdin, above=list, below=lambda: [line()], threaded=True)
 
 
 def describe(shares: Sequence[Share], elapsed: timedelta) -> str:

@@ -73,14 +73,14 @@ class Links:
                 process.terminate()
 
     @contextmanager
-    def open(self, way: Connection, call: str) -> Iterator[WorkerChannel]:
+    def open(self, connection: Connection, call: str) -> Iterator[WorkerChannel]:
         """Start the copy program on a worker with the Python line `call`, and yield the channel to it.
 
         Raises `DroppedError` if the link fails or breaks, `UnexpectedAnswerError`, and `SshProgramMissingError`.
         """
         with Stderr() as errors:
             with self._handshakes:
-                process, channel = self._start(way, call, errors)
+                process, channel = self._start(connection, call, errors)
             try:
                 yield channel
             except LostError as error:
@@ -91,9 +91,11 @@ class Links:
             finally:
                 self._close(process)
 
-    def _start(self, way: Connection, call: str, errors: Stderr) -> tuple[subprocess.Popen[bytes], WorkerChannel]:
+    def _start(
+        self, connection: Connection, call: str, errors: Stderr
+    ) -> tuple[subprocess.Popen[bytes], WorkerChannel]:
         line, source = bootstrap("files", call)
-        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", CIPHERS))
+        words = argv(connection, (line,), options=("-o", "BatchMode=yes", "-o", CIPHERS))
         with self._lock:
             if self._is_terminated:
                 raise DroppedError("the copy was interrupted", is_final=True)

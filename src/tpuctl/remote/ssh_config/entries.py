@@ -138,13 +138,13 @@ def parse(text: str, *, source: object) -> Text:
 
 def entry_of(
     node: Node,
-    ways: Sequence[Connection],
+    connections: Sequence[Connection],
     *,
     cloud: str,
     prefix: str = "",
     options: Mapping[str, str] = _DEFAULT_OPTIONS,
 ) -> Entry:
-    """Return the entry of a node. `ways` are the connections to its workers, in their order.
+    """Return the entry of a node. `connections` are the connections to its workers, in their order.
 
     `NODE` and `NODE-0` are worker 0, `NODE-3` is worker 3, each with the prefix.
     """
@@ -153,12 +153,14 @@ def entry_of(
         # With a space or a wildcard it would match other hosts too.
         raise InvalidInputError(f"`{first}` is not a valid host name")
     lines: list[str] = []
-    for worker, way in enumerate(ways):
+    for worker, connection in enumerate(connections):
         lines.append(f"Host {first} {first}-0" if worker == 0 else f"Host {first}-{worker}")
         # The options of `ssh` in the syntax of the file: `-o KEY=VALUE` is `KEY VALUE`.
-        settings = [word.replace("=", " ", 1) for word in trust_options(way) if word != "-o"]
+        settings = [word.replace("=", " ", 1) for word in trust_options(connection) if word != "-o"]
         alive = f"ServerAliveInterval {ALIVE_INTERVAL.total_seconds():.0f}"
-        lines += [f"  {line}" for line in (f"HostName {way.address}", f"User {way.login}", *settings, alive)]
+        lines += [
+            f"  {line}" for line in (f"HostName {connection.address}", f"User {connection.login}", *settings, alive)
+        ]
     if any(map(_CONTROL.search, lines)):
         raise InvalidInputError("ssh cannot use a path with a line break", hint="use another folder or key")
     return Entry(node.name, node.id, cloud, prefix, dict(options), tuple(lines))

@@ -30,7 +30,7 @@ def is_here() -> bool:
 
 
 def carry(
-    way: Connection,
+    connection: Connection,
     tree: Tree,
     numbers: Sequence[int],
     folder: str,
@@ -47,7 +47,7 @@ def carry(
         for number in numbers:
             names.write(b"./" + tree.entries[number].path.encode("utf-8", "surrogateescape") + b"\0")
         names.seek(0)
-        process = sessions.start(words(way, tree, folder, options=options), stdin=names, stderr=errors)
+        process = sessions.start(words(connection, tree, folder, options=options), stdin=names, stderr=errors)
         with process:
             if process.stdout is None:
                 raise AssertionError("rsync was started with a pipe")
@@ -61,12 +61,12 @@ def carry(
         return f"rsync exited with {process.returncode}" + (f": {lines[0]}" if lines else "")
 
 
-def words(way: Connection, tree: Tree, folder: str, *, options: tuple[str, ...]) -> list[str]:
+def words(connection: Connection, tree: Tree, folder: str, *, options: tuple[str, ...]) -> list[str]:
     """Return the argv of rsync, which reads NUL-terminated names from stdin.
 
     The remote shell is one argument, in which a quote is escaped by doubling it [rsync's manual, `--rsh`].
     """
-    shell = argv(way, options=("-o", "BatchMode=yes", *options))
+    shell = argv(connection, options=("-o", "BatchMode=yes", *options))
     destination = shell.pop()
     login, _, address = destination.rpartition("@")
     target = f"{login}@[{address}]" if ":" in address else f"{login}@{address}"

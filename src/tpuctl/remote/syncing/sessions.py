@@ -88,13 +88,13 @@ class Session:
     def __init__(
         self,
         sessions: Sessions,
-        way: Connection,
+        connection: Connection,
         line: str,
         *,
         options: tuple[str, ...] = (),
         start_within: timedelta = START_WITHIN,
     ) -> None:
-        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
+        words = argv(connection, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
         self._errors = Stderr()
         try:
             self._process = sessions.start(words, stderr=self._errors)

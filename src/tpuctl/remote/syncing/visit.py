@@ -40,21 +40,21 @@ _NUMBER, _DIGEST = re.compile("0|[1-9][0-9]{0,9}"), re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """What is the same for all workers. `request` is the first message to the program on a worker."""
+    """What is the same for all workers. `first_message` is sent to the program on each worker."""
 
     tree: Tree
-    order: Order
+    request: Order
     contents: Contents
-    request: bytes
+    first_message: bytes
 
     @classmethod
-    def of(cls, tree: Tree, order: Order, contents: Contents) -> Cargo:
+    def of(cls, tree: Tree, request: Order, contents: Contents) -> Cargo:
         """Build it. Its token lets a retry stop the program that an earlier attempt left on the worker."""
-        request = frame({
-            "folder": order.folder, "delete": order.delete, "look": order.dry_run, "token": secrets.token_hex(8),
+        first_message = frame({
+            "folder": request.folder, "delete": request.delete, "look": request.dry_run, "token": secrets.token_hex(8),
             "entries": tree.entries,
         })  # fmt: skip
-        return cls(tree, order, contents, request)
+        return cls(tree, request, contents, first_message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Plan:
     has_rsync: bool
 
     @classmethod
-    def parse(cls, value: dict[str, Any], cargo: Cargo) -> Plan:
+    def parse(cls, value: dict[str, Any], payload: Cargo) -> Plan:
         """Parse the answer of a worker to the list of entries. Raises `UnexpectedAnswerError`."""
-        entries = cargo.tree.entries
+        entries = payload.tree.entries
         files = frozenset(number for number, entry in enumerate(entries) if entry.target is None)
         links = frozenset(range(len(entries))) - files
         send, link = _numbers(value, "send", files), _numbers(value, "link", links)
@@ -96,7 +96,7 @@ class Plan:
         folder = file_name(member_of(value, "folder", "plan"), "plan.folder")
         if not folder.startswith("/"):
             raise UnexpectedAnswerError(f"plan.folder: {shown(folder)} is not an absolute path")
-        others = None if cargo.order.delete else ()
+        others = None if payload.request.delete else ()
         return cls(
             send, link, touch, foreign, digests, folder,
             delete=_names(value, "delete", others), kept=_names(value, "kept", others),
@@ -123,39 +123,44 @@ class _SyncReport:
 
 
 def visit(
-    way: Connection, cargo: Cargo, sessions: Sessions, *, options: tuple[str, ...], report: Callable[[int, int], None]
+    connection: Connection,
+    payload: Cargo,
+    sessions: Sessions,
+    *,
+    options: tuple[str, ...],
+    report: Callable[[int, int], None],
 ) -> Brought:
     """Sync one worker. `options` are for ssh; `report` is called with the bytes sent so far and the total.
 
     Raises `NotSyncedError` and `UnexpectedAnswerError`. Complete files stay on the worker, so the next attempt resumes.
     """
     line, source = bootstrap("tree", "main()")
-    longest = _MAX_NAMES + _MAX_ENTRY * len(cargo.tree.entries)
-    with Session(sessions, way, line, options=options) as session:
-        session.send([source, cargo.request])
-        plan = Plan.parse(session.receive(longest=longest), cargo)
+    longest = _MAX_NAMES + _MAX_ENTRY * len(payload.tree.entries)
+    with Session(sessions, connection, line, options=options) as session:
+        session.send([source, payload.first_message])
+        plan = Plan.parse(session.receive(longest=longest), payload)
         # Files with another time but the same contents are not sent.
-        same = {number for number, digest in plan.digests.items() if cargo.contents.digest(number) == digest}
+        same = {number for number, digest in plan.digests.items() if payload.contents.digest(number) == digest}
         work = {
             "send": sorted(plan.send | (plan.digests.keys() - same)),
             "link": sorted(plan.link),
             "touch": sorted(plan.touch | same),
             "foreign": sorted(plan.foreign),
         }
-        via = _choose_transport(cargo, plan, work["send"])
+        via = _choose_transport(payload, plan, work["send"])
         written = sorted(work["send"] + work["link"])
-        replaced = tuple(cargo.tree.entries[number].path for number in written if number in plan.foreign)
-        planned = _SyncReport(_size(cargo.tree, written), plan.delete, replaced)
-        if cargo.order.dry_run:
-            return _result(cargo, plan, work, planned, via=via)
+        replaced = tuple(payload.tree.entries[number].path for number in written if number in plan.foreign)
+        planned = _SyncReport(_size(payload.tree, written), plan.delete, replaced)
+        if payload.request.dry_run:
+            return _result(payload, plan, work, planned, via=via)
         session.send_message({**work, "rsync": via is Via.RSYNC})
-        rest, total = work["send"], _size(cargo.tree, work["send"])
+        rest, total = work["send"], _size(payload.tree, work["send"])
         notes: tuple[str, ...] = ()
         if via is Via.RSYNC:
             boolean(member_of(session.receive(longest=longest), "ready", "answer"), "ready")
             problem = rsync.carry(
-                way,
-                cargo.tree,
+                connection,
+                payload.tree,
                 rest,
                 plan.folder,
                 sessions=sessions,
@@ -165,11 +170,11 @@ def visit(
             session.send_message({})
             rest = sorted(_numbers(session.receive(longest=longest), "missing", frozenset(rest)))
             notes = (f"{problem}; the other files were sent through ssh",) if problem and rest else ()
-        before = total - _size(cargo.tree, rest)
-        pieces = cargo.contents.stream(rest)
+        before = total - _size(payload.tree, rest)
+        pieces = payload.contents.stream(rest)
         session.send(_counted(pieces, lambda done: report(min(before + done, total), total)))
         done = _SyncReport.parse(session.receive(longest=longest), planned)
-        return _result(cargo, plan, work, done, via=via, notes=notes)
+        return _result(payload, plan, work, done, via=via, notes=notes)
 
 
 def _numbers(value: dict[str, Any], name: str, known: frozenset[int]) -> frozenset[int]:
@@ -191,15 +196,15 @@ def _names(value: dict[str, Any], name: str, known: Sequence[str] | None) -> tup
     return names
 
 
-def _choose_transport(cargo: Cargo, plan: Plan, numbers: Sequence[int]) -> Via | None:
+def _choose_transport(payload: Cargo, plan: Plan, numbers: Sequence[int]) -> Via | None:
     """Choose how to send the contents. None if there are none."""
-    via = cargo.order.via
+    via = payload.request.via
     if via is Via.RSYNC and not plan.has_rsync:
         raise NotSyncedError("the worker has no `rsync`; use `--via auto`")
     if not numbers:
         return None
     is_possible = via is not Via.SSH and plan.has_rsync and rsync.is_here()
-    is_worth_it = via is Via.RSYNC or _size(cargo.tree, numbers) >= _MIN_RSYNC_SIZE
+    is_worth_it = via is Via.RSYNC or _size(payload.tree, numbers) >= _MIN_RSYNC_SIZE
     return Via.RSYNC if is_possible and is_worth_it else Via.SSH
 
 
@@ -216,7 +221,7 @@ def _counted(pieces: Iterator[bytes], report: Callable[[int], None]) -> Iterator
 
 
 def _result(
-    cargo: Cargo,
+    payload: Cargo,
     plan: Plan,
     work: dict[str, list[int]],
     done: _SyncReport,
@@ -224,10 +229,10 @@ def _result(
     via: Via | None,
     notes: tuple[str, ...] = (),
 ) -> Brought:
-    names = [cargo.tree.entries[number].path for number in sorted(work["send"] + work["link"])]
+    names = [payload.tree.entries[number].path for number in sorted(work["send"] + work["link"])]
     return Brought(
         folder=plan.folder,
-        sent=tuple(name for name in names if name not in cargo.contents.unreadable),
+        sent=tuple(name for name in names if name not in payload.contents.unreadable),
         size=done.size,
         adjusted=len(work["touch"]),
         deleted=done.deleted,
