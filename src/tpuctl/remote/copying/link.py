@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 CIPHERS = "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _PIPE_SIZE = 1 << 20
 _MAX_LINE = 64 * 1024
-_EXIT_SECONDS = 5
-_NO_PYTHON = 127
+_COPY_EXIT_SECONDS = 5
+_NO_PYTHON_EXIT = 127
 
 
 class DroppedError(Exception):
@@ -131,14 +131,14 @@ class Links:
     def _lost_error(self, process: subprocess.Popen[bytes], errors: Stderr) -> DroppedError:
         """Return the error for a link that ended, with the message of ssh."""
         with suppress(subprocess.TimeoutExpired):
-            process.wait(_EXIT_SECONDS)
+            process.wait(_COPY_EXIT_SECONDS)
         code = process.poll()
         said = errors.text().strip()
         if code == SSH_FAILED:
             result = classify(code, said)
             final = result.outcome in {ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED}
             return DroppedError(result.detail or "the connection was lost", is_final=final or self._is_terminated)
-        if code == _NO_PYTHON:
+        if code == _NO_PYTHON_EXIT:
             return DroppedError("the worker has no `python3`, which the copy needs", is_final=True)
         if code is not None and code > 0:
             lines = said.strip().splitlines()
@@ -154,7 +154,7 @@ class Links:
                 if pipe:
                     pipe.close()
         try:
-            process.wait(_EXIT_SECONDS)
+            process.wait(_COPY_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

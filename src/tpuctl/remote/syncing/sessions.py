@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.ssh import Connection
 
-_EXIT_SECONDS = 5.0
+_SYNC_EXIT_SECONDS = 5.0
 _NO_PYTHON = 127
 _MAX_REASON = 200
 _MAX_ERROR = 16 * 1024
@@ -175,7 +175,7 @@ class Session:
             if self._process.stdin is not None:
                 self._process.stdin.close()
         try:
-            self._process.wait(_EXIT_SECONDS)
+            self._process.wait(_SYNC_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
