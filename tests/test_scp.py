@@ -151,8 +151,8 @@ def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, worke
 
     out, err, code = tpuctl("scp", "big", "pod:", "--worker", "2", "-o", "json")
 
-    (told,) = json.loads(out)
-    assert (code, told["ok"], told["bytes"]) == (0, True, 5_000_000), err
+    (result,) = json.loads(out)
+    assert (code, result["ok"], result["bytes"]) == (0, True, 5_000_000), err
     assert (workers.home(2) / "big").read_bytes() == (tpuctl.folder / "big").read_bytes()
     assert sorted(path.name for path in workers.home(2).iterdir()) == ["big", "links"]
     assert (workers.home(2) / "links").read_text() == "\n" * 3
@@ -201,8 +201,8 @@ def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, work
 
     out, err, code = tpuctl("scp", "pod:big", "there", "--worker", "1", "-o", "json")
 
-    (told,) = json.loads(out)
-    assert (code, told["bytes"], 4_000_000 < told["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
+    (result,) = json.loads(out)
+    assert (code, result["bytes"], 4_000_000 < result["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
     assert contents_by_name(tpuctl.folder) == {"there": 4_000_000}
     assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
 

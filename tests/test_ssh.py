@@ -92,7 +92,7 @@ def test_ssh_options_and_worker_are_passed_on(
     given = ["-o", "LogLevel=ERROR", "-C", "-L", "6006:localhost:6006", "-R", "9:h:9", "-D", "1080", "-A"]
     assert given in [words[at : at + len(given)] for at in range(len(words))]
     assert "StrictHostKeyChecking=yes" in words
-    # The sandbox's own sshd logs in nobody but the user who runs it.
+    # The sandbox's own sshd accepts only the user who runs it.
     login = getuser() if "TPUCTL_SANDBOX" in face else "ada"
     assert words[-3:] == [f"{login}@198.18.0.3", "--", "htop"]
 

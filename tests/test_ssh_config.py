@@ -203,7 +203,7 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     assert tpuctl("ssh-config", "--remove", "us-central2-b/b", "-o", "name") == ("b\nb-0\n", "", 0)
     assert [entry.hosts for entry in read(own).entries] == [("a", "a-0")]
     tpuctl("ssh-config", "--remove", "--all")
-    # What somebody else wrote stays.
+    # Lines of other programs stay.
     assert [line for line in own.read_text().splitlines() if not line.startswith("#")] == ["Host mine", "  User me"]
 
 

@@ -142,8 +142,8 @@ def test_forwarded_port_is_open_until_interrupted(environ: dict[str, str], tmp_p
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, cwd=tmp_path, text=True,
         ) as process:  # fmt: skip
             assert process.stderr is not None
-            told = next(line for line in process.stderr if line.startswith("http://"))
-            local = int(told.split("localhost:")[1].split("/")[0])
+            line = next(line for line in process.stderr if line.startswith("http://"))
+            local = int(line.split("localhost:")[1].split("/")[0])
             with _connected(local) as user, board.accept()[0] as server:
                 user.sendall(b"step 7")
                 arrived = server.recv(6)

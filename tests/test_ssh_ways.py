@@ -145,11 +145,11 @@ echo 'ada@198.18.0.1: Permission denied (publickey).' >&2; exit 255"""
 
 @one_face
 @pytest.mark.parametrize(
-    ("is_let_in", "told"),
+    ("is_let_in", "texts"),
     [(True, []), (False, ["trainer", "Connection refused"])],
 )
 def test_exit_255_is_explained_only_without_a_login(
-    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, *, is_let_in: bool, told: list[str]
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, *, is_let_in: bool, texts: list[str]
 ) -> None:
     sandbox.add_node("trainer")
     tpuctl("ssh", "trainer", "--", "true")
@@ -160,8 +160,8 @@ def test_exit_255_is_explained_only_without_a_login(
     out, err, code = tpuctl("ssh", "trainer", "--", "exit 255")
 
     assert (out, code) == ("", 255)
-    assert all(text in err for text in told)
-    assert bool(err) is bool(told)
+    assert all(text in err for text in texts)
+    assert bool(err) is bool(texts)
 
 
 @one_face
@@ -181,14 +181,14 @@ def test_used_local_port_raises_or_another_is_chosen(
         "  hint: name another port: `--forward LOCAL:6006`, or let tpuctl choose: `--forward 6006`\n"
     )
     assert fixed == ("", refusal, 8)
-    told = free[1].splitlines()[-1]
-    chosen = int(told.split("localhost:")[1].split("/")[0])
-    assert (chosen > port, told) == (
+    texts = free[1].splitlines()[-1]
+    chosen = int(texts.split("localhost:")[1].split("/")[0])
+    assert (chosen > port, texts) == (
         True,
         f"http://localhost:{chosen}/ forwards to port {port} of worker 0 of `trainer`",
     )
     argv = (tmp_path / "argv").read_text().splitlines()
-    # Nobody types here, so it stays until it is ended.
+    # stdin is not a terminal, so it stays open until terminated.
     assert {"-N", "-T", "ExitOnForwardFailure=yes", f"{chosen}:localhost:{port}"} <= set(argv)
 
 

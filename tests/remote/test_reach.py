@@ -117,10 +117,10 @@ METADATA = {
 
 
 @contextmanager
-def metadata_server(told: dict[str, Any]) -> Iterator[str]:
+def metadata_server(entries: dict[str, Any]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the standard library's name
-            answer = told.get(self.path.removeprefix("/computeMetadata/v1/"))
+            answer = entries.get(self.path.removeprefix("/computeMetadata/v1/"))
             is_asked_well = self.headers["Metadata-Flavor"] == "Google" and answer is not None
             self.send_response(200 if is_asked_well else 404)
             self.send_header("Metadata-Flavor", "Google")

@@ -116,7 +116,7 @@ def _sync_with_retries(
         try:
             return attempt(options=options)
         except NotSyncedError as error:
-            if not error.may_pass or pause is None:
+            if not error.may_retry or pause is None:
                 return error
             clock.sleep(pause)
             # The shared connection may be the reason.

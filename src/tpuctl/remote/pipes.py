@@ -120,7 +120,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 class StartLimit:
     """Kills an ssh if the program on the worker does not answer in time. A hanging worker accepts logins and stays silent.
 
-    `has_passed` is True after it killed ssh. Call `met` when the answer starts or is no longer needed.
+    `has_passed` is True after it killed ssh. Call `cancel` when the answer starts or is no longer needed.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:
@@ -130,7 +130,7 @@ class StartLimit:
         self._timer.daemon = True
         self._timer.start()
 
-    def met(self) -> None:
+    def cancel(self) -> None:
         """Cancel the deadline."""
         self._timer.cancel()
 

@@ -119,7 +119,7 @@ class Links:
             self._close(process)
             raise
         finally:
-            limit.met()
+            limit.cancel()
         if not has_begun:
             dropped = DroppedError(str(limit), is_final=True) if limit.has_passed else self._lost_error(process, errors)
             self._close(process)

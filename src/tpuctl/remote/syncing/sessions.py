@@ -35,14 +35,14 @@ _MAX_LAST_FRAME = 4 << 20
 
 
 class NotSyncedError(RemoteCommandError):
-    """A worker could not be synced. `may_pass`: it was unreachable, or the connection broke, so a retry may succeed.
+    """A worker could not be synced. `may_retry`: it was unreachable, or the connection broke, so a retry may succeed.
 
     `ssh_stderr` is the stderr of an ssh that could not log in, else None.
     """
 
-    def __init__(self, message: str, *, may_pass: bool = False, ssh_stderr: str | None = None) -> None:
+    def __init__(self, message: str, *, may_retry: bool = False, ssh_stderr: str | None = None) -> None:
         super().__init__(message)
-        self.may_pass, self.ssh_stderr = may_pass, ssh_stderr
+        self.may_retry, self.ssh_stderr = may_retry, ssh_stderr
 
 
 def frame(value: dict[str, Any]) -> bytes:
@@ -110,7 +110,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limit.met()
+        self._limit.cancel()
         if error is not None:
             self._process.terminate()
         self._wait_for_exit()
@@ -167,7 +167,7 @@ class Session:
                 raise self._closed_error()
             if skipped > LONGEST_BANNER:
                 raise UnexpectedAnswerError(f"more than {LONGEST_BANNER} bytes before its answer")
-        self._limit.met()
+        self._limit.cancel()
         self._has_started = True
 
     def _wait_for_exit(self) -> None:
@@ -190,14 +190,14 @@ class Session:
         stderr = "".join(line for line in lines if not is_about_keeping(line.strip()))
         if code == SSH_FAILED and not self._has_started:
             return NotSyncedError(
-                telling_line(stderr), may_pass=is_retriable(stderr) or not stderr.strip(), ssh_stderr=stderr
+                telling_line(stderr), may_retry=is_retriable(stderr) or not stderr.strip(), ssh_stderr=stderr
             )
         if code == SSH_FAILED:
-            return NotSyncedError(telling_line(stderr) or "the connection broke", may_pass=True)
+            return NotSyncedError(telling_line(stderr) or "the connection broke", may_retry=True)
         if code == _NO_PYTHON:
             return NotSyncedError("the worker has no `python3`")
         last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
         why = one_line(last, longest=_MAX_REASON)
         return NotSyncedError(
-            f"the sync program on the worker exited with {code}" + (f": {why}" if why else ""), may_pass=code < 0
+            f"the sync program on the worker exited with {code}" + (f": {why}" if why else ""), may_retry=code < 0
         )
