@@ -153,7 +153,7 @@ def test_what_os_login_wants_beside_a_key_is_said_before_anything_is_tried(
     first, *_, last = err.splitlines()
     assert (out, code, argv(), sandbox.changes()) == ("", 4, [], [])
     assert first == f"error: OS Login on `trainer` requires {what} (`{switch}`)"
-    assert last.endswith(f"switch it off for this node: `tpuctl update trainer --metadata {switch}=FALSE`")
+    assert last.endswith(f"disable it for this node: `tpuctl update trainer --metadata {switch}=FALSE`")
     # And that is what helps.
     assert tpuctl("update", "trainer", "--metadata", f"{switch}=FALSE")[2] == 0
     assert tpuctl("ssh", "trainer", "--", "true")[2] == 0
