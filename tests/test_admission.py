@@ -138,8 +138,8 @@ def test_os_login_names_the_login_of_the_account_that_must_be_known(
     ("switch", "what"),
     [
         ("enable-oslogin-2fa", f"a second factor of `{ACCOUNT}`"),
-        ("enable-oslogin-certificates", "a certificate that it signs itself"),
-        ("enable-oslogin-sk", "a security key that is registered with the account"),
+        ("enable-oslogin-certificates", "a certificate signed by OS Login"),
+        ("enable-oslogin-sk", "a security key registered with the account"),
     ],
 )
 def test_what_os_login_wants_beside_a_key_is_said_before_anything_is_tried(
@@ -152,8 +152,8 @@ def test_what_os_login_wants_beside_a_key_is_said_before_anything_is_tried(
 
     first, *_, last = err.splitlines()
     assert (out, code, argv(), sandbox.changes()) == ("", 4, [], [])
-    assert first == f"error: OS Login lets nobody into `trainer` without {what} (`{switch}`)"
-    assert last.endswith(f"switch it off for this node: `tpuctl update trainer --metadata {switch}=FALSE`")
+    assert first == f"error: OS Login on `trainer` requires {what} (`{switch}`)"
+    assert last.endswith(f"disable it for this node: `tpuctl update trainer --metadata {switch}=FALSE`")
     # And that is what helps.
     assert tpuctl("update", "trainer", "--metadata", f"{switch}=FALSE")[2] == 0
     assert tpuctl("ssh", "trainer", "--", "true")[2] == 0
@@ -241,7 +241,7 @@ def test_the_key_is_shown_with_who_lets_it_in_and_made_anew_on_demand(
     folder = tmp_path / "state" / "sandbox" / ".ssh"
     path = folder / "google_compute_engine"
     out, err, code = tpuctl("ssh-key", "show")
-    assert (out, code, err.splitlines()[0]) == ("", 1, f"error: there is no ssh key `{path}` yet")
+    assert (out, code, err.splitlines()[0]) == ("", 1, f"error: ssh key `{path}` does not exist yet")
     assert not folder.exists()
     sandbox.add_node("trainer")
     tpuctl("ssh", "trainer", "--", "true")

@@ -154,7 +154,7 @@ def test_damaged_lines_of_the_request_log_are_left_out(content: bytes, tmp_path:
     ],
 )
 def test_a_damaged_mark_in_ssh_configuration_names_the_line(mark: str) -> None:
-    with pytest.raises(Exception, match="line 2 of `config` begins an entry that is damaged"):
+    with pytest.raises(Exception, match="line 2 of `config`: damaged entry"):
         parse(f"Host x\n# tpuctl {mark}\n# tpuctl end\n", source="config")
 
 

@@ -1,4 +1,4 @@
-"""`tpuctl scp`: what arrives where, what goes on after a cut, what is refused. A stand-in for ssh runs the real program."""
+"""`tpuctl scp`: destinations, resumed copies, invalid arguments. A fake ssh runs the real copy program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cut_after(size: int) -> str:
 
 
 class Workers:
-    """The homes of the workers: what `ssh` would reach runs here, in the folder of the address's last number less one."""
+    """The homes of the workers: commands of `ssh` run locally, in the folder named by the address's last number less one."""
 
     def __init__(self, root: Path, install: Callable[[str], None]) -> None:
         self.root, self._install = root, install
@@ -58,7 +58,7 @@ def contents(root: Path) -> dict[str, str]:
 
 @pytest.fixture
 def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], tpuctl: Console) -> Workers:
-    """A slice of four workers, `pod`, which knows our key already."""
+    """A slice of four workers, `pod`, with our key in its metadata."""
     sandbox.add_node("pod", zone=ZONE, acceleratorType="v5litepod-16", labels={"team": "a"})
     made = Workers(tmp_path / "workers", fake_ssh)
     tpuctl("ssh", "pod", "--", "true")
@@ -66,7 +66,7 @@ def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], t
 
 
 @one_face
-def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, workers: Workers) -> None:
+def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers: Workers) -> None:
     here = tpuctl.folder
     (here / "data" / "in").mkdir(parents=True)
     (here / "data" / AWKWARD).write_text("awkward")
@@ -92,7 +92,7 @@ def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, wo
 
 
 @one_face
-def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
+def test_download_from_several_workers_creates_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
     for worker in range(4):
         (workers.home(worker) / "logs").mkdir(parents=True)
         (workers.home(worker) / "logs" / "a.log").write_text(f"a of {worker}")
@@ -123,7 +123,7 @@ def test_what_comes_from_several_workers_goes_into_a_folder_for_each(tpuctl: Con
 
 
 @one_face
-def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Workers) -> None:
+def test_preserve_keeps_times_and_modes(tpuctl: Console, workers: Workers) -> None:
     source = tpuctl.folder / "run.sh"
     source.write_text("#!")
     source.chmod(0o4750)
@@ -141,7 +141,7 @@ def test_times_and_modes_are_kept_when_asked_for(tpuctl: Console, workers: Worke
 
 
 @one_face
-def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
+def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
     # Each of the first links takes about 2 MB with it.
     workers.ssh(
@@ -151,15 +151,15 @@ def test_a_link_that_breaks_is_made_again_and_nothing_is_sent_twice(tpuctl: Cons
 
     out, err, code = tpuctl("scp", "big", "pod:", "--worker", "2", "-o", "json")
 
-    (told,) = json.loads(out)
-    assert (code, told["ok"], told["bytes"]) == (0, True, 5_000_000), err
+    (result,) = json.loads(out)
+    assert (code, result["ok"], result["bytes"]) == (0, True, 5_000_000), err
     assert (workers.home(2) / "big").read_bytes() == (tpuctl.folder / "big").read_bytes()
     assert sorted(path.name for path in workers.home(2).iterdir()) == ["big", "links"]
     assert (workers.home(2) / "links").read_text() == "\n" * 3
 
 
 @one_face
-def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
+def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
     folder = tpuctl.folder / "set"
     folder.mkdir()
     (folder / "a").write_bytes(os.urandom(1_000_000))
@@ -173,19 +173,17 @@ def test_a_copy_that_was_given_up_goes_on_with_the_next_run(tpuctl: Console, wor
 
     assert failed == (
         "",
-        "error: the connection was lost\n  hint: the same command goes on where this one ended\n",
+        "error: the connection was lost\n  hint: repeat the command to resume the copy\n",
         11,
     )
     (unfinished,) = [path for path in left if path.startswith(".goal.tpuctl-") and "/.b.tpuctl-" in path]
     assert (left[unfinished] > 3_000_000, [path for path in left if path.startswith("goal")]) == (True, [])
     words = done[1].removeprefix("copied 2 files, 7.0 MB in 0s; ").split(" MB")
-    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " had to be sent\n", 0)
+    assert (float(words[0]) < 3.5, words[1], done[2]) == (True, " transferred\n", 0)
     assert {path.name: path.read_bytes() for path in (workers.home() / "goal").iterdir()} == {
         path.name: path.read_bytes() for path in folder.iterdir()
     }
-    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == (
-        "copied 1 file, 6.0 MB in 0s; 0 B had to be sent\n"
-    )
+    assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == ("copied 1 file, 6.0 MB in 0s; 0 B transferred\n")
 
 
 def contents_by_name(root: Path) -> dict[str, int]:
@@ -193,7 +191,7 @@ def contents_by_name(root: Path) -> dict[str, int]:
 
 
 @one_face
-def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, workers: Workers) -> None:
+def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, workers: Workers) -> None:
     workers.home(1).mkdir(parents=True)
     (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
     workers.ssh(
@@ -203,14 +201,14 @@ def test_a_download_goes_on_too_and_never_shows_half_a_file(tpuctl: Console, wor
 
     out, err, code = tpuctl("scp", "pod:big", "there", "--worker", "1", "-o", "json")
 
-    (told,) = json.loads(out)
-    assert (code, told["bytes"], 4_000_000 < told["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
+    (result,) = json.loads(out)
+    assert (code, result["bytes"], 4_000_000 < result["bytesMoved"] < 5_200_000) == (0, 4_000_000, True), err
     assert contents_by_name(tpuctl.folder) == {"there": 4_000_000}
     assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
 
 
 @one_face
-def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, workers: Workers) -> None:
+def test_failed_worker_is_named_and_others_continue(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "large").write_bytes(bytes(100_000))
     (tpuctl.folder / "small").write_text("s")
     (workers.home(3) / "large").mkdir(parents=True)
@@ -229,7 +227,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
         "kind": "remote_failed",
         "message": "the copy failed on 3 of 4 workers: 1, 2, 3",
         "exit_code": 11,
-        "hint": "the same command goes on where this one ended",
+        "hint": "repeat the command to resume the copy",
         "id": "remote-failed",
     }
     assert [(one["worker"], one["ok"], one["files"]) for one in json.loads(out)] == [
@@ -239,7 +237,7 @@ def test_a_worker_that_fails_is_named_and_the_others_go_on(tpuctl: Console, work
 
 
 @one_face
-def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console, workers: Workers) -> None:
+def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) -> None:
     for name in ("f1", "f2"):
         (workers.home() / name).write_text(name)
 
@@ -247,15 +245,15 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
     fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
     sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
 
-    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: end it with `/`, and it is made\n"
+    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: add `/` at the end to create it\n"
     assert refused == ("", error, 2)
     assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
     assert (workers.home() / "other" / "f1").read_text() == "f1"
 
 
 @one_face
-def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuctl: Console, workers: Workers) -> None:
-    """`.git` or `.envrc` among the files that are here would be obeyed; in a new folder, and below one, they harm nobody."""
+def test_hidden_files_are_skipped_in_an_existing_folder(tpuctl: Console, workers: Workers) -> None:
+    """`.git` or `.envrc` would affect existing files; in a new folder, and below one, they are harmless."""
     for name in (".envrc", "a", "sub/.keep"):
         (workers.home() / name).parent.mkdir(parents=True, exist_ok=True)
         (workers.home() / name).write_text(name)
@@ -276,7 +274,7 @@ def test_hidden_files_of_a_folder_stay_behind_where_they_could_take_effect(tpuct
 
 
 @one_face
-def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Workers) -> None:
+def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) -> None:
     (workers.home() / "big").write_text("b")
     (tpuctl.folder / "there" / "big").mkdir(parents=True)
 
@@ -284,7 +282,8 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         "",
         (
             f"warning: `{tpuctl.folder}/there/big` is a folder there\n"
-            "error: 1 file of `pod` was not copied\n  hint: see to that first: what has arrived is not sent again\n"
+            "error: 1 file of `pod` was not copied\n"
+            "  hint: fix this, then repeat the command: complete files are not sent again\n"
         ),
         11,
     )
@@ -296,16 +295,20 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
     [
         (("gone", "pod:"), "nothing was copied: `{here}/gone`: no such file or directory", 2),
         (("folder", "pod:"), "nothing was copied: `{here}/folder` is a folder\n  hint: add `-r` to copy folders", 2),
-        (("file",), "nothing says where to\n  hint: `tpuctl scp FILE NODE:PATH`, or `tpuctl scp NODE:PATH FOLDER`", 2),
+        (
+            ("file",),
+            "the destination is missing\n  hint: use `tpuctl scp FILE NODE:PATH` or `tpuctl scp NODE:PATH FOLDER`",
+            2,
+        ),
         (
             ("file", "other"),
-            "nothing here is on a node\n  hint: put the node before a colon: `NODE:other`; a local name: `./NAME`",
+            "no path is on a node\n  hint: write the node before a colon: `NODE:other`; write a local name as `./NAME`",
             2,
         ),
         (
             ("pod:x/it", "other:y"),
             (
-                "both sides are on nodes\n  hint: copy it here first, and then there:\n"
+                "both sides are on nodes\n  hint: copy to this machine first:\n"
                 "  hint: tpuctl scp pod:x/it ./it\n  hint: tpuctl scp ./it other:y"
             ),
             2,
@@ -313,27 +316,27 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
         (
             ("pod:x", "other:y", "."),
             (
-                "the sources are on several nodes\n  hint: fetch from one after the other:\n"
+                "the sources are on several nodes\n  hint: copy from one node at a time:\n"
                 "  hint: tpuctl scp pod:x .\n  hint: tpuctl scp other:y ."
             ),
             2,
         ),
         (
             ("file", ":x"),
-            "`:x` names no node\n  hint: `NODE:x`, or choose nodes with `-l KEY=VALUE`",
+            "`:x` names no node\n  hint: use `NODE:x`, or choose nodes with `-l KEY=VALUE`",
             2,
         ),
         (
             ("-l", "team=a", "file", "pod:x"),
-            "nodes are chosen in two ways\n  hint: with `-l` write `:x`; without it `pod:x`",
+            "cannot combine node names with `-l`\n  hint: use `:x` with `-l`, or `pod:x` without it",
             2,
         ),
         (("file", "pod:", "--worker", "7"), "`pod` has no worker 7\n  hint: it has workers 0 to 3", 2),
         (
             ("file", "pod:", "--scp-flag=-C"),
             (
-                "`--scp-flag` has nothing to act on: no `scp` is started, only `ssh`\n"
-                "  hint: ssh's options go into `~/.ssh/config`; `-p`, `-r` and `--worker` are tpuctl's own"
+                "`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`\n"
+                "  hint: put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
             ),
             2,
         ),
@@ -341,31 +344,28 @@ def test_what_will_fail_again_is_not_said_to_go_on(tpuctl: Console, workers: Wor
             ("pod:gone", ".", "--worker", "0"),
             (
                 "`gone`: no such file or directory\n"
-                "  hint: paths on a worker begin in the login's home; `~` and wildcards are the worker's"
+                "  hint: paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
             ),
             3,
         ),
         (
             ("-r", "pod:data/..", "."),
-            (
-                "`data/..` does not say what it is called here\n"
-                "  hint: name the folder; `data/../.` stands for what is in it"
-            ),
+            ("`data/..` does not determine a local name\n  hint: name the folder, or use `data/../.` for its contents"),
             2,
         ),
         (
             ("file", "pod:no/such", "--worker", "0"),
-            "there is no folder `no`\n  hint: name a folder that is there, or one new name in such a folder",
+            "there is no folder `no`\n  hint: use an existing folder, or one new name in an existing folder",
             2,
         ),
         (
             ("file", "folder/file", "pod:"),
-            "`{here}/folder/file` and `{here}/file` have the same name\n  hint: copy them into folders of their own",
+            "`{here}/folder/file` and `{here}/file` have the same name\n  hint: copy them to different folders",
             2,
         ),
     ],
 )
-def test_what_cannot_be_copied_is_said(
+def test_invalid_copy_raises(
     tpuctl: Console, workers: Workers, arguments: tuple[str, ...], error: str, code: int
 ) -> None:
     (tpuctl.folder / "file").touch()
@@ -376,7 +376,7 @@ def test_what_cannot_be_copied_is_said(
 
 
 @pytest.mark.sshd
-def test_a_copy_there_and_back_over_a_real_sshd(tmp_path: Path) -> None:
+def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
     with World.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "demo", zone=ZONE, acceleratorType="v5litepod-16")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}

@@ -1,4 +1,4 @@
-"""`tpuctl ssh`: what ssh is started with, what is refused before, and a real shell on a sandbox worker."""
+"""`tpuctl ssh`: the argv of ssh, invalid options, and a real shell on a sandbox worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FakeSsh = Callable[[str], None]
 
 @pytest.fixture
 def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
-    """An ssh that writes its arguments down and ends with 7; the call returns them."""
+    """An ssh that stores its arguments and exits with 7; the call returns them."""
     written = tmp_path / "argv"
     fake_ssh(f"printf '%s\\n' \"$@\" > '{written}'; exit 7")
     return lambda: written.read_text().splitlines() if written.exists() else []
@@ -38,7 +38,7 @@ def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
         ((), []),
     ],
 )
-def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
+def test_command_is_passed_unchanged_and_returns_its_exit_code(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], arguments: tuple[str, ...], expected: list[str]
 ) -> None:
     sandbox.add_node("trainer")
@@ -59,7 +59,7 @@ def test_the_command_arrives_as_it_was_meant_and_its_code_comes_back(
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
-def test_the_workers_of_ones_own_served_sandbox_are_found(
+def test_workers_of_a_served_sandbox_are_found(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
 ) -> None:
     sandbox.add_node("trainer")
@@ -76,7 +76,7 @@ def test_the_workers_of_ones_own_served_sandbox_are_found(
     assert f"{getuser()}@198.18.0.1" in argv()
 
 
-def test_options_of_ssh_and_the_worker_are_passed_on(
+def test_ssh_options_and_worker_are_passed_on(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], face: dict[str, str]
 ) -> None:
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
@@ -92,7 +92,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
     given = ["-o", "LogLevel=ERROR", "-C", "-L", "6006:localhost:6006", "-R", "9:h:9", "-D", "1080", "-A"]
     assert given in [words[at : at + len(given)] for at in range(len(words))]
     assert "StrictHostKeyChecking=yes" in words
-    # The sandbox's own sshd logs in nobody but the user who runs it.
+    # The sandbox's own sshd accepts only the user who runs it.
     login = getuser() if "TPUCTL_SANDBOX" in face else "ada"
     assert words[-3:] == [f"{login}@198.18.0.3", "--", "htop"]
 
@@ -116,25 +116,25 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("trainer", "--", "-L", "1:h:2"),
             "`-L` after `--` is not a command",
-            "ssh's own options go before `--`: `tpuctl ssh trainer -L 1:h:2`",
+            "put options of ssh before `--`: `tpuctl ssh trainer -L 1:h:2`",
             2,
         ),
         (
             ("trainer", "--", "-vv"),
             "`-vv` after `--` is not a command",
-            "ssh's own options go before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
+            "put options of ssh before `--`: `tpuctl ssh trainer --ssh-flag=-vv`",
             2,
         ),
         (
             ("slice", "--worker", "all"),
-            "a shell opens on one worker at a time",
-            "name one of 0 to 3 with `--worker`, or give a command: `-- COMMAND`",
+            "a shell needs a single worker",
+            "choose a worker from 0 to 3 with `--worker`, or add a command: `-- COMMAND`",
             2,
         ),
         (
             ("slice", "--worker", "0,2", "-L1:h:2", "--", "ls"),
-            "ssh's own options, `--tmux` and `--plain` are for one worker at a time",
-            "name one of 0 to 3 with `--worker`",
+            "options of ssh, `--tmux` and `--plain` need a single worker",
+            "choose a worker from 0 to 3 with `--worker`",
             2,
         ),
         (
@@ -145,32 +145,26 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("trainer", "--ssh-flag", "-vo stricthostkeychecking=no"),
-            (
-                "`-o StrictHostKeyChecking` is refused: it decides which host keys are trusted, and tpuctl "
-                "always checks them"
-            ),
-            (
-                "keys that the service publishes are trusted alone; else a worker's first key is kept and no "
-                "other accepted"
-            ),
+            "`-o StrictHostKeyChecking` is not allowed: tpuctl always checks host keys",
+            "tpuctl trusts only the host keys that the API publishes; without them, only the first key of a worker",
             2,
         ),
         (
             ("trainer", "--ssh-flag=-i/my/key"),
-            "`-o IdentityFile` is refused: tpuctl gives it to ssh itself",
+            "`-o IdentityFile` is not allowed: tpuctl sets it",
             "name the key with `--ssh-key FILE`",
             2,
         ),
         (
             ("trainer", "--tmux"),
             "`--tmux` needs a terminal",
-            "jobs that need none go on by themselves: `tpuctl run trainer --detach -- COMMAND`",
+            "start a job without a terminal: `tpuctl run trainer --detach -- COMMAND`",
             2,
         ),
         (
             ("trainer", "-N", "--", "ls"),
-            "`-N` runs nothing",
-            "leave out `-N`, or the command and `--tmux`",
+            "`-N` runs no command",
+            "remove `-N`, or the command and `--tmux`",
             2,
         ),
         (
@@ -182,7 +176,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("trainer", "--command", "ls", "--", "ls"),
             "the command is given twice",
-            "give `--command LINE` or `-- COMMAND…`, not both",
+            "use `--command LINE` or `-- COMMAND…`, not both",
             2,
         ),
         (
@@ -199,7 +193,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
     ],
 )
-def test_what_cannot_work_is_said_before_ssh_is_started(
+def test_invalid_options_raise_before_ssh_starts(
     tpuctl: Console,
     sandbox: Sandbox,
     argv: Callable[[], list[str]],
@@ -241,7 +235,7 @@ def real(tmp_path: Path) -> Callable[..., tuple[str, str, int]]:
 
 
 @pytest.mark.sshd
-def test_a_real_command_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]) -> None:
+def test_command_runs_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]) -> None:
     first = real("ssh", "demo", "--", "echo hello; exit 3")
     assert first == ("hello\n", "adding our ssh key to the metadata of `demo`\n", 3)
 
@@ -254,7 +248,7 @@ def test_a_real_command_on_a_real_sshd(real: Callable[..., tuple[str, str, int]]
 
 
 @pytest.mark.sshd
-def test_a_shell_reads_its_commands_from_a_pipe(real: Callable[..., tuple[str, str, int]]) -> None:
+def test_shell_reads_commands_from_a_pipe(real: Callable[..., tuple[str, str, int]]) -> None:
     out, err, code = real("ssh", "demo", stdin="echo in the shell\nexit 4\n")
 
     assert ("in the shell\n" in out, code) == (True, 4), err

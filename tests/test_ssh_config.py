@@ -1,4 +1,4 @@
-"""`tpuctl ssh-config`: entries that plain ssh reads, names that are taken, and what becomes of entries as nodes come and go."""
+"""`tpuctl ssh-config`: entries for plain ssh, host names in use, and removed entries."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def folder(tmp_path: Path) -> Path:
 
 def not_included(folder: Path) -> str:
     return (
-        f"warning: {folder}/config does not include the entries: make this its first line, or repeat with `--yes`\n"
+        f"warning: {folder}/config does not include the entries: add this as its first line, or repeat with `--yes`\n"
         f"  Include {folder}/tpuctl_config\n"
     )
 
 
 def elsewhere(folder: Path) -> str:
     plain = Path("~root" if os.geteuid() == 0 else "~").expanduser() / ".ssh" / "config"
-    return f"warning: HOME is not the home of this account, and plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
+    return f"warning: HOME is not the home of this account, so plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
 
 
 @one_face
-def test_a_path_in_a_command_to_copy_is_quoted(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_path_in_a_suggested_command_is_quoted(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
 
     err = tpuctl("ssh-config", "trainer", HOME=str(tmp_path / "my home"))[1]
@@ -47,7 +47,7 @@ def test_a_path_in_a_command_to_copy_is_quoted(tpuctl: Console, sandbox: Sandbox
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)
-def test_what_an_entry_says(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+def test_entry_has_the_expected_lines(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
     node = sandbox.add_node("trainer")
 
     result = tpuctl("ssh-config", "trainer")
@@ -79,7 +79,7 @@ def test_what_an_entry_says(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp
 
 
 @in_process
-def test_the_users_own_file_gets_one_line_and_stays_as_it_is(
+def test_users_config_gets_one_line_and_stays_unchanged(
     tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
 ) -> None:
     sandbox.add_node("trainer")
@@ -123,7 +123,7 @@ def test_the_users_own_file_gets_one_line_and_stays_as_it_is(
         ("Host slice* !slice !slice-*\n# Host slice\n", None),
     ],
 )
-def test_a_name_that_the_user_has_is_refused(
+def test_host_name_of_the_user_raises(
     tpuctl: Console, sandbox: Sandbox, folder: Path, config: str, said: str | None
 ) -> None:
     sandbox.add_node("slice", **SLICE)
@@ -137,8 +137,8 @@ def test_a_name_that_the_user_has_is_refused(
         assert code == 0
         return
     first, hint = [line for line in err.splitlines() if line.startswith(("error", "  hint"))]
-    assert (first.partition(" is taken: ")[2], code) == (said.format(folder=folder), 8)
-    assert hint == "  hint: use `--prefix PREFIX`; or rename or remove it there"
+    assert (first.partition(" is already used: ")[2], code) == (said.format(folder=folder), 8)
+    assert hint == "  hint: use `--prefix PREFIX`; or rename or remove it"
     assert not (folder / "tpuctl_config").exists()
     assert tpuctl("ssh-config", "slice", "--prefix", "tpu.", "-o", "name")[0].split() == [
         *("tpu.slice", "tpu.slice-0", "tpu.slice-1", "tpu.slice-2", "tpu.slice-3"),
@@ -146,7 +146,7 @@ def test_a_name_that_the_user_has_is_refused(
 
 
 @in_process
-def test_nodes_must_not_share_a_name(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
+def test_host_name_of_another_node_raises(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
     sandbox.add_node("slice", **SLICE)
     sandbox.add_node("slice", zone="us-central2-b")
     sandbox.add_node("slice-3", zone="us-central2-b")
@@ -155,7 +155,7 @@ def test_nodes_must_not_share_a_name(tpuctl: Console, sandbox: Sandbox, folder: 
 
     refusals = [tpuctl("ssh-config", name) for name in ("us-central2-b/slice", "slice-3")]
 
-    taken = "error: the ssh host `{}` is taken: worker of `slice` in us-central1-a of project sandbox\n"
+    taken = "error: the ssh host `{}` is already used: worker of `slice` in us-central1-a of project sandbox\n"
     hint = "  hint: use `--prefix PREFIX`; or `tpuctl ssh-config --remove slice` removes it\n"
     assert [(err.partition("error:")[2], code) for _, err, code in refusals] == [
         (taken.format(host).removeprefix("error:") + hint, 8) for host in ("slice", "slice-3")
@@ -170,10 +170,10 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     sandbox.add_node("a", zone="us-central1-a", acceleratorType="v5litepod-8")
     node = sandbox.add_node("b", zone="us-central2-b")
     sandbox.add_node("off", zone="us-central2-b", state="STOPPED")
-    assert tpuctl("ssh-config", terminal=True)[1] == "no entries; `tpuctl ssh-config NODE` writes some\n"
+    assert tpuctl("ssh-config", terminal=True)[1] == "no entries; write one with `tpuctl ssh-config NODE`\n"
 
     printed = tpuctl("ssh-config", "--all", "--print")
-    assert "left out: `off` is STOPPED: ssh cannot reach it\n" in printed[1]
+    assert "skipped: `off` is STOPPED: ssh cannot reach it\n" in printed[1]
     assert tpuctl("ssh-config", "b", "--file", "hosts")[2] == 0
     assert (tpuctl.folder / "hosts").read_text().split("\n", 1)[1] in printed[0]
     assert not folder.exists()
@@ -197,19 +197,19 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     }
     assert tpuctl("ssh-config", "--remove", "b", "c") == (
         "",
-        f"error: `{own}` has no entry for `c`\n  hint: `tpuctl ssh-config` shows the entries that there are\n",
+        f"error: `{own}` has no entry for `c`\n  hint: `tpuctl ssh-config` lists the entries\n",
         3,
     )
     assert tpuctl("ssh-config", "--remove", "us-central2-b/b", "-o", "name") == ("b\nb-0\n", "", 0)
     assert [entry.hosts for entry in read(own).entries] == [("a", "a-0")]
     tpuctl("ssh-config", "--remove", "--all")
-    # What somebody else wrote stays.
+    # Lines of other programs stay.
     assert [line for line in own.read_text().splitlines() if not line.startswith("#")] == ["Host mine", "  User me"]
 
 
 @in_process
 @pytest.mark.parametrize("cut", ["# tpuctl end\n", '"node": '])
-def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder: Path, cut: str) -> None:
+def test_damaged_file_is_not_changed(tpuctl: Console, sandbox: Sandbox, folder: Path, cut: str) -> None:
     sandbox.add_node("trainer")
     tpuctl("ssh-config", "trainer")
     own = folder / "tpuctl_config"
@@ -219,8 +219,8 @@ def test_a_damaged_file_is_left_alone(tpuctl: Console, sandbox: Sandbox, folder:
     assert tpuctl("ssh-config", "trainer") == (
         "",
         (
-            f"error: line 2 of `{own}` begins an entry that is damaged\n"
-            "  hint: remove the file; `tpuctl ssh-config NODE` writes its entries again\n"
+            f"error: line 2 of `{own}`: damaged entry\n"
+            "  hint: remove the file, then run `tpuctl ssh-config NODE` to write its entries again\n"
         ),
         1,
     )

@@ -1,4 +1,4 @@
-"""What becomes of entries of ssh's configuration as nodes come and go."""
+"""How the ssh configuration follows the creation and deletion of nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sa
 
 
 @in_process
-def test_down_of_what_is_gone_removes_its_entries_too(
+def test_down_of_a_deleted_node_removes_its_entries(
     tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
 ) -> None:
     sandbox.add_node("trainer")
@@ -56,7 +56,7 @@ def test_down_of_what_is_gone_removes_its_entries_too(
 
 
 @in_process
-def test_with_the_setting_up_writes_entries_of_every_node_and_a_taken_name_is_a_warning(
+def test_up_with_the_setting_writes_all_entries_and_warns_about_used_names(
     tpuctl: Console, sandbox: Sandbox, folder: Path
 ) -> None:
     make = ("--type", "v4-8", "--zone", "us-central2-b")
@@ -68,16 +68,16 @@ def test_with_the_setting_up_writes_entries_of_every_node_and_a_taken_name_is_a_
     assert code == 0
     assert err.splitlines()[-2:] == [
         (
-            "warning: the entries of ssh's configuration were not refreshed: the ssh host `b-0` is taken: `Host b-0` in "
+            "warning: ssh configuration not refreshed: the ssh host `b-0` is already used: `Host b-0` in "
             f"line 1 of {folder}/config"
         ),
-        "  use `--prefix PREFIX`; or rename or remove it there",
+        "  use `--prefix PREFIX`; or rename or remove it",
     ]
     assert [entry.hosts for entry in read(folder / "tpuctl_config").entries] == [("a", "a-0")]
 
 
 @in_process
-def test_options_that_were_given_count_again(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
+def test_refresh_uses_the_stored_options(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)

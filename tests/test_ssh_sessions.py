@@ -90,7 +90,7 @@ def show(environ: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Scre
         screen.close()
 
 
-def test_a_shell_has_the_terminal_and_its_code_comes_back(show: Callable[..., Screen]) -> None:
+def test_shell_has_the_terminal_and_returns_its_exit_code(show: Callable[..., Screen]) -> None:
     screen = show("ssh", "demo")
 
     screen.until(r"adding our ssh key to the metadata of `demo`")
@@ -100,7 +100,7 @@ def test_a_shell_has_the_terminal_and_its_code_comes_back(show: Callable[..., Sc
     assert screen.process.wait(PATIENCE) == 7
 
 
-def test_a_session_of_tmux_outlives_its_connection(show: Callable[..., Screen]) -> None:
+def test_tmux_session_survives_a_lost_connection(show: Callable[..., Screen]) -> None:
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     screen = show("ssh", "demo", "--tmux=work", "--", "PS1=+ exec sh -i")
@@ -116,14 +116,14 @@ def test_a_session_of_tmux_outlives_its_connection(show: Callable[..., Screen]) 
     screen.until(r"joined-42")
     # What is left behind ends soon after.
     screen.type("(sleep 1; kill -9 $$) & tmux detach")
-    back = screen.until(r"come back with `.*`")
+    back = screen.until(r"attach again with `.*`")
 
     assert screen.process.wait(PATIENCE) == 0
     assert "`tpuctl ssh demo --worker 0 --tmux=work`" in back
 
 
 def _children(parent: int) -> list[int]:
-    """Return the processes that the ssh below a process has started."""
+    """Return the child processes of the ssh that a process started."""
     below: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -134,7 +134,7 @@ def _children(parent: int) -> list[int]:
     return [process for ssh in below.get(parent, []) for process in below.get(ssh, [])]
 
 
-def test_a_port_of_the_worker_is_here_until_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
+def test_forwarded_port_is_open_until_interrupted(environ: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as board:
         remote = board.getsockname()[1]
         with subprocess.Popen(
@@ -142,8 +142,8 @@ def test_a_port_of_the_worker_is_here_until_interrupted(environ: dict[str, str],
             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ, cwd=tmp_path, text=True,
         ) as process:  # fmt: skip
             assert process.stderr is not None
-            told = next(line for line in process.stderr if line.startswith("http://"))
-            local = int(told.split("localhost:")[1].split("/")[0])
+            line = next(line for line in process.stderr if line.startswith("http://"))
+            local = int(line.split("localhost:")[1].split("/")[0])
             with _connected(local) as user, board.accept()[0] as server:
                 user.sendall(b"step 7")
                 arrived = server.recv(6)
@@ -154,7 +154,7 @@ def test_a_port_of_the_worker_is_here_until_interrupted(environ: dict[str, str],
 
 
 def _connected(port: int) -> socket.socket:
-    """Return a connection to a port, as soon as somebody listens there."""
+    """Return a connection to a port, as soon as a program listens on it."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The ways to a worker as `tpuctl ssh` takes them: addresses, tunnels, ports, a key that is new, an ssh that fails."""
+"""The routes of `tpuctl ssh` to a worker: addresses, tunnels, ports, new keys, failed logins."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PRIVATE = {"networkConfig": {"enableExternalIps": False}}
 over_http = pytest.mark.parametrize("face", ["http"], indirect=True)
 
 NO_EXTERNAL = """\
-error: worker 0 of `private` has no external address: it cannot be reached from outside its network
-  hint: `--iap` tunnels through Identity-Aware Proxy (setting `iap`)
-  hint: `--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)
+error: worker 0 of `private` has no external address, so it is not reachable from outside its network
+  hint: use `--iap` to tunnel through Identity-Aware Proxy (setting `iap`)
+  hint: or `--internal-ip` on a machine in its network or a peered one (setting `internal_ip`)
 """
 
 
@@ -39,7 +39,7 @@ def words(out: str) -> list[str]:
 
 
 @over_http
-def test_a_node_without_external_addresses_needs_a_way(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
+def test_node_without_external_address_needs_a_route(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
     sandbox.add_node("private", **PRIVATE)
 
     assert tpuctl("ssh", "private", "--", "true") == ("", NO_EXTERNAL, 8)
@@ -60,7 +60,7 @@ def test_a_node_without_external_addresses_needs_a_way(tpuctl: Console, sandbox:
 
 
 @over_http
-def test_settings_choose_the_way_and_a_flag_beats_them(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
+def test_flag_overrides_the_route_of_the_settings(tpuctl: Console, sandbox: Sandbox, gcloud: Path) -> None:
     sandbox.add_node("trainer")
     (tpuctl.folder / "tpuctl.yaml").write_text("iap: true\n")
 
@@ -78,7 +78,7 @@ def test_settings_choose_the_way_and_a_flag_beats_them(tpuctl: Console, sandbox:
 
 
 @over_http
-def test_inside_the_network_the_internal_address_is_taken(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_internal_address_is_used_inside_the_network(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer")
     here = {**METADATA, "project/project-id?alt=json": "sandbox"}
     with metadata_server(here) as host:
@@ -88,7 +88,7 @@ def test_inside_the_network_the_internal_address_is_taken(tpuctl: Console, sandb
 
 
 @over_http
-def test_a_missing_gcloud_is_named(tpuctl: Console, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gcloud_is_reported(tpuctl: Console, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.add_node("trainer")
     monkeypatch.setenv("PATH", str(Path(tpuctl.environ["HOME"]).parent / "bin"))
 
@@ -99,7 +99,7 @@ def test_a_missing_gcloud_is_named(tpuctl: Console, sandbox: Sandbox, monkeypatc
 
 
 @one_face
-def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_up_without_a_route_waits_for_healthy(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "private", "--type", "v4-8", "--zone", "us-central2-b", "--internal-ips")
 
     _, err, code = tpuctl(*up)
@@ -107,7 +107,7 @@ def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: S
     assert (code, lines[-1].split(" after ")[0]) == (0, "private: healthy")
     assert lines[0] == (
         "private: waiting until it is healthy, not until ssh answers: its workers have no external address "
-        "(`--iap` or `--internal-ip` reach them)"
+        "(use `--iap` or `--internal-ip`)"
     )
     waited = tpuctl("wait", "private")[1].splitlines()
     assert waited[1:] == [
@@ -120,9 +120,7 @@ def test_up_promises_ssh_only_where_it_can_get_there(tpuctl: Console, sandbox: S
 
 
 @one_face
-def test_a_key_that_was_just_added_is_waited_for(
-    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
-) -> None:
+def test_new_key_is_waited_for(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
     log = tmp_path / "log"
     fake_ssh(
@@ -147,11 +145,11 @@ echo 'ada@198.18.0.1: Permission denied (publickey).' >&2; exit 255"""
 
 @one_face
 @pytest.mark.parametrize(
-    ("is_let_in", "told"),
+    ("is_let_in", "texts"),
     [(True, []), (False, ["trainer", "Connection refused"])],
 )
-def test_255_is_explained_only_where_ssh_was_not_let_in(
-    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, *, is_let_in: bool, told: list[str]
+def test_exit_255_is_explained_only_without_a_login(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, *, is_let_in: bool, texts: list[str]
 ) -> None:
     sandbox.add_node("trainer")
     tpuctl("ssh", "trainer", "--", "true")
@@ -162,12 +160,12 @@ def test_255_is_explained_only_where_ssh_was_not_let_in(
     out, err, code = tpuctl("ssh", "trainer", "--", "exit 255")
 
     assert (out, code) == ("", 255)
-    assert all(text in err for text in told)
-    assert bool(err) is bool(told)
+    assert all(text in err for text in texts)
+    assert bool(err) is bool(texts)
 
 
 @one_face
-def test_a_local_port_that_is_taken_is_said_or_another_one_found(
+def test_used_local_port_raises_or_another_is_chosen(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     sandbox.add_node("trainer")
@@ -179,23 +177,23 @@ def test_a_local_port_that_is_taken_is_said_or_another_one_found(
         free = tpuctl("ssh", "trainer", "--forward", str(port))
 
     refusal = (
-        f"error: the local port {port} cannot be used: something listens there\n"
-        "  hint: name another one: `--forward LOCAL:6006`, or leave the choice to tpuctl: `--forward 6006`\n"
+        f"error: the local port {port} cannot be used: another program listens on it\n"
+        "  hint: name another port: `--forward LOCAL:6006`, or let tpuctl choose: `--forward 6006`\n"
     )
     assert fixed == ("", refusal, 8)
-    told = free[1].splitlines()[-1]
-    chosen = int(told.split("localhost:")[1].split("/")[0])
-    assert (chosen > port, told) == (
+    texts = free[1].splitlines()[-1]
+    chosen = int(texts.split("localhost:")[1].split("/")[0])
+    assert (chosen > port, texts) == (
         True,
-        f"http://localhost:{chosen}/ leads to port {port} of worker 0 of `trainer`",
+        f"http://localhost:{chosen}/ forwards to port {port} of worker 0 of `trainer`",
     )
     argv = (tmp_path / "argv").read_text().splitlines()
-    # Nobody types here, so it stays until it is ended.
+    # stdin is not a terminal, so it stays open until terminated.
     assert {"-N", "-T", "ExitOnForwardFailure=yes", f"{chosen}:localhost:{port}"} <= set(argv)
 
 
 @one_face
-def test_a_command_on_several_workers_is_one_of_run(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_command_on_several_workers_runs_as_with_run(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
 
     out, _, code = tpuctl("ssh", "slice", "--worker", "1-2", "--dry-run", "--", "hostname")

@@ -113,7 +113,7 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
 
     assert bad(found) == [
         "error TPU966 workers 2-3: cannot be reached: ssh: no route",
-        "unknown TPU967 worker 1: it tells nothing of itself: it has no `python3`, with which it is looked into",
+        "unknown TPU967 worker 1: it tells nothing of itself: it has no `python3`, which the examination needs",
     ]
     assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 

@@ -178,7 +178,7 @@ def test_what_hangs_or_fails_takes_nothing_else_with_it(worker: Worker) -> None:
     assert told.kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
     assert told.hold == Unknown("`python3` failed: exit 3")
     assert told.chips == Unknown("`sh` failed: exit 1")
-    assert told.is_synchronized == Absent("there is no `timedatectl`")
+    assert told.is_synchronized == Absent("`timedatectl` is missing")
     assert isinstance(told.memory, Known)
     assert isinstance(told.variables, Known)
     assert told.variables.value.login_unread == "a login shell runs no commands: it ended with 3"
@@ -201,7 +201,7 @@ def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
         ("", "unexpected answer: not JSON: ``"),
         ("[]", "unexpected answer: the answer: expected an object, got a list"),
         ("{}", "unexpected answer: the answer: `version` is missing"),
-        ('{"version": 2}', "its answer is of version 2, which this tpuctl does not know"),
+        ('{"version": 2}', "its answer has version 2, which this tpuctl does not support"),
         (
             '{"version": 1, "began": "x", "ended": 1}',
             "unexpected answer: the answer.began: expected a number, got `x`",
@@ -252,7 +252,7 @@ def test_a_part_that_makes_no_sense_is_unknown_and_the_others_count() -> None:
         for name in ("uptime", "logs", "kills", "environments", "hold", "disks", "chips", "variables")
     }
     assert unexpected == {
-        "uptime": "uptime.ok: no number",
+        "uptime": "uptime.ok: not a number",
         "logs": "logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
         "kills": "killed.ok: expected an object, got a list",
         "environments": "environments.ok[0]: `packages` is missing",
@@ -268,4 +268,4 @@ def test_a_part_that_makes_no_sense_is_unknown_and_the_others_count() -> None:
     read = examination.read(json.dumps(told), NOW, NOW)
     assert isinstance(read, Known)
     assert read.value.environments == Known((PythonEnvironment("venv", "~/x", "3", {"flax": Package("1.0")}),))
-    assert one.is_synchronized == Unknown("`timedatectl` does not tell")
+    assert one.is_synchronized == Unknown("`timedatectl` printed no state")

@@ -93,7 +93,7 @@ def show_holders(text: str) -> str:
 def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
     told = examination.read(text, NOW, NOW + timedelta(seconds=2))
-    assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer is of version "))
+    assert isinstance(told, Known) or told.reason.startswith(("unexpected answer: ", "its answer has version "))
     seen = WorkersFacts(node=node(), now=NOW, expected=(0,), workers=(WorkerFacts(0, told),))
     return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in findings_of(seen, OF_WORKERS))
 

@@ -1,4 +1,4 @@
-"""What workers may do to `scp`, `sync` and `bundle`: they write and read only what was asked for, and each ends as one error.
+"""What workers may do to `scp`, `sync` and `bundle`: they write and read only what was requested, and each attack is one error.
 
 The workers of one slice each try another attack, so one command meets a whole table of them.
 """
@@ -51,7 +51,7 @@ def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_
 
 
 def attack(pod: HostileSlice, attacks: dict[str, Steps], *command: str) -> tuple[dict[str, str], str, int]:
-    """Let each worker try one attack on a command. Returns what it says of each, the end of its stderr, and its exit code."""
+    """Let each worker try one attack on a command. Return its result for each, the end of its stderr, and its exit code."""
     pod.play({worker: [steps] for worker, steps in enumerate(attacks.values())})
     out, err, code = pod.tpuctl(*command, "--worker", f"0-{len(attacks) - 1}", "-o", "json")
     said = [one.get("error", {}).get("message", "") for one in json.loads(out)]
@@ -76,7 +76,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def good(*frames: bytes, path: str = "results.txt", **fields: object) -> Steps:
-    """Send what was asked for, up to where these frames follow."""
+    """Send what was requested, up to the point where these frames follow."""
     return copying(listing(), entries(entry(path, **fields)), *frames)
 
 
@@ -112,7 +112,7 @@ FRAMES = {
     "a file twice": good(content(), content(), END),
     "the end of another file": good(told(b"F", 0), told(b"E", [1, None])),
     "an end without a file": good(told(b"E", [0, None]), END),
-    "bytes of no file": good(frame(b"D", STOLEN)),
+    "file data outside of a file": good(frame(b"D", STOLEN)),
     "more bytes than were listed": good(content(data=b"x" * 8)),
     "empty blocks without end": flood(listing(), entries(entry("results.txt")), told(b"F", 0), block=frame(b"D")),
     "digests without end": flood(listing(), entries(entry("results.txt")), block=told(b"K", [])),
@@ -148,7 +148,7 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
-def test_scp_of_a_file_takes_only_what_was_asked_for(pod: HostileSlice, attacks: dict[str, Steps]) -> None:
+def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attacks: dict[str, Steps]) -> None:
     (pod.tpuctl.folder / "results.txt").write_text(SECRET)
     before = files(Path(pod.tpuctl.environ["HOME"])), files(pod.tpuctl.folder)
 
@@ -195,7 +195,9 @@ TREES = {
     ],
     ids=["all", "suffix", "folder", "class", "question-mark", "home", "dot"],
 )  # fmt: skip
-def test_scp_of_folders_keeps_to_the_pattern(pod: HostileSlice, pattern: str, attacks: dict[str, Steps]) -> None:
+def test_scp_of_folders_accepts_only_names_that_match(
+    pod: HostileSlice, pattern: str, attacks: dict[str, Steps]
+) -> None:
     pod.tpuctl.folder.joinpath("mine").write_text(SECRET)
     before = files(pod.root.parent / "project")
 
@@ -213,7 +215,7 @@ def test_scp_of_folders_keeps_to_the_pattern(pod: HostileSlice, pattern: str, at
     ]
 
 
-def test_scp_succeeds_only_where_each_name_has_come(pod: HostileSlice) -> None:
+def test_scp_without_a_requested_name_fails(pod: HostileSlice) -> None:
     attacks = {
         "none": copying(listing(named=0, count=0), END),
         "the first": gives("results.txt"),
@@ -225,12 +227,12 @@ def test_scp_succeeds_only_where_each_name_has_come(pod: HostileSlice) -> None:
 
     said, err, code = attack(pod, attacks, "scp", "pod:out/results.txt", "pod:*/b", "got")
 
-    first, second = "`out/results.txt` has not come", "`*/b` has not come"
+    first, second = "`out/results.txt` was not received", "`*/b` was not received"
     assert said == {
         "none": f"{first}, and 1 more",
         "the first": second,
         "the second": first,
-        "the first twice": "unexpected answer from worker 3: `results.txt` is not what the listing promised",
+        "the first twice": "unexpected answer from worker 3: `results.txt` does not match the listing",
         "both": "",
         "many notes": f"{first}, and 1 more",
     }
@@ -262,8 +264,8 @@ def test_scp_follows_no_link_out_of_the_target(pod: HostileSlice, tmp_path: Path
     assert files(outside) == {"bashrc": SECRET.encode(), "asked-for": STOLEN}
 
 
-def test_scp_tells_a_worker_nothing_of_the_files_that_are_here(pod: HostileSlice) -> None:
-    """Whatever it claims to have, it hears neither content, nor digests, nor paths; and it lends no rights to files here."""
+def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
+    """A worker with any claim gets no contents, digests or paths, and its modes do not apply to local files."""
     here = pod.tpuctl.folder
     (here / "results.txt").write_text(SECRET)
     (here / f".results.txt.tpuctl-{KEY}").write_text(SECRET * 2)
@@ -314,7 +316,7 @@ UPLOADS = {
 }  # fmt: skip
 
 
-def test_scp_to_workers_sends_only_what_was_listed(pod: HostileSlice) -> None:
+def test_scp_to_workers_sends_only_listed_files(pod: HostileSlice) -> None:
     here = pod.tpuctl.folder
     for name in ("one", "two"):
         (here / name).write_text(f"of {name}!"[:7])
@@ -377,7 +379,7 @@ RSYNCS = {
 
 
 @pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])
-def test_sync_sends_only_what_is_in_the_tree(pod: HostileSlice, via: str) -> None:
+def test_sync_sends_only_files_of_the_tree(pod: HostileSlice, via: str) -> None:
     attacks = SYNCS if via == "ssh" else RSYNCS
     tree = pod.tpuctl.folder / "code"
     tree.mkdir()
@@ -418,14 +420,14 @@ BUNDLES = {
     "a list for a file": tells(told(b"f", [])),
     "deep JSON": tells(told(b"f", DEEP)),
     "deep JSON of what is missing": tells(told(b"n", DEEP)),
-    "bytes of no file": tells(frame(b"d", STOLEN)),
+    "file data outside of a file": tells(frame(b"d", STOLEN)),
     "a gap of minus one": tells(begins(), frame(b"c", b"-1")),
     "a gap of no number": tells(begins(), frame(b"c", b"x")),
     "a length of 2**31": tells(frame(b"d", length=2**31)),
 }  # fmt: skip
 
 
-def test_bundle_notes_what_it_does_not_understand(pod: HostileSlice, sandbox: Sandbox) -> None:
+def test_bundle_notes_invalid_answers(pod: HostileSlice, sandbox: Sandbox) -> None:
     put(sandbox, "large", acceleratorType="v4-128")
     pod.play({64 + worker: [steps] for worker, steps in enumerate(BUNDLES.values())})
 

@@ -1,4 +1,4 @@
-"""The parts of a copy that no worker is needed for: addresses, what a hostile worker may name, the line on the terminal."""
+"""The parts of a copy without a worker: addresses, hostile names, the status line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from tpuctl.remote.onboard.copy_frames import STEP, Entry, RefusedError, digest
 from tpuctl.remote.onboard.copy_keeping import Keeper
 from tpuctl.remote.pipes import Stderr
 from tpuctl.remote.ssh import Connection
-from tpuctl.remote.syncing.sessions import Session, Sessions
-from tpuctl.remote.syncing.values import NotSyncedError
+from tpuctl.remote.syncing.sessions import NotSyncedError, Session, Sessions
 
 
 @pytest.mark.parametrize(
@@ -43,17 +42,17 @@ from tpuctl.remote.syncing.values import NotSyncedError
         ("plain", None, "plain"),
     ],
 )
-def test_what_is_remote_is_told_by_the_colon(text: str, nodes: tuple[str, ...] | None, path: str) -> None:
+def test_parse_address_with_colon_is_remote(text: str, nodes: tuple[str, ...] | None, path: str) -> None:
     assert Address.parse(text) == Address(text, nodes, path)
 
 
-def test_local_and_remote_sources_do_not_mix() -> None:
-    with pytest.raises(InvalidInputError, match="`b` is here already"):
+def test_parse_arguments_with_mixed_sources_raises() -> None:
+    with pytest.raises(InvalidInputError, match="`b` is already on this machine"):
         route(("a:x", "b", "c"), has_labels=False)
 
 
 @pytest.mark.parametrize("path", ["../x", "..", "x/../../y", "/etc/x", "x//y", "", "x/.", "x\0y", "x/.."])
-def test_a_worker_has_no_say_in_where_its_files_go(tmp_path: Path, path: str) -> None:
+def test_download_with_hostile_path_stays_in_target(tmp_path: Path, path: str) -> None:
     keeper = Keeper(os.fsencode(tmp_path), umask=0, preserve=False)
     keeper.settle(1, None)
 
@@ -62,7 +61,7 @@ def test_a_worker_has_no_say_in_where_its_files_go(tmp_path: Path, path: str) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_unfinished_is_for_its_owner_only_and_behind_no_link(tmp_path: Path) -> None:
+def test_download_partial_files_are_private_and_not_behind_symlinks(tmp_path: Path) -> None:
     keeper = Keeper(os.fsencode(tmp_path), umask=0, preserve=False)
     keeper.settle(1, None)
     for number, name in enumerate(("open", "trap")):
@@ -83,7 +82,7 @@ def test_what_is_unfinished_is_for_its_owner_only_and_behind_no_link(tmp_path: P
     ]
 
 
-def test_the_beginnings_of_a_file_are_told_apart(tmp_path: Path) -> None:
+def test_prefix_digests_differ_by_length_and_content(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path / "file")
     Path(os.fsdecode(path)).write_bytes(os.urandom(3 * STEP + 5))
     prefixes = Prefixes()
@@ -93,13 +92,13 @@ def test_the_beginnings_of_a_file_are_told_apart(tmp_path: Path) -> None:
     assert [prefixes.digest_of(path, length) for length in asked] == [digest(path, length) for length in asked]
 
 
-def test_the_program_is_for_the_python_of_old_images() -> None:
+def test_copy_program_parses_as_python_3_8() -> None:
     _, source = bootstrap("files", "receive('x', None, preserve=False)")
 
     ast.parse(source, feature_version=(3, 8))
 
 
-def test_the_line_on_the_terminal() -> None:
+def test_status_line_shows_bytes_rate_and_time_left() -> None:
     half, done = Tally(), Tally()
     unknown = describe([half, done], timedelta(seconds=1))
     half.size = done.size = 10_000_000
@@ -118,17 +117,17 @@ def test_the_line_on_the_terminal() -> None:
     assert describe([done], timedelta(seconds=5)) == "100%  10 MB of 10 MB  2.0 MB/s"
 
 
-def test_links_that_bring_nothing_are_tried_a_few_times() -> None:
+def test_retry_pause_without_progress_ends_after_four_retries() -> None:
     waits = [pause_after(failures, 5) for failures in range(1, 6)]
 
     assert waits == [timedelta(seconds=1), timedelta(seconds=2), timedelta(seconds=4), timedelta(seconds=8), None]
 
 
-def test_links_that_bring_a_little_each_have_an_end() -> None:
+def test_retry_pause_after_too_many_links_is_none() -> None:
     assert [pause_after(1, links) for links in (999, 1000)] == [timedelta(seconds=1), None]
 
 
-def test_of_what_a_worker_prints_without_end_little_is_kept() -> None:
+def test_stderr_of_endless_output_is_bounded() -> None:
     with Stderr() as errors:
         line = "exec >&2; echo first; head -c 20000000 /dev/zero | tr '\\0' x; echo; echo last"
         subprocess.run(["sh", "-c", line], stderr=errors.writer, check=True)
@@ -143,22 +142,21 @@ def _let_in_and_silent(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Conne
     return Connection("ada", "192.0.2.1", "tpu.1-0", places, tmp_path / "key", None)
 
 
-def test_a_copy_from_a_worker_that_lets_one_in_and_is_silent_ends(
-    tmp_path: Path, fake_ssh: Callable[[str], None]
-) -> None:
+def test_copy_from_silent_worker_times_out(tmp_path: Path, fake_ssh: Callable[[str], None]) -> None:
     way, links = _let_in_and_silent(tmp_path, fake_ssh), Links(1, start_within=timedelta(seconds=0.3))
 
-    with pytest.raises(DroppedError, match=r"^it let us in, and has not answered for ") as error, links.open(way, "x"):
+    with (
+        pytest.raises(DroppedError, match=r"^it accepted the login, but did not answer within ") as error,
+        links.open(way, "x"),
+    ):
         pass
 
     assert error.value.is_final
 
 
-def test_a_sync_to_a_worker_that_lets_one_in_and_is_silent_ends(
-    tmp_path: Path, fake_ssh: Callable[[str], None]
-) -> None:
+def test_sync_to_silent_worker_times_out(tmp_path: Path, fake_ssh: Callable[[str], None]) -> None:
     way = _let_in_and_silent(tmp_path, fake_ssh)
     session = Session(Sessions(), way, "x", start_within=timedelta(seconds=0.3))
 
-    with pytest.raises(NotSyncedError, match=r"^it let us in, and has not answered for "), session:
+    with pytest.raises(NotSyncedError, match=r"^it accepted the login, but did not answer within "), session:
         session.send([b"x" * (1 << 22)])

@@ -1,4 +1,4 @@
-"""What ssh says when it cannot get in, and what is made of it: texts of OpenSSH 8.x and 9.x, and real ones of this machine."""
+"""How failed ssh logins are explained: messages of OpenSSH 8.x and 9.x, and real ones of this machine."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def test_each_cause_has_a_stable_id_and_its_own_remedy(known: str, retriable: st
     assert not re.search(r"[{}]", f"{error.message}{error.hint}")
 
 
-def test_every_cause_has_one_example_and_words_of_its_own() -> None:
-    """What gcloud says about its own ssh is in `tests/diagnosis/test_messages_of_gcloud.py`."""
+def test_every_cause_has_one_example_and_its_own_texts() -> None:
+    """The messages of gcloud about its ssh are in `tests/diagnosis/test_messages_of_gcloud.py`."""
     of_gcloud = gcloud_ids()
     of_ssh = [message for message in messages() if message.where is Where.SSH and message.id not in of_gcloud]
 
@@ -170,19 +170,19 @@ SILENCE = "ssh: connect to host 192.0.2.1 port 22: Connection timed out\n"
     ("stderr", "one", "seen", "known", "first"),
     [
         (REFUSED, member(), Circumstances(), "ssh-publickey", "a new key needs"),
-        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept it"),
-        (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is on for this node"),
+        (REFUSED, member(), Circumstances(accepted_elsewhere=True), "ssh-publickey", "other workers accept the key"),
+        (REFUSED, with_os_login(member()), Circumstances(), "ssh-publickey", "OS Login is enabled for this node"),
         (REFUSED, member(), Circumstances(key_is_locked=True), "ssh-key-passphrase", "load it into the agent once"),
         (REFUSED, member(), Circumstances(key_is_locked=True, has_agent=True), "ssh-publickey", "the key has a pass"),
         (SILENCE, member(), Circumstances(), "ssh-timeout", "check whether the node exists"),
         (SILENCE, member(external=None), Circumstances(), "ssh-timeout", "it has no external address"),
         ("", member(), Circumstances(waited=timedelta(seconds=9)), "ssh-timeout", "check whether the node exists"),
-        ("", member(), Circumstances(), None, "look closer with `ssh -v`"),
+        ("", member(), Circumstances(), None, "debug with `ssh -v`"),
         (PROXY_ENDED, member(), Circumstances(), "ssh-proxy-ended", "`tpuctl status trainer` shows"),
-        ("Something new.", member(), Circumstances(), None, "look closer with `ssh -v`"),
+        ("Something new.", member(), Circumstances(), None, "debug with `ssh -v`"),
     ],
 )
-def test_what_is_known_beside_the_words_counts(
+def test_explanation_uses_context_beside_stderr(
     stderr: str, one: Member, seen: Circumstances, known: str | None, first: str
 ) -> None:
     error = explain_failure(stderr, one, seen)
@@ -191,14 +191,14 @@ def test_what_is_known_beside_the_words_counts(
     assert (error.hint or "").startswith(first)
 
 
-def test_a_session_that_had_to_be_ended_is_told_by_its_time() -> None:
+def test_explanation_of_terminated_session_names_the_timeout() -> None:
     said = "Warning: Permanently added 'tpu.7-0' (ED25519) to the list of known hosts.\n"
     error = explain_failure(said, member(), Circumstances(waited=timedelta(seconds=1.5)))
 
     assert error.message == "worker 0 of `trainer` cannot be reached: no answer within 1.5 s"
 
 
-def test_workers_that_share_a_cause_are_named_together() -> None:
+def test_explanation_groups_workers_with_the_same_cause() -> None:
     stderr = {0: REFUSED, 2: SILENCE, 3: SILENCE, 4: SILENCE, 6: SILENCE, 7: "Something new.\n"}
     errors = explain_failures([(member(worker), text) for worker, text in stderr.items()])
 

@@ -1,4 +1,4 @@
-"""What this machine's own ssh says when it cannot get in agrees with the table of causes."""
+"""The messages of this machine's ssh match the known causes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpuctl.remote.ssh import Connection, argv
 
 
 @pytest.mark.sshd
-def test_real_ssh_without_a_server(tmp_path: Path) -> None:
+def test_real_ssh_without_server_matches_the_messages(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         threading.Thread(target=_hang_up, args=(server,), daemon=True).start()
@@ -48,7 +48,7 @@ def _said(*words: str) -> str | None:
 
 
 @pytest.mark.sshd
-def test_real_ssh_with_a_real_server(tmp_path: Path) -> None:
+def test_real_ssh_with_real_server_matches_the_messages(tmp_path: Path) -> None:
     way = _server(tmp_path)
     _make_key(tmp_path / "locked", passphrase="secret")
     _make_key(tmp_path / "stranger")
@@ -89,7 +89,7 @@ def _explained(way: Connection) -> str | None:
 
 
 def _server(folder: Path) -> Connection:
-    """Return the way to a server that lets in nobody but the keys in the file `keys`."""
+    """Return the connection to a server that accepts only the keys in the file `keys`."""
     _make_key(folder / "host")
     _make_key(folder / "key")
     (folder / "config").write_text(
@@ -108,7 +108,7 @@ def _make_key(path: Path, passphrase: str = "") -> None:
 @pytest.mark.sshd
 @pytest.mark.parametrize(("options", "locked"), [(("-N", ""), False), (("-N", "secret"), True)])
 @pytest.mark.parametrize("form", [("-t", "ed25519"), ("-t", "ecdsa", "-m", "PEM"), ("-t", "ecdsa", "-m", "PKCS8")])
-def test_a_passphrase_is_seen_in_every_form_of_a_key(
+def test_passphrase_is_detected_in_every_key_format(
     tmp_path: Path, form: tuple[str, ...], options: tuple[str, ...], *, locked: bool
 ) -> None:
     subprocess.run(["ssh-keygen", "-q", *form, *options, "-f", str(tmp_path / "key")], check=True)

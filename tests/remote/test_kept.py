@@ -1,4 +1,4 @@
-"""Connections that are kept: whose they are, where their sockets lie, what they spare, and how they end."""
+"""Shared ssh connections: their sockets, the saved handshakes, and their end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ A = Connection("ada", "198.18.0.1", "tpu.77-0", (Path("/a b/100%"), Path("/gclou
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """A folder with a short name: those of pytest are longer than a socket's may be."""
+    """A folder with a short path: those of pytest are too long for a socket."""
     with tempfile.TemporaryDirectory(prefix="kept-") as folder:
         yield Path(folder)
 
@@ -41,7 +41,7 @@ def socket_of(connection: Connection, folder: Path) -> str:
     return str(path)
 
 
-def test_the_options_name_a_socket_and_how_long_it_lasts() -> None:
+def test_options_contain_socket_and_lifetime() -> None:
     options = kept_options(A, Path("/a 50% b"), timedelta(minutes=5))
 
     assert options[1::2] == (
@@ -56,7 +56,7 @@ def test_the_options_name_a_socket_and_how_long_it_lasts() -> None:
     assert kept_options(A, Path("/f"), timedelta()) == kept_options(A, None, KEEP) == ()
 
 
-def test_only_what_is_reached_in_the_same_way_shares_a_connection() -> None:
+def test_only_equal_connections_share_a_socket() -> None:
     others = [
         replace(A, login="bob"),
         replace(A, address="10.0.0.2"),
@@ -76,7 +76,7 @@ def test_only_what_is_reached_in_the_same_way_shares_a_connection() -> None:
     assert names[0].partition("-")[0] != Path(socket_of(replace(A, host_alias="tpu.7-70"), Path("/f"))).name[:8]
 
 
-def test_sockets_lie_where_only_the_user_is_and_where_they_fit(short: Path) -> None:
+def test_socket_folder_is_private_and_short(short: Path) -> None:
     runtime, state, tmp = short / "run", short / "state", short / "tmp"
     runtime.mkdir()
     tmp.mkdir()
@@ -111,13 +111,13 @@ def test_sockets_lie_where_only_the_user_is_and_where_they_fit(short: Path) -> N
         ("", False),
     ],
 )
-def test_what_ssh_says_about_sharing_is_known(line: str, expected: bool) -> None:
+def test_multiplexing_messages_are_recognized(line: str, expected: bool) -> None:
     assert is_about_keeping(line) is expected
 
 
 @dataclass
 class Kept:
-    """A worker of a sandbox, the folder of sockets, and a proxy that counts connections and can harm them."""
+    """A worker of a sandbox, the folder of sockets, and a proxy that counts connections and can break them."""
 
     connection: Connection
     node: Node
@@ -173,7 +173,7 @@ def kept(tmp_path: Path, short: Path) -> Iterator[Kept]:
 
 
 @pytest.mark.sshd
-def test_a_second_command_needs_no_handshake_until_the_node_is_forgotten(kept: Kept) -> None:
+def test_second_command_reuses_connection_until_it_is_closed(kept: Kept) -> None:
     assert kept.ssh("echo one; echo words >&2; exit 3")[::2] == ("one\n", 3)
     assert kept.ssh("echo two; echo words >&2; exit 255") == ("two\n", "words\n", 255)
     assert kept.handshakes == 1
@@ -190,7 +190,7 @@ def test_a_second_command_needs_no_handshake_until_the_node_is_forgotten(kept: K
 
 
 @pytest.mark.sshd
-def test_a_crash_and_a_race_and_a_crowd_are_settled_without_a_word(kept: Kept) -> None:
+def test_crash_race_and_session_limit_cause_no_output(kept: Kept) -> None:
     with ThreadPoolExecutor(11) as pool:
         first = list(pool.map(kept.ssh, ["sleep 0.3; echo race"] * 2))
         assert kept.handshakes == 2
@@ -205,7 +205,7 @@ def test_a_crash_and_a_race_and_a_crowd_are_settled_without_a_word(kept: Kept) -
 
 
 @pytest.mark.sshd
-def test_a_dead_link_is_replaced_and_a_master_that_hangs_is_not_waited_for(kept: Kept) -> None:
+def test_dead_connection_is_replaced_and_hanging_master_is_skipped(kept: Kept) -> None:
     address = kept.connection.address
     assert kept.ssh("true", "-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=1")[2] == 0
     with ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""The ssh key that is shared with gcloud, and the metadata value that carries it."""
+"""The ssh key shared with gcloud, and the metadata value that contains it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_ssh_keygen = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ss
 
 
 @needs_ssh_keygen
-def test_the_key_is_made_where_gcloud_keeps_it_by_one_of_several_at_once(tmp_path: Path) -> None:
+def test_missing_key_is_created_once_by_parallel_processes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(lambda home: ensure_key(home, login="ada"), [tmp_path] * 8))
 
@@ -37,7 +37,7 @@ def test_the_key_is_made_where_gcloud_keeps_it_by_one_of_several_at_once(tmp_pat
 
 @needs_ssh_keygen
 @pytest.mark.parametrize("damage", [None, "not a key\n"])
-def test_a_public_half_that_is_missing_or_broken_is_written_again(tmp_path: Path, damage: str | None) -> None:
+def test_missing_or_broken_public_key_is_rewritten(tmp_path: Path, damage: str | None) -> None:
     made = ensure_key(tmp_path, login="ada")
     public = made.path.with_name("google_compute_engine.pub")
     before = public.read_text()
@@ -48,24 +48,24 @@ def test_a_public_half_that_is_missing_or_broken_is_written_again(tmp_path: Path
     assert (ensure_key(tmp_path), public.read_text()) == (made, before)
 
 
-def test_a_key_that_was_named_is_never_made(tmp_path: Path) -> None:
-    with pytest.raises(SshKeyError, match="there is no ssh key") as caught:
+def test_named_key_is_never_created(tmp_path: Path) -> None:
+    with pytest.raises(SshKeyError, match=r"^ssh key .* does not exist") as caught:
         ensure_key(tmp_path, key=tmp_path / "mine")
-    assert caught.value.hint == f"check the path, or make the key with `ssh-keygen -t ed25519 -f {tmp_path}/mine`"
+    assert caught.value.hint == f"check the path, or create the key with `ssh-keygen -t ed25519 -f {tmp_path}/mine`"
 
 
 @pytest.mark.parametrize(
     ("mode", "content", "said"),
     [
-        (0o644, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "can be read by others"),
-        (0o600, b"hello\n", "it does not begin like one"),
+        (0o644, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "is readable by other users"),
+        (0o600, b"hello\n", "it has no PEM header"),
         (0o600, b"\xff\xfe\n", "it is not text"),
         pytest.param(
-            0o600, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "not a private key that can", marks=needs_ssh_keygen
+            0o600, b"-----BEGIN OPENSSH PRIVATE KEY-----\n", "not a usable private key", marks=needs_ssh_keygen
         ),
     ],
 )
-def test_a_key_that_ssh_would_not_take_is_refused(tmp_path: Path, mode: int, content: bytes, said: str) -> None:
+def test_key_that_ssh_would_reject_raises(tmp_path: Path, mode: int, content: bytes, said: str) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
     path.chmod(mode)
@@ -75,7 +75,7 @@ def test_a_key_that_ssh_would_not_take_is_refused(tmp_path: Path, mode: int, con
     assert str(path) in (caught.value.hint or "")
 
 
-def test_a_missing_ssh_keygen_is_named(tmp_path: Path) -> None:
+def test_missing_ssh_keygen_is_named(tmp_path: Path) -> None:
     def no_program(argv: list[str]) -> subprocess.CompletedProcess[str]:
         return run_program([str(tmp_path / argv[0]), *argv[1:]])
 
@@ -84,7 +84,7 @@ def test_a_missing_ssh_keygen_is_named(tmp_path: Path) -> None:
     assert "openssh-client" in (caught.value.hint or "")
 
 
-def test_the_metadata_entry_is_what_gcloud_writes() -> None:
+def test_metadata_entry_matches_gcloud() -> None:
     key = SshKey(Path("k"), "ssh-ed25519 AAAA ada@laptop")
 
     assert metadata_entry("ada", key) == "ada:ssh-ed25519 AAAA ada"
@@ -100,7 +100,7 @@ def test_the_metadata_entry_is_what_gcloud_writes() -> None:
         ("ada:ssh-rsa A other comment\n", "ada:ssh-rsa A other comment\n"),
     ],
 )
-def test_a_key_is_added_without_loss_or_doubling(existing: str, result: str) -> None:
+def test_adding_a_key_keeps_others_and_adds_no_duplicate(existing: str, result: str) -> None:
     assert with_key(existing, "ada:ssh-rsa A ada") == result
 
 
@@ -116,5 +116,5 @@ def test_a_key_is_added_without_loss_or_doubling(existing: str, result: str) -> 
         ({"USER": "é"}, "_"),
     ],
 )
-def test_the_login_is_the_local_user_made_valid(environ: dict[str, str], login: str) -> None:
+def test_login_is_the_local_user_converted_to_a_valid_name(environ: dict[str, str], login: str) -> None:
     assert login_name(environ) == login

@@ -1,4 +1,4 @@
-"""Until when a key counts in metadata, keys that agents hold, and a pair that is made anew."""
+"""Expiry of keys in metadata, keys in ssh agents, and replacing the key pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def line(end: str, login: str = "ada", blob: str = "A") -> str:
     return f'{login}:ssh-rsa {blob} google-ssh {{"userName":"{login}@x","expireOn":"{end}"}}'
 
 
-def test_a_line_that_ends_is_in_googles_form() -> None:
+def test_expiring_line_has_googles_form() -> None:
     entry = metadata_entry(
         "ada", SshKey(Path("k"), "ssh-rsa A mine"), expires=NOW + timedelta(hours=10, microseconds=5)
     )
@@ -50,11 +50,11 @@ LASTING, TWO_HOURS = "ada:ssh-rsa A ada", line("2026-01-01T02:00:00+0000")
         ("ada:ssh-rsa A google-ssh", LASTING, False),
     ],
 )
-def test_a_line_counts_while_it_lasts_long_enough(existing: str, entry: str, *, is_held: bool) -> None:
+def test_line_counts_while_valid_long_enough(existing: str, entry: str, *, is_held: bool) -> None:
     assert holds_key(f"odd\n{existing}\n", entry, now=NOW) is is_held
 
 
-def test_of_old_lines_only_our_own_ended_ones_go() -> None:
+def test_only_own_expired_lines_are_removed() -> None:
     ended = "2025-12-31T23:00:00+0000"
     others = ["odd", line(ended, login="bob"), "ada:ssh-rsa B google-ssh {}", "ada:ssh-dss C ada"]
     existing = "\n".join([line(ended, blob="B"), *others, line(ended)])
@@ -77,7 +77,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     socket.unlink(missing_ok=True)
 
 
-def test_a_key_of_an_agent_is_named_by_its_public_half(tmp_path: Path, agent: None) -> None:
+def test_agent_key_is_named_by_its_public_key(tmp_path: Path, agent: None) -> None:
     made = ensure_key(tmp_path, login="ada")
     public = made.path.with_name("google_compute_engine.pub")
     subprocess.run(["ssh-add", "-q", str(made.path)], check=True)
@@ -87,43 +87,43 @@ def test_a_key_of_an_agent_is_named_by_its_public_half(tmp_path: Path, agent: No
         found = ensure_key(tmp_path, key=named)
         assert (found, found.is_in_agent) == (SshKey(public, made.public), True)
     subprocess.run(["ssh-add", "-q", "-D"], check=True)
-    with pytest.raises(SshKeyError, match="has no private half beside it, and no ssh agent holds it"):
+    with pytest.raises(SshKeyError, match="is neither in a file nor in an ssh agent"):
         ensure_key(tmp_path, key=public)
 
 
-def test_a_public_half_beside_its_private_one_means_both(tmp_path: Path) -> None:
+def test_public_key_beside_private_key_means_the_pair(tmp_path: Path) -> None:
     made = ensure_key(tmp_path, login="ada")
 
     assert ensure_key(tmp_path, key=made.path.with_name("google_compute_engine.pub")) == made
 
 
-def test_a_key_behind_a_passphrase_without_its_public_half_is_named_with_the_remedy(tmp_path: Path) -> None:
+def test_encrypted_key_without_public_key_names_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "locked"
     run_program(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(path)])
     public = path.with_name("locked.pub")
     assert ensure_key(tmp_path, key=path).public == public.read_text().strip()
     public.unlink()
 
-    with pytest.raises(SshKeyError, match="has a passphrase, and its public half is not there") as caught:
+    with pytest.raises(SshKeyError, match="has a passphrase, and its public key file is missing") as caught:
         ensure_key(tmp_path, key=path)
     assert (caught.value.hint or "").count(f"ssh-keygen -y -f {path} > {public}") == 1
     assert f"ssh-add {path}" in (caught.value.hint or "")
 
 
-def test_where_no_new_key_can_be_made_the_old_pair_is_put_back(tmp_path: Path) -> None:
+def test_renew_without_new_key_restores_the_old_pair(tmp_path: Path) -> None:
     made = ensure_key(tmp_path, login="ada")
     before = made.path.read_bytes()
 
     def fails(argv: list[str]) -> subprocess.CompletedProcess[str]:
         return run_program(["false"])
 
-    with pytest.raises(SshKeyError, match="made no key"):
+    with pytest.raises(SshKeyError, match="created no key"):
         renew(tmp_path, login="ada", runner=fails)
     assert (made.path.read_bytes(), ensure_key(tmp_path)) == (before, made)
     assert sorted(one.name for one in made.path.parent.iterdir()) == [made.path.name, f"{made.path.name}.pub"]
 
 
-def test_of_a_project_only_the_switches_are_kept_and_not_for_long(tmp_path: Path) -> None:
+def test_switches_cache_stores_only_switches_and_expires(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "state" / "os-login.json"
     seen = RememberedSwitches(path, clock)
     assert seen.of("p") is None

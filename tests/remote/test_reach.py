@@ -1,4 +1,4 @@
-"""By which way a worker is reached, where this machine is, and what keeps ssh from a node."""
+"""The route to a worker, the networks of this machine, and nodes that ssh cannot reach."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SHARED = "projects/host/global/networks/shared"
         (None, "default", False, None),
     ],
 )
-def test_the_internal_address_is_taken_by_itself_only_inside_the_network(
+def test_internal_address_is_the_default_only_inside_the_network(
     here: Surroundings | None, network: str, *, external: bool, expected: Way | None
 ) -> None:
     reach = Reach(here=lambda: here)
@@ -79,7 +79,7 @@ def test_the_internal_address_is_taken_by_itself_only_inside_the_network(
     assert (reach.obstacle(asked) is None) is (expected is not None)
 
 
-def test_the_machine_is_not_asked_where_the_way_was_named() -> None:
+def test_named_route_needs_no_metadata() -> None:
     def never() -> Surroundings:
         raise AssertionError
 
@@ -88,7 +88,7 @@ def test_the_machine_is_not_asked_where_the_way_was_named() -> None:
     assert ways == list(Way)
 
 
-def test_a_tunnel_is_gclouds_own() -> None:
+def test_tunnel_command_matches_gcloud() -> None:
     asked = node()
     reach = Reach(way=Way.IAP, gcloud=lambda: "/opt/100% cloud/gcloud", impersonate="ci@p1.iam.gserviceaccount.com")
 
@@ -117,10 +117,10 @@ METADATA = {
 
 
 @contextmanager
-def metadata_server(told: dict[str, Any]) -> Iterator[str]:
+def metadata_server(entries: dict[str, Any]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the standard library's name
-            answer = told.get(self.path.removeprefix("/computeMetadata/v1/"))
+            answer = entries.get(self.path.removeprefix("/computeMetadata/v1/"))
             is_asked_well = self.headers["Metadata-Flavor"] == "Google" and answer is not None
             self.send_response(200 if is_asked_well else 404)
             self.send_header("Metadata-Flavor", "Google")
@@ -140,7 +140,7 @@ def metadata_server(told: dict[str, Any]) -> Iterator[str]:
             thread.join()
 
 
-def test_where_this_machine_is_comes_from_its_metadata_server(tmp_path: Path) -> None:
+def test_networks_come_from_the_metadata_server(tmp_path: Path) -> None:
     laptop = tmp_path / "product_name"
     laptop.write_text("ThinkPad\n")
     with metadata_server(METADATA) as host:
@@ -167,7 +167,7 @@ def test_where_this_machine_is_comes_from_its_metadata_server(tmp_path: Path) ->
         ({"state": "NEW"}, "is NEW: this version of tpuctl does not know that state, and ssh may fail"),
     ],
 )
-def test_ssh_is_tried_with_a_warning_where_it_may_fail(fields: dict[str, str], expected: str | None) -> None:
+def test_ssh_to_doubtful_node_warns(fields: dict[str, str], expected: str | None) -> None:
     warning = check_state(node(**fields))
 
     assert (warning or "").startswith(f"`trainer` {expected}" if expected else "")
@@ -188,7 +188,7 @@ def test_ssh_is_tried_with_a_warning_where_it_may_fail(fields: dict[str, str], e
         ({"apiVersion": "V1"}, "ssh to the virtual machine that uses it"),
     ],
 )
-def test_a_node_without_ssh_is_refused_with_what_helps(fields: dict[str, str], words: str) -> None:
+def test_node_without_ssh_raises_with_a_remedy(fields: dict[str, str], words: str) -> None:
     with pytest.raises(ConflictError) as caught:
         check_state(node(**fields))
 
@@ -205,7 +205,7 @@ def test_a_node_without_ssh_is_refused_with_what_helps(fields: dict[str, str], w
         *((text, None) for text in ("", "0", "65536", "1:", "host:80", "1:2:3", "TensorBoard", "-1")),
     ],
 )
-def test_a_forward_names_a_port(text: str, expected: Forward | None) -> None:
+def test_forward_parses_names_and_ports(text: str, expected: Forward | None) -> None:
     parse: Callable[[str], Forward] = Forward.parse
     if expected is None:
         with pytest.raises(InvalidInputError):

@@ -1,4 +1,4 @@
-"""What is passed to ssh, what its end means, and which host keys are kept."""
+"""The argv of ssh, the meaning of its exit, and the stored host keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KNOWN = Connection(
 )
 
 
-def test_the_whole_argv() -> None:
+def test_argv_is_complete() -> None:
     options = {
         "IdentityFile": '"/h/key"',
         "IdentitiesOnly": "yes",
@@ -45,11 +45,11 @@ def test_the_whole_argv() -> None:
     assert argv(KNOWN, tty=True) == ["ssh", "-t", *trust, *alive, "ada@198.18.0.1"]
 
 
-def test_several_words_are_quoted_for_the_remote_shell() -> None:
+def test_argv_quotes_several_words() -> None:
     assert argv(KNOWN, ("python", "-c", "print('a b')"))[-1] == """python -c 'print('"'"'a b'"'"')'"""
 
 
-def test_a_host_key_nobody_vouches_for_is_accepted_once_and_never_a_changed_one() -> None:
+def test_argv_without_published_key_accepts_only_new_host_keys() -> None:
     words = argv(replace(KNOWN, host_keys=(), proxy_command=None), options=("-o", "StrictHostKeyChecking=no"))
 
     # ssh takes the first value of an option.
@@ -72,7 +72,7 @@ def test_a_host_key_nobody_vouches_for_is_accepted_once_and_never_a_changed_one(
         ("identity", Path('a"b')),
     ],
 )
-def test_what_could_be_an_option_is_refused(field: str, value: object) -> None:
+def test_connection_with_option_like_value_raises(field: str, value: object) -> None:
     changes: dict[str, object] = {field: value}
     with pytest.raises(InvalidInputError):
         replace(KNOWN, **changes)  # type: ignore[arg-type]  # the field is a parameter
@@ -82,7 +82,7 @@ def test_what_could_be_an_option_is_refused(field: str, value: object) -> None:
     ("code", "stderr", "result"),
     [
         (0, "Warning: Permanently added 'tpu.42-0'", ProbeResult(ProbeOutcome.ANSWERED)),
-        (1, "", ProbeResult(ProbeOutcome.COMMAND_FAILED, "`true` ended with 1")),
+        (1, "", ProbeResult(ProbeOutcome.COMMAND_FAILED, "`true` exited with 1")),
         (
             255,
             "ada@198.18.0.1: Permission denied (publickey).\r\n",
@@ -109,7 +109,7 @@ def test_what_could_be_an_option_is_refused(field: str, value: object) -> None:
         (255, "", ProbeResult(ProbeOutcome.UNREACHABLE)),
     ],
 )
-def test_what_the_end_of_ssh_means(code: int, stderr: str, result: ProbeResult) -> None:
+def test_classify_exit_returns_outcome(code: int, stderr: str, result: ProbeResult) -> None:
     assert classify(code, stderr) == result
 
 
@@ -130,8 +130,8 @@ def test_host_keys_replace_only_those_of_their_alias(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_host_key_with_more_than_a_key_in_it_is_refused(tmp_path: Path) -> None:
+def test_host_key_with_additional_text_raises(tmp_path: Path) -> None:
     connection = replace(KNOWN, known_hosts=(tmp_path / "k", tmp_path / "g"), host_keys=("ssh-rsa A\n* ssh-rsa EVIL",))
 
-    with pytest.raises(KnownHostsError, match=r"^worker 0 has published a host key that is not one: "):
+    with pytest.raises(KnownHostsError, match=r"^worker 0 published an invalid host key: "):
         remember_host_keys([connection])

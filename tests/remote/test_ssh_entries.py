@@ -1,4 +1,4 @@
-"""The file of entries for ssh: as ssh reads it, and with many writers."""
+"""The file of ssh entries: as ssh reads it, and with parallel writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def entry(name: str) -> Entry:
     return entry_of(node, [way], cloud="google")
 
 
-def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
+def test_parallel_changes_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / ".ssh" / "tpuctl_config"
 
     with ThreadPoolExecutor(8) as pool:
@@ -34,12 +34,12 @@ def test_none_of_many_changes_at_once_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a *", "*", "a\n  ProxyCommand touch /tmp/x", "!a", "a\u2028b"])
-def test_a_node_whose_name_would_say_more_than_a_host_gets_no_entry(name: str) -> None:
-    with pytest.raises(InvalidInputError, match="cannot be the name of a host"):
+def test_entry_with_unsafe_node_name_raises(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a valid host name"):
         entry(name)
 
 
-def test_an_entry_is_read_again_whatever_its_cloud_calls_the_node(tmp_path: Path) -> None:
+def test_entry_is_parsed_with_any_node_name(tmp_path: Path) -> None:
     written = replace(entry("trainer"), id="1\u2028# tpuctl end\x85\n")
     change(tmp_path / "hosts", lambda text: text.changed(new=[written]))
 
@@ -47,7 +47,7 @@ def test_an_entry_is_read_again_whatever_its_cloud_calls_the_node(tmp_path: Path
 
 
 @pytest.mark.sshd
-def test_ssh_reads_what_is_written_as_it_is_meant(tmp_path: Path) -> None:
+def test_ssh_reads_written_entries(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     change(path, lambda text: text.changed(new=[entry("trainer")]))
 

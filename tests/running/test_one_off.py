@@ -216,7 +216,7 @@ def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, wor
     ] == [
         f"error: no logs can be written to `/dev/null/x`: not a directory\n{logs}",
         f"error: no logs can be written to `{here}/file`: file exists\n{logs}",
-        f"error: there is no folder `{here}/nowhere`\n",
+        f"error: no such folder: `{here}/nowhere`\n",
         f"{detached}`--rm` would delete the node under it\n{out_of_two}",
         f"{detached}`--collect` would copy before it has ended\n{out_of_two}",
     ]

@@ -1,4 +1,4 @@
-"""A slice whose workers are folders of this machine, behind a fake ssh that can fail, and a git tree to sync to them."""
+"""A slice whose workers are local folders, behind a fake ssh that can fail, and a git tree to sync."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ exec sh -c "$last"
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """The embedded sandbox: how it is reached makes no difference here."""
+    """The embedded sandbox, because the API connection makes no difference here."""
     return {"TPUCTL_SANDBOX": "1"}
 
 
@@ -59,7 +59,7 @@ def workers(tmp_path: Path, fake_ssh: Callable[[str], None], sandbox: Sandbox) -
 
 @pytest.fixture
 def tree(tpuctl: Console) -> Path:
-    """A git tree with what git trees have."""
+    """A git tree with typical files."""
     folder = tpuctl.folder / "code"
     (folder / "src").mkdir(parents=True)
     git(folder, "init", "-q")

@@ -1,4 +1,4 @@
-"""`tpuctl sync`: what reaches the workers, what never does, and what is deleted there."""
+"""`tpuctl sync`: which files are sent, skipped and deleted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from tpuctl.sandbox import admin
 from tpuctl.sandbox.world import World
 
 
-def test_what_git_has_or_would_take_arrives_everywhere_and_only_once(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_sync_sends_tracked_and_untracked_files_once(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     expected = {
         ".gitignore": "*.key\n/out/\n",
         "link": "-> /etc/passwd",
@@ -39,14 +37,12 @@ def test_what_git_has_or_would_take_arrives_everywhere_and_only_once(
     assert (sent.st_mtime_ns, sent.st_mode) == (here.st_mtime_ns, here.st_mode)
     assert tpuctl("sync", "slice", "code") == (
         said(*(f"{number}\t0\t0\t0\t" for number in range(4))),
-        said("nothing changed: 4 workers had it all"),
+        said("no changes: 4 workers up to date"),
         0,
     )
 
 
-def test_only_what_differs_goes_and_a_new_time_alone_is_but_set(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_sync_sends_only_changes_and_sets_new_times(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     tpuctl("sync", "slice", "code", "--worker", "0")
     (tree / "src/train.py").write_text("print(2)\n")
     os.utime(tree / "run me.sh")
@@ -62,12 +58,10 @@ def test_only_what_differs_goes_and_a_new_time_alone_is_but_set(
             "via": "ssh", "sandbox": True,
         }
     ]  # fmt: skip
-    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("nothing changed: 1 worker had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("no changes: 1 worker up to date")
 
 
-def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_delete_removes_only_synced_files(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     (tree / "data").mkdir()
     for name in ("data/old", "mine"):
         (tree / name).write_text("v1")
@@ -78,10 +72,10 @@ def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
     shutil.rmtree(tree / "data")
     (tree / "mine").unlink()
 
-    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("nothing changed: 2 workers had it all")
+    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("no changes: 2 workers up to date")
     before = files(workers[0])
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete", "--dry-run")
-    kept = "changed on worker 1 since a sync put it there, so not deleted: `mine`"
+    kept = "not deleted on worker 1, because changed there since the last sync: `mine`"
     assert (out, err, code) == (
         said("delete\tdata/old\tall", "delete\tmine\t0"),
         said(kept, "would delete 2 files"),
@@ -99,7 +93,7 @@ def test_delete_takes_away_what_a_sync_put_there_and_nothing_else(
     ]
 
 
-def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_replaced_foreign_file_is_backed_up(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     (workers[0] / "code/src").mkdir(parents=True)
     (workers[0] / "code/src/train.py").write_text("written there")
 
@@ -107,8 +101,8 @@ def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers
 
     assert code == 0
     assert err.splitlines()[1:] == [
-        "replaced on worker 0, where no sync had put it or it was changed since: `src/train.py`",
-        "  copies of what was there are kept on the worker, below ~/.tpuctl/sync",
+        "replaced on worker 0, though not from a sync or changed since: `src/train.py`",
+        "  the old files are kept on the worker, below ~/.tpuctl/sync",
         "synced 6 files (45 B) to 2 workers in 0.0s",
     ]
     assert (workers[0] / "code/src/train.py").read_text() == "print(1)\n"
@@ -125,7 +119,7 @@ def test_a_copy_is_kept_of_what_a_worker_had_of_its_own(tpuctl: Console, workers
     assert [copy.read_text() for copy in copies] == ["in 198.18.0.1"]
 
 
-def test_files_folders_and_symlinks_take_each_others_places(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_files_folders_and_symlinks_replace_each_other(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     for name in ("one/a", "one/deep/b"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(name)
@@ -149,7 +143,7 @@ def test_files_folders_and_symlinks_take_each_others_places(tpuctl: Console, wor
     }
 
 
-def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
+def test_sync_by_label_syncs_all_nodes_and_prints_a_table(
     tpuctl: Console, workers: list[Path], tree: Path, sandbox: Sandbox
 ) -> None:
     for name in ("a", "b"):
@@ -168,27 +162,27 @@ def test_nodes_that_have_a_label_get_it_all_and_a_terminal_a_table(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ((), "which node?\n  hint: name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"),
-        (("slice", "nope"), "there is no folder `FOLDER/nope`\n  hint: several nodes are chosen with `-l KEY=VALUE`"),
-        (("slice", "code/run me.sh"), "`FOLDER/code/run me.sh` is no folder\n  hint: name the folder that it is in"),
-        (("slice", "HOME"), "`HOME` is sent only as a git tree\n  hint: sync a folder below it"),
-        (("slice", "code/out"), "`FOLDER/code/out` has no files to send: git tracks nothing there, and ignores the rest"),
+        ((), "no node is named\n  hint: use `tpuctl sync NODE [DIR]`, or `-l KEY=VALUE` for several nodes"),
+        (("slice", "nope"), "no such folder: `FOLDER/nope`\n  hint: choose several nodes with `-l KEY=VALUE`"),
+        (("slice", "code/run me.sh"), "`FOLDER/code/run me.sh` is not a folder\n  hint: use the folder that contains it"),
+        (("slice", "HOME"), "`HOME` is not a git tree, so it is not synced as a whole\n  hint: sync a folder in it"),
+        (("slice", "code/out"), "`FOLDER/code/out` has no files to send: git tracks no file in it, and ignores the others"),
         (
             ("slice", "code", "more"),
             (
-                "`tpuctl sync` takes one folder\n  hint: it is `tpuctl sync NODE [DIR]`, or "
+                "`tpuctl sync` takes one folder\n  hint: use `tpuctl sync NODE [DIR]`, or "
                 "`tpuctl sync -l KEY=VALUE [DIR]` for several nodes"
             ),
         ),
         (
             ("slice", "code", "--watch", "--dry-run"),
-            "`--watch` and `--dry-run` exclude each other\n  hint: leave one of them out",
+            "`--watch` and `--dry-run` exclude each other\n  hint: remove one of them",
         ),
-        (("slice", "code", "--to", " "), "`--to` names no folder\n  hint: give a path on the workers, like `--to '~/code'`"),
+        (("slice", "code", "--to", " "), "`--to` is empty\n  hint: use a path on the workers: `--to '~/code'`"),
         (("slice", "code", "--worker", "7"), "`slice` has no worker 7\n  hint: it has workers 0 to 3"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_said_before_anything_is_sent(
+def test_invalid_arguments_raise_before_sending(
     tpuctl: Console, workers: list[Path], tree: Path, *, arguments: tuple[str, ...], error: str
 ) -> None:
     (tree / "out").mkdir()
@@ -205,7 +199,7 @@ def test_what_cannot_be_meant_is_said_before_anything_is_sent(
 
 
 @pytest.mark.sshd
-def test_a_tree_reaches_real_workers_through_real_ssh(tmp_path: Path) -> None:
+def test_tree_reaches_real_workers_through_real_ssh(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with World.open(state / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")

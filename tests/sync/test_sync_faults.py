@@ -1,4 +1,4 @@
-"""`tpuctl sync` when something is in its way: workers away or odd, links that break, rsync that fails; and `--watch`."""
+"""`tpuctl sync` with faults: unreachable or broken workers, lost connections, failing rsync; and `--watch`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is
         ),
     ],
 )
-def test_nothing_goes_through_what_no_sync_put_there(
+def test_foreign_symlink_or_folder_is_not_followed(
     tpuctl: Console, workers: list[Path], tree: Path, *, make: Callable[[Path], object], why: str
 ) -> None:
     (workers[1] / "code").mkdir()
@@ -47,13 +47,11 @@ def test_nothing_goes_through_what_no_sync_put_there(
     assert err.splitlines()[1:] == [
         "synced 6 files (45 B) to 1 worker in 0.0s",
         f"error: worker 1 of `slice` was not synced: {why}",
-        "  hint: what has arrived is not sent again: give the command once more",
+        "  hint: repeat the command: complete files are not sent again",
     ]
 
 
-def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_unreachable_worker_does_not_affect_others(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     Path(f"{workers[2]}.fault").write_text("down")
 
     out, err, code = tpuctl("sync", "slice", "code", "-o", "name")
@@ -64,7 +62,7 @@ def test_a_worker_that_is_away_does_not_keep_the_others_from_theirs(
     assert [(home / "code").exists() for home in workers] == [True, True, False, True]
 
 
-def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_worker_without_python_is_reported(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     Path(f"{workers[0]}.fault").write_text("bare")
 
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "yaml")
@@ -72,25 +70,25 @@ def test_a_worker_without_python_is_named_as_such(tpuctl: Console, workers: list
     assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
     assert "\n  via: ssh\n" in out
     assert json.loads(err.splitlines()[-1])["error"]["message"] == (
-        "worker 0 of `slice` was not synced: there is no `python3` on the worker"
+        "worker 0 of `slice` was not synced: the worker has no `python3`"
     )
     assert code == 11
 
 
-def test_without_git_a_git_tree_is_not_sent_for_it_may_hold_secrets(
+def test_git_tree_without_git_is_not_sent(
     tpuctl: Console, workers: list[Path], tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
     assert tpuctl("sync", "slice", "code") == (
         "",
-        f"error: `{tree}` is in a git tree, and there is no `git` on PATH to ask what it ignores\n  hint: install git\n",
+        f"error: `{tree}` is in a git tree, and `git` is not on PATH\n  hint: install git: it lists the files to send\n",
         1,
     )
 
 
 @pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])
-def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
+def test_broken_connection_is_retried_without_partial_files(
     tpuctl: Console, workers: list[Path], tree: Path, via: str
 ) -> None:
     (tree / "big").write_bytes(os.urandom(700_000))
@@ -103,9 +101,7 @@ def test_a_link_that_breaks_is_tried_again_and_no_half_file_is_seen(
     assert not list((workers[0] / "code").glob(".tpuctl*"))
 
 
-def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
-    tpuctl: Console, workers: list[Path], tree: Path
-) -> None:
+def test_full_disk_names_the_file_and_leaves_no_part(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     (tree / "big").write_bytes(os.urandom(100_000))
     Path(f"{workers[0]}.fault").write_text("full")
 
@@ -116,7 +112,7 @@ def test_a_worker_whose_disk_is_full_says_which_file_and_keeps_no_part_of_it(
 
 
 @needs_rsync
-def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
+def test_large_files_use_rsync_and_ssh_if_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     big = tree / "a ' \" $x \\ big"
     big.write_bytes(os.urandom(2_000_000))
     Path(f"{workers[1]}.fault").write_text("noisy")
@@ -124,8 +120,8 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
 
     assert [(one["via"], len(one["sent"]), one["bytes"]) for one in json.loads(out)] == [("rsync", 7, 2_000_045)] * 2
-    assert "worker 1: rsync ended with " in err
-    assert "; the rest went through ssh\n" in err
+    assert "worker 1: rsync exited with " in err
+    assert "; the other files were sent through ssh\n" in err
     assert code == 0
     expected = {path.relative_to(tree) for path in tree.rglob("*") if ".git/" not in f"{path}/"}
     for home in workers[:2]:
@@ -134,10 +130,10 @@ def test_much_goes_by_rsync_and_through_ssh_where_rsync_fails(tpuctl: Console, w
         assert (target / big.name).stat().st_mtime_ns == big.stat().st_mtime_ns
         assert {path.relative_to(target) for path in target.rglob("*")} == expected - {Path("id.key")}
     again = tpuctl("sync", "slice", "code", "--worker", "0,1", "--to", "a b/'c")[1]
-    assert again == said("nothing changed: 2 workers had it all")
+    assert again == said("no changes: 2 workers up to date")
 
 
-def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
+def test_watch_sends_each_change_once_and_survives_an_unreachable_worker(
     tpuctl: Console, workers: list[Path], tree: Path, clock: EventfulClock
 ) -> None:
     fault = Path(f"{workers[1]}.fault")
@@ -157,19 +153,19 @@ def test_watch_sends_each_change_once_and_outlives_a_worker_that_is_away(
     lines = [line.partition(" ")[2] if line[0].isdigit() else line for line in err.splitlines()]
     assert (out, code) == ("", 130)
     assert lines[:3] == [
-        "nothing changed: 2 workers had it all",
+        "no changes: 2 workers up to date",
         "synced 1 file (10 B) to 2 workers in 0.0s",
         "synced 1 file (11 B) to 1 worker in 1.0s",
     ]
     assert lines[3].startswith("warning: worker 1 of `slice`: ")
     assert lines[4:6] == [
         "synced 1 file (11 B) to 1 worker in 0.0s",
-        "warning: interrupted: nothing is synced any more",
+        "warning: interrupted: changes are no longer synced",
     ]
     assert [(home / "code/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2
 
 
-def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers: list[Path]) -> None:
+def test_folder_without_git_is_sent_completely_with_a_note(tpuctl: Console, workers: list[Path]) -> None:
     plain = tpuctl.folder / "plain"
     (plain / "inner/.git").mkdir(parents=True)
     (plain / "empty").mkdir()
@@ -184,7 +180,7 @@ def test_a_folder_without_git_is_sent_whole_and_says_so(tpuctl: Console, workers
 
     assert code == 0
     assert err.splitlines()[:2] == [
-        f"`{plain}` is in no git tree: all its files are sent; after `git init` .gitignore counts",
-        "`pipe` is neither a file nor a symlink: it is not sent",
+        f"`{plain}` is not in a git tree: sending all its files; run `git init` to use .gitignore",
+        "`pipe` is neither a file nor a symlink: skipped",
     ]
     assert files(workers[0] / "x") == {"a": "a", "inner/b": "inner/b", "inner/.gitignore": "secret\n"}

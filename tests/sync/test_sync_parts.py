@@ -1,4 +1,4 @@
-"""The parts of a sync that no ordinary tree reaches: names that lead out, files that change meanwhile, rsync's own quoting."""
+"""Rare cases of a sync: names outside of the folder, files that change meanwhile, the quoting of rsync."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tpuctl.remote.onboard.tree import END, HEAD, MARK, SIZE
 from tpuctl.remote.ssh import Connection
 from tpuctl.remote.syncing.contents import Contents
 from tpuctl.remote.syncing.rsync import words
-from tpuctl.remote.syncing.tree import read_tree
-from tpuctl.remote.syncing.values import Entry, Tree
+from tpuctl.remote.syncing.tree import Entry, Tree, read_tree
 
 
 def start(home: Path, *names: str) -> subprocess.Popen[bytes]:
@@ -49,7 +48,7 @@ def hear(process: subprocess.Popen[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("name", ["../out", "/tmp/out", "a/../../out", "a//b", "./a", "", "a\0b"])
-def test_the_worker_refuses_a_name_that_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_worker_rejects_a_name_outside_of_the_folder(tmp_path: Path, name: str) -> None:
     with start(tmp_path, "fine", name) as process:
         assert process.stdout
         assert process.stdout.read(len(MARK)) == MARK
@@ -57,7 +56,7 @@ def test_the_worker_refuses_a_name_that_leads_out_of_the_folder(tmp_path: Path, 
     assert list((tmp_path / "x").iterdir()) == []
 
 
-def test_a_second_try_ends_the_first_that_lost_its_client(tmp_path: Path) -> None:
+def test_retry_stops_the_program_of_the_first_attempt(tmp_path: Path) -> None:
     with start(tmp_path, "a") as first:
         assert first.stdout
         first.stdout.read(len(MARK))
@@ -74,7 +73,7 @@ def test_a_second_try_ends_the_first_that_lost_its_client(tmp_path: Path) -> Non
     assert (tmp_path / "x/a").read_text() == "!"
 
 
-def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+def test_changing_file_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"a" * 1_000_000)
     contents = Contents(read_tree(tmp_path))
 
@@ -88,10 +87,10 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> N
     status = (tmp_path / "big").stat()
     head = HEAD.pack(0, status.st_mode & 0o777, status.st_mtime_ns)
     assert read.endswith(SIZE.pack(0) + b"\0" + head + b"".join(blocks) + SIZE.pack(0) + b"\1" + HEAD.pack(END, 0, 0))
-    assert contents.left_out == {}
+    assert contents.unreadable == {}
 
 
-def test_a_file_that_became_a_symlink_is_not_followed_and_one_that_went_is_no_fault(tmp_path: Path) -> None:
+def test_new_symlink_is_not_followed_and_deleted_file_is_skipped(tmp_path: Path) -> None:
     for name in ("gone", "link"):
         (tmp_path / name).write_text(name)
     contents = Contents(read_tree(tmp_path))
@@ -100,10 +99,10 @@ def test_a_file_that_became_a_symlink_is_not_followed_and_one_that_went_is_no_fa
     (tmp_path / "link").symlink_to("/etc/passwd")
 
     assert b"".join(contents.stream([0, 1])) == HEAD.pack(END, 0, 0)
-    assert contents.left_out == {"link": "too many levels of symbolic links"}
+    assert contents.unreadable == {"link": "too many levels of symbolic links"}
 
 
-def test_rsync_gets_our_ssh_in_its_own_quotes() -> None:
+def test_rsync_argv_quotes_ssh_for_rsync() -> None:
     way = Connection("ada", "fd00::1", "tpu.1-0", (Path("/a b/k"), Path("/g")), Path("/key"), "it's 'so'")
 
     found = words(way, Tree(Path("/my tree"), ()), "/home/ada/x y", options=("-o", "ControlMaster=auto"))
@@ -117,7 +116,7 @@ def test_rsync_gets_our_ssh_in_its_own_quotes() -> None:
 
 
 @pytest.mark.parametrize("place", ["the tree's own configuration", "a bare repository inside"])
-def test_no_program_that_a_tree_names_is_run(tmp_path: Path, place: str) -> None:
+def test_git_runs_no_program_named_by_a_tree(tmp_path: Path, place: str) -> None:
     """A clone brings no `.git/config`, but an archive does; and a folder of a clone may look like a bare repository."""
     tree, evil, trace = tmp_path / "tree", tmp_path / "evil", tmp_path / "trace"
     tree.mkdir()

@@ -1,4 +1,4 @@
-"""Trees of files: made, and looked at."""
+"""Create trees of files, and list them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Return what a folder holds: contents, targets of symlinks, and a star for what can be run."""
+    """Return the files of a folder: contents, targets of symlinks, and a star for executables."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -1,8 +1,9 @@
-"""Copies between this machine and workers: what there is here is looked at before any worker is."""
+"""Copy files between this machine and workers. Local files are checked before any worker is contacted."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def look(sources: Sequence[str], folder: Path, wish: Wish) -> Listing:
-    """Return what is to be sent of this machine; relative paths begin in `folder`.
+    """List the local files to send. Relative paths start in `folder`.
 
-    Raises `InvalidInputError` for what is not there or cannot be read, before anything is sent.
+    Raises `InvalidInputError` for a missing or unreadable file, before anything is sent.
     """
-    # Messages show paths as they were typed.
+    # Messages show paths as the user typed them.
     below = b"" if folder == Path.cwd() else os.fsencode(folder)
     paths = [os.path.join(below, os.fsencode(source)) for source in sources]  # noqa: PTH118  # pathlib knows no bytes
     try:
@@ -45,7 +46,7 @@ def look(sources: Sequence[str], folder: Path, wish: Wish) -> Listing:
     names: dict[str, bytes] = {}
     for path, entry in listing.files:
         if names.setdefault(entry.path, path) != path:
-            hint = "copy them into folders of their own"
+            hint = "copy them to different folders"
             raise InvalidInputError(f"`{shown(path)}` and `{shown(names[entry.path])}` have the same name", hint=hint)
     return listing
 
@@ -53,7 +54,7 @@ def look(sources: Sequence[str], folder: Path, wish: Wish) -> Listing:
 def upload(
     members: Sequence[Member], listing: Listing, target: str, *, wish: Wish, tallies: Sequence[Tally], clock: Clock
 ) -> list[Copied]:
-    """Copy to `target` on every member, and return how each ended."""
+    """Copy to `target` on every member, and return the results."""
     prefixes = Prefixes()
     text = os.fsencode(target).decode("utf-8", "surrogateescape")
     one = partial(Upload, listing, text, wish, prefixes)
@@ -70,50 +71,35 @@ def download(
     tallies: Sequence[Tally],
     clock: Clock,
 ) -> list[Copied]:
-    """Copy from every member to `target`, from several into a folder for each, named after its label.
+    """Copy from every member to `target`; with several members into a folder for each, named by its label.
 
-    Raises `InvalidInputError` where these folders cannot be made, or where only a worker could say what something is called.
+    Raises `InvalidInputError` if such a folder cannot be created, or if a pattern does not determine the local name.
     """
     for pattern in patterns:
         if pattern.rstrip("/").rpartition("/")[2] == "..":
-            hint = f"name the folder; `{pattern.rstrip('/')}/.` stands for what is in it"
-            raise InvalidInputError(f"`{pattern}` does not say what it is called here", hint=hint)
+            hint = f"name the folder, or use `{pattern.rstrip('/')}/.` for its contents"
+            raise InvalidInputError(f"`{pattern}` does not determine a local name", hint=hint)
     umask = os.umask(0o077)
     os.umask(umask)
     texts = tuple(os.fsencode(pattern).decode("utf-8", "surrogateescape") or "." for pattern in patterns)
     below = [member.label if len(members) > 1 else "" for member in members]
-    # `DST/` means a folder: pathlib would forget the slash.
+    # `DST/` means a folder; pathlib would remove the slash.
     targets = [os.path.join(folder, target, one) if one else os.path.join(folder, target) for one in below]  # noqa: PTH118  # as above
     if len(members) > 1:
-        _make_folders(targets)
-    transfers = [
-        partial(
-            Download,
-            Asked(texts, member.way.login, recurse=wish.recurse, hidden=_is_empty(one)),
-            os.fsencode(one),
-            wish,
-            umask,
-        )
-        for member, one in zip(members, targets, strict=True)
-    ]
+        try:
+            for path in map(Path, targets):
+                if path.is_symlink():
+                    hint = "use another folder: each worker gets its own folder in it"
+                    raise InvalidInputError(f"`{path}` is a symlink", hint=hint)
+                path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(f"cannot create `{error.filename}`: {(error.strerror or '').lower()}") from error
+    transfers = []
+    for member, path_text in zip(members, targets, strict=True):
+        # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
+        is_empty = True
+        with suppress(OSError), os.scandir(path_text) as found:
+            is_empty = next(found, None) is None
+        request = Asked(texts, member.way.login, recurse=wish.recurse, hidden=is_empty)
+        transfers.append(partial(Download, request, os.fsencode(path_text), wish, umask))
     return copy_everywhere(members, transfers, tallies, fanout=wish.fanout, clock=clock)
-
-
-def _is_empty(target: str) -> bool:
-    """Tell whether nothing is there yet that hidden files (`.git`, `.envrc`) could have power over."""
-    try:
-        with os.scandir(target) as found:
-            return next(found, None) is None
-    except OSError:
-        return True
-
-
-def _make_folders(paths: Sequence[str]) -> None:
-    try:
-        for path in map(Path, paths):
-            if path.is_symlink():
-                hint = "name another folder: in this one, each worker has a folder of its own"
-                raise InvalidInputError(f"`{path}` is a symlink", hint=hint)
-            path.mkdir(parents=path.parent.parent.is_dir(), exist_ok=True)
-    except OSError as error:
-        raise InvalidInputError(f"`{error.filename}` cannot be made: {(error.strerror or '').lower()}") from error

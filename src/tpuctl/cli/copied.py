@@ -1,4 +1,4 @@
-"""What is told of a copy that has ended: what was left out, how each worker fared, and one line for the whole."""
+"""Show the results of a copy: skipped files, the result of each worker, and a summary."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tpuctl.cli.app import App
-    from tpuctl.errors import TpuctlError
     from tpuctl.remote.copying.values import Copied
 
-_NAMED = 5
-# A worker may send as many as it likes.
-_NOTED = 50
+_MAX_NAMED = 5
+# A worker may send any number of notes.
+_MAX_NOTES = 50
 
 
 class CopyError(RemoteCommandError):
-    """Some workers have not got, or not given, all."""
+    """Files could not be copied to or from some workers."""
 
 
 def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], duration: timedelta) -> int:
-    """Show how a copy ended. Returns 0; raises the error of a single worker, or `CopyError` naming those that failed.
+    """Show the results of a copy and return 0. Raises the error of a single worker, or `CopyError` with the failed workers.
 
-    Where nothing was found on any of those that failed, it is `NotFoundError`.
+    Raises `NotFoundError` if the files were not found on any of the failed workers.
     """
     for note in notes:
         app.terminal.note(note)
     for one in copied:
-        notes = list(one.notes[:_NOTED])
-        if len(one.notes) > _NOTED:
-            notes.append(f"and {len(one.notes) - _NOTED} more notes")
+        notes = list(one.notes[:_MAX_NOTES])
+        if len(one.notes) > _MAX_NOTES:
+            notes.append(f"and {len(one.notes) - _MAX_NOTES} more notes")
         for note in notes:
             app.terminal.note(f"worker {one.member.label}: {note}" if len(copied) > 1 else note)
     if app.format in {Format.JSON, Format.YAML}:
@@ -49,23 +48,19 @@ def show_copied(app: App, copied: Sequence[Copied], *, notes: Sequence[str], dur
     if not failed:
         app.terminal.note(_summary(copied, duration))
         return ExitCode.OK
-    causes = _shut_out(copied)
-    if causes and len(copied) == 1:
-        raise causes[0]
-    for cause in causes:
-        app.show_error(cause)
+    if unreached := [(one.member, one.ssh_stderr) for one in failed if one.ssh_stderr]:
+        from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
+
+        context = look_around(unreached[0][0], accepted_elsewhere=len(unreached) < len(copied))
+        causes = explain_failures(unreached, context)
+        if len(copied) == 1:
+            raise causes[0]
+        for cause in causes:
+            app.show_error(cause)
     for one in failed:
-        if not one.ssh_said:
-            _explain(app, one, is_single=len(copied) == 1)
-    raise _error(copied, failed)
-
-
-def _shut_out(copied: Sequence[Copied]) -> Sequence[TpuctlError]:
-    """Return what kept ssh out of workers, each cause once."""
-    from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
-
-    out = [(one.member, one.ssh_said) for one in copied if one.error and one.ssh_said]
-    return explain_failures(out, look_around(out[0][0], accepted_elsewhere=len(out) < len(copied))) if out else ()
+        if not one.ssh_stderr:
+            _show_problems(app, one, is_single=len(copied) == 1)
+    raise _error_for(copied, failed)
 
 
 def _summary(copied: Sequence[Copied], duration: timedelta) -> str:
@@ -77,27 +72,28 @@ def _summary(copied: Sequence[Copied], duration: timedelta) -> str:
         each = f" for each of {len(copied)} workers"
     words = f"{files} file{'' if files == 1 else 's'}, {format_size(size)}{each}"
     moved = sum(one.moved for one in copied)
-    known = "" if moved >= sum(one.size for one in copied) else f"; {format_size(moved)} had to be sent"
-    return f"copied {words} in {format_duration(duration)}{known}"
+    resumed = "" if moved >= sum(one.size for one in copied) else f"; {format_size(moved)} transferred"
+    return f"copied {words} in {format_duration(duration)}{resumed}"
 
 
-def _explain(app: App, one: Copied, *, is_single: bool) -> None:
+def _show_problems(app: App, one: Copied, *, is_single: bool) -> None:
     is_named = is_single or isinstance(one.error, UnexpectedAnswerError)
     label = "" if is_named else f"worker {one.member.label}: "
-    told = list(one.problems[:_NAMED])
-    if len(one.problems) > _NAMED:
-        told.append(f"and {len(one.problems) - _NAMED} more files")
+    lines = list(one.problems[:_MAX_NAMED])
+    if len(one.problems) > _MAX_NAMED:
+        lines.append(f"and {len(one.problems) - _MAX_NAMED} more files")
     if one.error and not one.problems and not is_single:
-        told.append(one.error.message)
-    for text in told:
+        lines.append(one.error.message)
+    for text in lines:
         app.terminal.warn(f"{label}{text}")
 
 
-def _error(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
+def _error_for(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
     first = failed[0].error
     hints = dict.fromkeys(one.error.hint for one in failed if one.error and one.error.hint)
-    # A problem of a file is met again, unlike a link that broke.
-    hint = "\n".join(hints) or ("see to that first: what has arrived is not sent again" if failed[0].problems else None)
+    # A problem with a file occurs again, unlike a broken connection.
+    retry = "fix this, then repeat the command: complete files are not sent again"
+    hint = "\n".join(hints) or (retry if failed[0].problems else None)
     if len(copied) == 1 and first is not None and not failed[0].problems:
         return first
     labels = ", ".join(one.member.label for one in failed)
@@ -107,7 +103,7 @@ def _error(copied: Sequence[Copied], failed: Sequence[Copied]) -> Exception:
         name = failed[0].member.node.name.node_id
         count = len(failed[0].problems)
         missing = f"1 file of `{name}` was" if count == 1 else f"{count} files of `{name}` were"
-        return CopyError(f"{missing} not copied" + ("; the others were" if copied[0].files else ""), hint=hint)
+        return CopyError(f"{missing} not copied" + ("; the others were copied" if copied[0].files else ""), hint=hint)
     if all(isinstance(one.error, NotFoundError) for one in failed):
         return NotFoundError(message, hint=hint)
     return CopyError(message, hint=hint)

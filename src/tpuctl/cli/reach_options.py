@@ -1,4 +1,4 @@
-"""The options that say by which way workers are reached, for all that use ssh, and what the settings make of them."""
+"""The options `--iap` and `--internal-ip`, and the route to workers that follows from the settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tpuctl.remote.reach import Reach, Surroundings, Way
 
 
-def _take(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's
-    """Hand what was given to the app as a setting: the command itself need not know of it."""
-    from tpuctl.cli.app import App  # noqa: PLC0415  # not needed by --help
+def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's
+    """Store the value of an option as a setting of the app, so that the command needs no parameter for it."""
+    from tpuctl.cli.app import App  # noqa: PLC0415  # --help does not need it
 
     app = ctx.find_object(App)
     if app is not None and value is not None and param.name is not None:
@@ -29,14 +29,14 @@ def _take(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # cl
 
 
 def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--iap` and `--internal-ip/--external-ip`. They become settings, and are no parameters of the command."""
+    """Add `--iap` and `--internal-ip/--external-ip`. They become settings, not parameters of the command."""
     function = click.option(
         "--internal-ip/--external-ip",
         "internal_ip",
         default=None,
         expose_value=False,
-        callback=_take,
-        help="Use the workers' internal or external addresses. [default: internal in the node's own network]",
+        callback=_store_as_setting,
+        help="Connect to internal or external addresses of workers. [default: internal in the node's own network]",
     )(function)
     return click.option(
         "--iap",
@@ -45,24 +45,25 @@ def reach_options(function: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         default=None,
         expose_value=False,
-        callback=_take,
-        help="Tunnel through Identity-Aware Proxy, with gcloud.",
+        callback=_store_as_setting,
+        help="Tunnel ssh through Identity-Aware Proxy; needs gcloud.",
     )(function)
 
 
 def reach(app: App) -> Reach:
-    """Return how workers are to be reached. Nothing is asked yet.
+    """Return the router for workers. It makes no request yet.
 
-    Raises `InvalidInputError` where two ways were asked for in the same place; else the nearer place wins.
+    If the settings contain two routes, the source with the higher precedence wins. Raises `InvalidInputError` if both have the
+    same source.
     """
-    import shutil  # noqa: PLC0415  # most commands reach no worker
+    import shutil  # noqa: PLC0415  # most commands connect to no worker
 
     from tpuctl.remote.reach import Reach  # noqa: PLC0415  # as above
 
     impersonate = app.settings["impersonate_service_account"]
     return Reach(
-        way=_way(app),
-        here=_Once(app),
+        way=_chosen_route(app),
+        here=_CachedMetadata(app),
         gcloud=lambda: shutil.which("gcloud"),
         impersonate=str(impersonate.value) if impersonate else None,
     )
@@ -71,8 +72,8 @@ def reach(app: App) -> Reach:
 def with_reachable_goal(
     app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
 ) -> Policy:
-    """Return the policy for one node: it goes for `healthy` where ssh cannot get to the workers and no `goal` was named."""
-    from dataclasses import replace as with_goal  # noqa: PLC0415  # most commands reach no worker
+    """Return the policy for one node. Its goal becomes `healthy` if ssh cannot reach the workers and no `goal` was given."""
+    from dataclasses import replace as with_goal  # noqa: PLC0415  # most commands connect to no worker
 
     from tpuctl.readiness import Goal  # noqa: PLC0415  # as above
 
@@ -88,7 +89,7 @@ def with_reachable_goal(
     return with_goal(policy, goal=Goal.HEALTHY)
 
 
-def _way(app: App) -> Way | None:
+def _chosen_route(app: App) -> Way | None:
     from tpuctl.remote.reach import Way  # noqa: PLC0415  # as above
 
     settings, order = app.settings, list(SourceKind)
@@ -99,7 +100,7 @@ def _way(app: App) -> Way | None:
         nearer = order.index(iap.source.kind) - order.index(internal.source.kind)
         if nearer == 0:
             flag = "--internal-ip" if settings.is_on("internal_ip") else "--external-ip"
-            raise InvalidInputError(f"`--iap` and `{flag}` exclude each other", hint="leave one of them out")
+            raise InvalidInputError(f"`--iap` and `{flag}` exclude each other", hint="remove one of them")
         iap = iap if nearer < 0 else None
     if iap:
         return Way.IAP
@@ -108,22 +109,19 @@ def _way(app: App) -> Way | None:
     return Way.INTERNAL if settings.is_on("internal_ip") else Way.EXTERNAL
 
 
-class _Once:
-    """Where this machine is, asked once; with another endpoint than Google's only where GCE_METADATA_HOST is set."""
+class _CachedMetadata:
+    """The networks of this machine, fetched once. With another endpoint than Google's only if GCE_METADATA_HOST is set."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._found: list[Surroundings | None] = []
 
     def __call__(self) -> Surroundings | None:
-        """Return where this machine is."""
-        if not self._found:
-            self._found.append(self._look())
-        return self._found[0]
-
-    def _look(self) -> Surroundings | None:
+        """Return the networks of this machine. None if they are unknown."""
         from tpuctl.remote.surroundings import surroundings  # noqa: PLC0415  # as above
 
-        environ = self._app.invocation.environ
-        is_elsewhere = self._app.settings["endpoint"] is not None and not environ.get("GCE_METADATA_HOST")
-        return None if is_elsewhere else surroundings(environ)
+        if not self._found:
+            environ = self._app.invocation.environ
+            is_other_endpoint = self._app.settings["endpoint"] is not None and not environ.get("GCE_METADATA_HOST")
+            self._found.append(None if is_other_endpoint else surroundings(environ))
+        return self._found[0]

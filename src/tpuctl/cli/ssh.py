@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.cli.members import await_key, find_nodes, members
-from tpuctl.cli.one_worker import Session, attach, check_wish, explain, session_with, warn_without_terminals
+from tpuctl.cli.one_worker import attach, check_wish, explain, session_with, warn_without_terminals
 from tpuctl.cli.options import cli_command, node_argument
 from tpuctl.cli.reach_options import reach_options
 from tpuctl.cli.ssh_flags import AllOrNumber, command_words, ssh_flags, take_flags, tell_forwards
@@ -19,37 +19,42 @@ from tpuctl.remote.foreground import execute, run
 from tpuctl.remote.tmux import DEFAULT_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.cli.app import App
-    from tpuctl.remote.member import Member
 
 
 @cli_command("ssh", without=("output",))
 @node_argument
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--worker", metavar="SET", default="0", show_default=True, help="Worker; with a command also all, or 1,3-5."
+    "--worker",
+    metavar="SET",
+    default="0",
+    show_default=True,
+    help="Worker number; with a command also a set: all, or 1,3-5.",
 )
-@click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
+@click.option("--command", "line", metavar="LINE", help="Command, as one shell line.")
 @click.option(
-    "--tmux", metavar="[NAME]", is_flag=False, flag_value=DEFAULT_NAME, help="Use a session of tmux, which outlives us."
+    "--tmux",
+    metavar="[NAME]",
+    is_flag=False,
+    flag_value=DEFAULT_NAME,
+    help="Attach to a tmux session, which survives lost connections.",
 )
 @ssh_flags
 @reach_options
-@click.option("--plain", is_flag=True, help="Leave keys and host keys to your own ssh configuration.")
+@click.option("--plain", is_flag=True, help="Use the keys and host keys of your own ssh configuration.")
 @click.option(
-    "--batch-size", type=AllOrNumber(), metavar="N", help="Of several workers: on N at a time. [default: all]"
+    "--batch-size", type=AllOrNumber(), metavar="N", help="Maximum number of workers at the same time. [default: all]"
 )
-@click.option("--dry-run", is_flag=True, help="Print what ssh would be started with; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the ssh command line, and change nothing.")
 def command(
     app: App, *, node: str, remote_command: tuple[str, ...], worker: str, line: str | None, **options: Any
 ) -> int:  # click's options
-    """Open a shell on a worker, or run a command on it and end with the command's exit code.
+    """Open a shell on a worker, or run a command on it and exit with its exit code.
 
-    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are. On
-    several workers a command runs as with `tpuctl run`. A session of tmux goes on when the connection is lost, and is attached
-    to again as soon as the worker answers.
+    A single word after -- is a line for the remote shell; several words are passed unchanged as arguments. On several workers
+    a command runs as with `tpuctl run`. A tmux session survives a lost connection: tpuctl attaches to it again as soon as the
+    worker answers.
 
     \b
     Examples:
@@ -61,37 +66,31 @@ def command(
     """
     words = command_words(remote_command, line, node)
     flags, workers = take_flags(options), WorkerSet.parse(worker)
-    looks = options["dry_run"] or options["plain"]
+    is_read_only = options["dry_run"] or options["plain"]
     check_wish(app, node, words, flags=flags, options=options)
     nodes = find_nodes(app, [node])
     numbers = workers.of(nodes[0].name.node_id, nodes[0].workers)
     if len(numbers) > 1:
-        alone = flags.are_for_one_worker or options["tmux"] is not None or options["plain"]
-        _check_many(nodes[0].workers, words, is_single=alone)
-    found = members(app, nodes, workers, only_looks=looks)
-    if not looks:
+        one = f"choose a worker from 0 to {nodes[0].workers - 1} with `--worker`"
+        if not words:
+            raise InvalidInputError("a shell needs a single worker", hint=f"{one}, or add a command: `-- COMMAND`")
+        if flags.are_for_one_worker or options["tmux"] is not None or options["plain"]:
+            raise InvalidInputError("options of ssh, `--tmux` and `--plain` need a single worker", hint=one)
+    found = members(app, nodes, workers, only_looks=is_read_only)
+    if not is_read_only:
         await_key(app, found)
     if len(found) > 1 and not options["dry_run"]:
-        return _run(app, found, words, batch=options["batch_size"])
+        from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
+        from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
+
+        return run_on(app, found, Wish(line=line_of(words), limits=Limits(batch=options["batch_size"])))
     sessions = [session_with(app, node, member, words, flags=flags, options=options) for member in found]
     if options["dry_run"]:
         app.terminal.names(shlex.join(session.argv()) for session in sessions)
         return 0
     tell_forwards(app, flags.forwards, f"worker {found[0].worker} of `{found[0].node.name.node_id}`")
     app.terminal.flush()
-    return _open(app, sessions[0])
-
-
-def _run(app: App, members: Sequence[Member], words: tuple[str, ...], *, batch: int | None) -> int:
-    """Run a command on several workers, as `tpuctl run` does."""
-    from tpuctl.cli.running import Wish, line_of, run_on  # noqa: PLC0415  # most sessions are with one worker
-    from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
-
-    return run_on(app, members, Wish(line=line_of(words), limits=Limits(batch=batch)))
-
-
-def _open(app: App, session: Session) -> int:
-    streams = app.terminal.streams
+    session, streams = sessions[0], app.terminal.streams
     if session.tmux is not None:
         return attach(app, session)
     if app.is_sandbox and session.tty:
@@ -103,14 +102,3 @@ def _open(app: App, session: Session) -> int:
     if ran.was_lost and not ran.has_connected:
         explain(app, session)
     return ran.code
-
-
-def _check_many(count: int, words: tuple[str, ...], *, is_single: bool) -> None:
-    """Raise `InvalidInputError` for what one worker at a time can do."""
-    if not words:
-        hint = f"name one of 0 to {count - 1} with `--worker`, or give a command: `-- COMMAND`"
-        raise InvalidInputError("a shell opens on one worker at a time", hint=hint)
-    if is_single:
-        hint = f"name one of 0 to {count - 1} with `--worker`"
-        what = "ssh's own options, `--tmux` and `--plain`"
-        raise InvalidInputError(f"{what} are for one worker at a time", hint=hint)

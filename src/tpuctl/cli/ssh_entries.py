@@ -1,4 +1,4 @@
-"""Entries of ssh's configuration: making them for nodes, keeping them true after `up`, removing them after `down`."""
+"""Entries of the ssh configuration: build them for nodes, refresh them after `up`, remove them after `down`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
-from tpuctl.model import NodeState
 from tpuctl.settings import SourceKind
 
 if TYPE_CHECKING:
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
     from tpuctl.remote.ssh_config import Entry, Text
 
 _FILE_NAME = "tpuctl_config"
-# Shared options that belong to an entry: the next time it is written they count again.
-_OF_AN_ENTRY = ("user", "ssh_key", "iap", "internal_ip")
+# Shared options that are stored in an entry, and used again when it is rewritten.
+_STORED_OPTIONS = ("user", "ssh_key", "iap", "internal_ip")
 
 
 def ssh_folder(environ: Mapping[str, str]) -> Path:
-    """Return the `.ssh` of HOME, which all of tpuctl uses. ssh itself asks the account for its home (`plain_ssh_folder`)."""
+    """Return the `.ssh` below HOME, which tpuctl uses. ssh itself uses the home of the account (`plain_ssh_folder`)."""
     home = environ.get("HOME")
     return (Path(home) if home else plain_ssh_folder().parent) / ".ssh"
 
 
 def plain_ssh_folder() -> Path:
-    """Return the folder in which a plain `ssh` looks for its configuration, whatever HOME says (ssh_config(5))."""
+    """Return the folder where plain `ssh` looks for its configuration; it ignores HOME (ssh_config(5))."""
     try:
         return Path(pwd.getpwuid(getuid()).pw_dir) / ".ssh"
     except KeyError:  # a container may run with a user id that has no account
@@ -46,29 +45,31 @@ def entries_file(app: App) -> Path:
 
 
 def cloud_of(app: App) -> str:
-    """Return what tells the nodes of this cloud from those of others with the same names."""
+    """Return a label of this cloud, because other clouds may have nodes of the same names."""
     if app.is_sandbox:
         return f"sandbox {app.sandbox_path.absolute()}"
     return app.settings.text("endpoint") or "google"
 
 
-def make_entry(app: App, node: Node, ways: Sequence[Connection], *, prefix: str) -> Entry:
-    """Return the entry for a node, with the options that were given for it."""
-    from tpuctl.remote.ssh_config import entry_of  # noqa: PLC0415  # most commands write none
+def make_entry(app: App, node: Node, connections: Sequence[Connection], *, prefix: str) -> Entry:
+    """Return the entry for a node, with the shared options that the user gave."""
+    from tpuctl.remote.ssh_config import entry_of  # noqa: PLC0415  # most commands write no entry
 
-    given = {key: app.settings[key] for key in _OF_AN_ENTRY}
+    given = {key: app.settings[key] for key in _STORED_OPTIONS}
     options = {key: str(one.value) for key, one in given.items() if one and one.source.kind is SourceKind.FLAG}
     if "ssh_key" in options:
-        # Relative to the folder of today.
-        options["ssh_key"] = str(ways[0].identity.absolute())
-    return entry_of(node, ways, cloud=cloud_of(app), prefix=prefix, options=options)
+        # It may be relative to the current folder.
+        options["ssh_key"] = str(connections[0].identity.absolute())
+    return entry_of(node, connections, cloud=cloud_of(app), prefix=prefix, options=options)
 
 
 def refresh(app: App, nodes: Iterable[Node]) -> None:
-    """Write the entries of nodes again that have some, or of all where the setting `ssh_config` is on.
+    """Rewrite the entries of nodes that have one, or of all nodes if the setting `ssh_config` is on.
 
-    Addresses, ids and host keys are new with each creation. What hinders that is a warning: the nodes are up all the same.
+    Each creation of a node changes its addresses, id and host keys. An error is only a warning, because the nodes are up.
     """
+    from tpuctl.model import NodeState  # noqa: PLC0415  # --help and completion do not need it
+
     always = app.settings.is_on("ssh_config")
     usable = [node for node in nodes if node.state is NodeState.READY]
     if not usable or not (always or entries_file(app).exists()):
@@ -76,21 +77,21 @@ def refresh(app: App, nodes: Iterable[Node]) -> None:
     from tpuctl.remote.ssh_config import TakenNames, change, check_clashes, read  # noqa: PLC0415  # most have no entries
 
     path, cloud = entries_file(app), cloud_of(app)
-    with _warned(app, "the entries of ssh's configuration were not refreshed"):
+    with _errors_as_warnings(app, "ssh configuration not refreshed"):
         old = {entry.name: entry for entry in read(path).entries if entry.cloud == cloud}
-        found = [_written_again(app, node, old.get(node.name)) for node in usable if always or node.name in old]
+        found = [_rebuild_entry(app, node, old.get(node.name)) for node in usable if always or node.name in old]
         taken = TakenNames.read(path.with_name("config"), path, folder=path.parent)
 
-        def renewed(text: Text) -> Text:
+        def with_refreshed(text: Text) -> Text:
             check_clashes(found, text.entries, taken)
             return text.changed(new=found)
 
         if found:
-            change(path, renewed)
+            change(path, with_refreshed)
 
 
 def forget(app: App, names: Iterable[NodeName], absent: Iterable[NodeReference]) -> None:
-    """Remove the entries of nodes that are gone, and of names that stand for nothing in any zone."""
+    """Remove the entries of deleted nodes, and of names without a node in any zone."""
     path = entries_file(app)
     if not path.exists():
         return
@@ -103,12 +104,12 @@ def forget(app: App, names: Iterable[NodeName], absent: Iterable[NodeReference])
         name = entry.name
         return entry.cloud == cloud and (name in gone or (name.project, name.node_id) in nowhere)
 
-    with _warned(app, "the entries of ssh's configuration were not removed"):
+    with _errors_as_warnings(app, "ssh configuration entries not removed"):
         change(path, lambda text: text.changed(without=filter(is_gone, text.entries)))
 
 
-def _written_again(app: App, node: Node, old: Entry | None) -> Entry:
-    """Return the entry for a node as it is now, with the options and the prefix of the old one."""
+def _rebuild_entry(app: App, node: Node, old: Entry | None) -> Entry:
+    """Return a new entry for a node, with the options and the prefix of the old one."""
     if old is None or not old.options:
         return make_entry(app, node, app.workers.connections(node), prefix=old.prefix if old else "")
     other = app.again(dict(old.options))
@@ -119,7 +120,7 @@ def _written_again(app: App, node: Node, old: Entry | None) -> Entry:
 
 
 @contextmanager
-def _warned(app: App, what: str) -> Iterator[None]:
+def _errors_as_warnings(app: App, what: str) -> Iterator[None]:
     try:
         yield
     except TpuctlError as error:

@@ -1,4 +1,4 @@
-"""The options of `tpuctl ssh` that are ssh's own, or stand for some of them."""
+"""The options of `tpuctl ssh` that are passed on to ssh."""
 
 from __future__ import annotations
 
@@ -19,32 +19,40 @@ if TYPE_CHECKING:
     from tpuctl.remote.ssh import Connection
 
 _OPTIONS = (
-    click.option("-o", "keys", metavar="KEY=VALUE", multiple=True, help="An option of ssh itself."),
-    click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port, as ssh does."),
-    click.option("-R", "remote", metavar="FORWARD", multiple=True, help="Forward a port of the worker, as ssh does."),
-    click.option("-D", "dynamic", metavar="[ADDRESS:]PORT", multiple=True, help="Be a SOCKS proxy there, as ssh does."),
-    click.option("-A", "agent", is_flag=True, help="Forward the ssh agent: for workers whose users you trust."),
-    click.option("-N", "no_command", is_flag=True, help="Run nothing: only forward, until Ctrl-C."),
-    click.option("-t", "tty", is_flag=True, help="Give the command a terminal."),
-    click.option("--ssh-flag", "flags", metavar="OPTION", multiple=True, help="Any other option: --ssh-flag=-vv."),
+    click.option("-o", "keys", metavar="KEY=VALUE", multiple=True, help="An ssh option, as in ssh -o. Repeatable."),
+    click.option("-L", "local", metavar="FORWARD", multiple=True, help="Forward a local port (ssh -L)."),
+    click.option("-R", "remote", metavar="FORWARD", multiple=True, help="Forward a port of the worker (ssh -R)."),
+    click.option("-D", "dynamic", metavar="[ADDRESS:]PORT", multiple=True, help="Open a SOCKS proxy (ssh -D)."),
+    click.option(
+        "-A", "agent", is_flag=True, help="Forward the ssh agent (ssh -A); only for workers whose users you trust."
+    ),
+    click.option("-N", "no_command", is_flag=True, help="Run no command: only forward ports, until Ctrl-C."),
+    click.option("-t", "tty", is_flag=True, help="Allocate a terminal for the command (ssh -t)."),
+    click.option(
+        "--ssh-flag",
+        "flags",
+        metavar="OPTION",
+        multiple=True,
+        help="Other argument of ssh: --ssh-flag=-vv. Repeatable.",
+    ),
     click.option(
         "--forward",
         "forwards",
         metavar="PORT",
         multiple=True,
-        help="Bring tensorboard (6006), jupyter (8888), PORT or LOCAL:PORT of the worker here; a free port is found "
-        "unless LOCAL names one.",
+        help="Port of the worker to forward to this machine: tensorboard (6006), jupyter (8888), PORT or LOCAL:PORT; "
+        "without LOCAL, a free local port is used. Repeatable.",
     ),
 )
 
 
 class AllOrNumber(click.ParamType[int | None]):
-    """A number of workers, or gcloud's word `all`, which stands for no limit."""
+    """A number of workers, or `all` as in gcloud, which means no limit."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """Return the number, or nothing for all."""
+        """Return the number. None for `all`."""
         if value == "all" or isinstance(value, int):
             return value if isinstance(value, int) else None
         if not re.fullmatch(r"[1-9]\d{0,8}", str(value), re.ASCII):
@@ -53,7 +61,7 @@ class AllOrNumber(click.ParamType[int | None]):
 
 
 def ssh_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of ssh."""
+    """Add the options for ssh."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -61,7 +69,7 @@ def ssh_flags(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class SshFlags:
-    """What the user wants of ssh itself. `words` are checked, and do not hold the forwards by name."""
+    """The options for ssh. `words` are validated, and do not contain those of `--forward`."""
 
     words: tuple[str, ...]
     forwards: tuple[Forward, ...]
@@ -72,24 +80,24 @@ class SshFlags:
 
     @property
     def are_for_one_worker(self) -> bool:
-        """Tell whether they make sense for one worker only."""
+        """Tell whether they are possible for one worker only."""
         return bool(self.words or self.forwards or self.tty or self.no_command)
 
-    def for_way(self, way: Connection) -> tuple[str, ...]:
-        """Return the words that ssh gets for one worker.
-
-        Raises `InvalidInputError` for a second proxy, `ConflictError` for a local port that is taken.
-        """
-        vetted(self.keys, self.flags, has_proxy=way.proxy_command is not None, is_plain=True)
+    def for_connection(self, connection: Connection) -> tuple[str, ...]:
+        """Return the arguments of ssh for one worker. Raises `InvalidInputError` for a second proxy."""
+        vetted(self.keys, self.flags, has_proxy=connection.proxy_command is not None, is_plain=True)
         words = [*self.words, *(["-N"] if self.no_command else [])]
         for forward in self.forwards:
             words += forward.options
-        # A port that is taken in the meantime, or that the worker refuses to forward, must not look forwarded.
+        # ssh must fail if a port is in use by now, or the worker refuses to forward it.
         return (*words, *(("-o", "ExitOnForwardFailure=yes") if self.forwards else ()))
 
 
 def take_flags(options: dict[str, Any]) -> SshFlags:
-    """Take ssh's options out of a command's options. Raises `InvalidInputError` for what may not be passed on."""
+    """Remove the ssh options from a command's options, and return them.
+
+    Raises `InvalidInputError` for an option that is not allowed, `ConflictError` for a local port that is in use.
+    """
     keys, flags = options.pop("keys"), options.pop("flags")
     words = list(vetted(keys, flags, has_proxy=False, is_plain=options["plain"]))
     for name, letter in (("local", "-L"), ("remote", "-R"), ("dynamic", "-D")):
@@ -100,17 +108,17 @@ def take_flags(options: dict[str, Any]) -> SshFlags:
 
 
 def command_words(words: tuple[str, ...], line: str | None, node: str) -> tuple[str, ...]:
-    """Return the command that was given after `--`, or as gcloud's `--command`. Raises `InvalidInputError` where it is none."""
+    """Return the command after `--`, or that of `--command`. Raises `InvalidInputError` for both, or an option of ssh."""
     if line is None:
         if words and words[0].startswith("-"):
             raise misplaced(words[0], node, words[1:])
         return words
     if words:
-        raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
+        raise InvalidInputError("the command is given twice", hint="use `--command LINE` or `-- COMMAND…`, not both")
     return (line,)
 
 
 def tell_forwards(app: App, forwards: tuple[Forward, ...], label: str) -> None:
-    """Say where the worker's ports are to be found here."""
+    """Print the local URLs of the forwarded ports."""
     for forward in forwards:
-        app.terminal.note(f"http://localhost:{forward.local}/ leads to port {forward.remote} of {label}")
+        app.terminal.note(f"http://localhost:{forward.local}/ forwards to port {forward.remote} of {label}")

@@ -12,21 +12,18 @@ from tpuctl.errors import NotConfirmedError
 from tpuctl.output.terminal import Format
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tpuctl.cli.app import App
-    from tpuctl.remote.keys import SshKey
 
 
 @click.group("ssh-key", cls=Group)
 def command() -> None:
-    """Show the ssh key that workers let in, or make it anew."""
+    """Show or replace the ssh key that logs in to workers."""
 
 
-@cli_command("show", short_help="Show the key, and where a node's workers know it from.")
+@cli_command("show", short_help="Show the key, and where it is registered for a node.")
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
 def show(app: App, *, node: str | None) -> None:
-    """Show the key pair: file, fingerprint, whether an agent has it. With NODE also who lets it in there. Changes nothing.
+    """Show the key pair: file, fingerprint, ssh agent. With NODE, also where it is registered for that node. Changes nothing.
 
     \b
     Examples:
@@ -34,7 +31,7 @@ def show(app: App, *, node: str | None) -> None:
       tpuctl ssh-key show trainer
       ssh -i $(tpuctl ssh-key show -o name) ada@203.0.113.9
     """
-    from tpuctl.cli.key_access import admission, key_folder, metadata_login  # noqa: PLC0415  # not needed by --help
+    from tpuctl.cli.key_access import admission, key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
     from tpuctl.cli.members import find_nodes  # noqa: PLC0415  # as above
     from tpuctl.clock import format_timestamp  # noqa: PLC0415  # as above
     from tpuctl.remote.keys import ensure_key  # noqa: PLC0415  # as above
@@ -50,51 +47,6 @@ def show(app: App, *, node: str | None) -> None:
         shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper and str(known.keeper)}
         if known.expires is not None:
             shown["expires"] = format_timestamp(known.expires)
-    _show(app, shown, key)
-
-
-@cli_command("renew", short_help="Move the key pair aside and make a new one.", without=("output",))
-@yes_option
-def renew(app: App, *, yes: bool) -> None:
-    """Move the key pair that tpuctl shares with gcloud aside, and make a new one: what helps where workers refuse the key.
-
-    The old pair is kept beside it as old-google_compute_engine. Nodes get the new key by the next tpuctl ssh, run or up.
-
-    \b
-    Examples:
-      tpuctl ssh-key renew
-      tpuctl ssh-key renew --yes
-    """
-    from tpuctl.cli.key_access import key_folder, metadata_login  # noqa: PLC0415  # not needed by --help
-    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
-    from tpuctl.remote.keys.pair import default_path  # noqa: PLC0415  # as above
-    from tpuctl.remote.keys.renewal import fingerprint  # noqa: PLC0415  # as above
-    from tpuctl.remote.keys.renewal import renew as make_anew  # noqa: PLC0415  # as above
-
-    named = app.settings.path("ssh_key")
-    if named is not None:
-        hint = f"make it yourself with `ssh-keygen -t ed25519 -f {named}`, or leave `ssh_key` out"
-        raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
-    path = default_path(key_folder(app))
-    if path.exists() and not app.terminal.confirm(_question(app, path), yes=yes):
-        raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
-    key, moved = make_anew(key_folder(app), login=metadata_login(app))
-    if moved is not None:
-        app.terminal.note(f"the old pair is `{moved}` now; machines that know only that: `ssh -i {moved}`")
-    app.terminal.note(f"made `{key.path}`, {fingerprint(key)}; nodes get it by the next `tpuctl ssh`, `run` or `up`")
-
-
-command.add_command(show)
-command.add_command(renew)
-
-
-def _question(app: App, path: Path) -> str:
-    # The sandbox has a pair of its own.
-    users = "" if app.is_sandbox else ", which gcloud uses too,"
-    return f"move the key pair `{path}`{users} aside and make a new one?"
-
-
-def _show(app: App, shown: dict[str, Any], key: SshKey) -> None:
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data(shown | ({"sandbox": True} if app.is_sandbox else {}), app.format)
     elif app.format is Format.NAME:
@@ -103,6 +55,46 @@ def _show(app: App, shown: dict[str, Any], key: SshKey) -> None:
         labels = {"path": "file", "publicKey": "public key", "inAgent": "private half", "knownBy": "known by"}
         texts = {**shown, **({"inAgent": "in the ssh agent"} if key.is_in_agent else {})}
         rows = [
-            (labels.get(name, name), "nobody yet" if text is None else str(text), "") for name, text in texts.items()
+            (labels.get(name, name), "not registered" if text is None else str(text), "")
+            for name, text in texts.items()
         ]
         app.terminal.details(rows)
+
+
+@cli_command("renew", short_help="Rename the key pair and create a new one.", without=("output",))
+@yes_option
+def renew(app: App, *, yes: bool) -> None:
+    """Rename the key pair that tpuctl shares with gcloud, and create a new one. Use this if workers refuse the key.
+
+    The old pair is kept as old-google_compute_engine. The next tpuctl ssh, run or up registers the new key for its nodes.
+
+    \b
+    Examples:
+      tpuctl ssh-key renew
+      tpuctl ssh-key renew --yes
+    """
+    from tpuctl.cli.key_access import key_folder, metadata_login  # noqa: PLC0415  # --help does not need it
+    from tpuctl.errors import InvalidInputError  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.pair import default_path  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.renewal import fingerprint  # noqa: PLC0415  # as above
+    from tpuctl.remote.keys.renewal import renew as replace_key  # noqa: PLC0415  # as above
+
+    named = app.settings.path("ssh_key")
+    if named is not None:
+        hint = f"create it with `ssh-keygen -t ed25519 -f {named}`, or remove the setting `ssh_key`"
+        raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
+    path = default_path(key_folder(app))
+    # The sandbox has its own pair.
+    users = "" if app.is_sandbox else ", which gcloud uses too,"
+    if path.exists() and not app.terminal.confirm(
+        f"rename the key pair `{path}`{users} and create a new one?", yes=yes
+    ):
+        raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
+    key, moved = replace_key(key_folder(app), login=metadata_login(app))
+    if moved is not None:
+        app.terminal.note(f"the old pair is now `{moved}`; for machines that accept only that key: `ssh -i {moved}`")
+    app.terminal.note(f"created `{key.path}`, {fingerprint(key)}; the next `tpuctl ssh`, `run` or `up` registers it")
+
+
+command.add_command(show)
+command.add_command(renew)

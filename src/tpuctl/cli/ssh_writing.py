@@ -1,4 +1,4 @@
-"""What `tpuctl ssh-config` does: make entries, write and remove them, offer the Include, show what there is."""
+"""The actions of `tpuctl ssh-config`: build, write, remove and show entries, and offer the Include line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def new_entries(app: App, nodes: Sequence[str], *, prefix: str | None, old: Iterable[Entry]) -> list[Entry]:
-    """Return the entries for the nodes that are named, or for all that ssh can reach; `old` ones keep their prefix.
+    """Return the entries for the named nodes, or for all nodes that ssh can reach. Nodes in `old` keep their prefix.
 
-    Raises what hinders one that was named; of all, those that cannot be reached are left out, which is said.
+    Raises the error of a named node. Without names, unreachable nodes are skipped with a note.
     """
     from tpuctl.cli.selection import select  # noqa: PLC0415  # only to write
 
@@ -36,34 +36,34 @@ def new_entries(app: App, nodes: Sequence[str], *, prefix: str | None, old: Iter
     entries = []
     for node in find_nodes(app, list(dict.fromkeys(texts))):
         try:
-            ways = [member.way for member in members(app, [node], ALL_WORKERS)]
+            connections = [member.way for member in members(app, [node], ALL_WORKERS)]
         except ConflictError as error:
             if nodes:
                 raise
-            app.terminal.note(f"left out: {error.message}")
+            app.terminal.note(f"skipped: {error.message}")
             continue
         kept = prefixes.get(node.name, "") if prefix is None else prefix
-        entries.append(make_entry(app, node, ways, prefix=kept))
+        entries.append(make_entry(app, node, connections, prefix=kept))
     return entries
 
 
 def write(app: App, path: Path, entries: Sequence[Entry]) -> None:
-    """Write entries in place of those of the same nodes. Raises `NameTakenError`; then nothing is written."""
+    """Write entries, which replace those of the same nodes. Raises `NameTakenError` before anything is written."""
     is_own = path == entries_file(app)
     files = (path.with_name("config"), path) if is_own else (path,)
     taken = TakenNames.read(*files, folder=ssh_folder(app.invocation.environ))
 
-    def with_them(text: Text) -> Text:
+    def with_entries(text: Text) -> Text:
         check_clashes(entries, text.entries, taken)
         return text.changed(new=entries)
 
-    change(path, with_them)
+    change(path, with_entries)
 
 
 def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
-    """Remove the entries of nodes, which need not be there any more; without a name all entries of this cloud.
+    """Remove the entries of nodes, which need not exist any more; without names, all entries of this cloud.
 
-    No request is made. Raises `NotFoundError` where there is no entry for a name; then nothing is removed.
+    Makes no request. Raises `NotFoundError` for a name without an entry, before anything is removed.
     """
     cloud = cloud_of(app)
     entries = [entry for entry in read(path).entries if entry.cloud == cloud]
@@ -78,7 +78,7 @@ def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
             and (meant.project or app.project) == entry.name.project
         ]
         if not found:
-            hint = "`tpuctl ssh-config` shows the entries that there are"
+            hint = "`tpuctl ssh-config` lists the entries"
             raise NotFoundError(f"`{path}` has no entry for `{meant.node_id}`", hint=hint)
         gone |= {entry.name: entry for entry in found}
     change(path, lambda text: text.changed(without=gone.values()))
@@ -86,7 +86,7 @@ def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
 
 
 def offer_include(app: App, path: Path, *, yes: bool) -> None:
-    """Add the line that includes the file to `~/.ssh/config` where it is missing, once the user has agreed; else name it."""
+    """Add the Include line to `~/.ssh/config` if it is missing and the user agrees; else print the line."""
     config, plain = path.with_name("config"), plain_ssh_folder()
     is_plain = config.parent.resolve() == plain.resolve()
     if not is_included(config, path):
@@ -97,40 +97,39 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
             add_include(config, line)
         else:
             app.terminal.warn(
-                f"{config} does not include the entries: make this its first line, or repeat with `--yes`", f"  {line}"
+                f"{config} does not include the entries: add this as its first line, or repeat with `--yes`",
+                f"  {line}",
             )
     if not is_plain:
         app.terminal.warn(
-            f"HOME is not the home of this account, and plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
+            f"HOME is not the home of this account, so plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
         )
 
 
 def show(app: App, entries: Sequence[Entry]) -> None:
-    """Show entries: which hosts stand for which nodes."""
+    """Show entries with their hosts and nodes."""
     if app.format in {Format.JSON, Format.YAML}:
-        app.terminal.data([_to_json(entry) for entry in entries], app.format)
+        values = [
+            {
+                "nodeId": entry.name.node_id,
+                "zone": entry.name.zone,
+                "project": entry.name.project,
+                "id": entry.id,
+                "cloud": entry.cloud,
+                "hosts": list(entry.hosts),
+            }
+            for entry in entries
+        ]
+        app.terminal.data(values, app.format)
     elif app.format is Format.NAME:
         app.terminal.names(host for entry in entries for host in entry.hosts)
     elif entries or not app.terminal.is_interactive:
         header = ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD")
-        app.terminal.table(header, [_row(entry) for entry in entries])
+        rows = []
+        for entry in entries:
+            name, cloud = entry.name, entry.cloud.partition(" ")[0]
+            texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, cloud)
+            rows.append(tuple(map(Cell, texts)))
+        app.terminal.table(header, rows)
     else:
-        app.terminal.note("no entries; `tpuctl ssh-config NODE` writes some")
-
-
-def _row(entry: Entry) -> tuple[Cell, ...]:
-    name = entry.name
-    texts = (entry.hosts[0], str(entry.workers), name.node_id, name.zone, name.project, entry.cloud.partition(" ")[0])
-    return tuple(map(Cell, texts))
-
-
-def _to_json(entry: Entry) -> dict[str, object]:
-    name = entry.name
-    return {
-        "nodeId": name.node_id,
-        "zone": name.zone,
-        "project": name.project,
-        "id": entry.id,
-        "cloud": entry.cloud,
-        "hosts": list(entry.hosts),
-    }
+        app.terminal.note("no entries; write one with `tpuctl ssh-config NODE`")

@@ -38,26 +38,28 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     "--selector",
     metavar="KEY=VALUE",
     multiple=True,
-    help="In place of NODE: the nodes that have this label; may be repeated.",
+    help="Sync all nodes with this label, instead of NODE. Repeatable.",
 )
 @worker_option
-@click.option("--delete", is_flag=True, help="Delete on the workers what a sync put there and DIR no longer has.")
-@click.option("--watch", is_flag=True, help="Go on, and sync whenever something has changed.")
-@click.option("--dry-run", is_flag=True, help="List what would be sent and deleted; change nothing.")
+@click.option(
+    "--delete", is_flag=True, help="Delete files that an earlier sync put on the workers and DIR no longer has."
+)
+@click.option("--watch", is_flag=True, help="Keep running, and sync after every change.")
+@click.option("--dry-run", is_flag=True, help="List the files to send and to delete, and change nothing.")
 @click.option(
     "--via",
     type=click.Choice(["auto", "rsync", "ssh"]),
     default="auto",
     show_default=True,
-    help="How files travel; auto: by rsync where both ends have it, from 1 MB on.",
+    help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
 )
 @reach_options
 def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, **options: Any) -> int:
-    """Bring the files of DIR (this folder, if none is named) to every worker; only what differs is sent.
+    """Sync the files of DIR (default: the current folder) to every worker; only differences are sent.
 
-    In a git tree these are the files that git tracks or would track: never .git, nor what .gitignore names. Elsewhere all.
-    Symlinks stay symlinks; empty folders are left out. A file on a worker is the old one or the new one, never half of it.
-    What a worker had that no sync put there is never deleted; where it is replaced, a copy stays below ~/.tpuctl/sync.
+    In a git tree, only files that git tracks or would track are sent: not .git, and no file that .gitignore names. Elsewhere,
+    all files are sent. Symlinks stay symlinks; empty folders are skipped. Files are replaced atomically. Files that no sync put
+    on a worker are never deleted; if one is replaced, a copy stays below ~/.tpuctl/sync.
 
     \b
     Examples:
@@ -65,36 +67,36 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
-    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # --help need not wait for it
+    from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # --help does not need it
     from tpuctl.cli.syncing import Wish, keep, once  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     if options["watch"] and options["dry_run"]:
-        raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="leave one of them out")
-    nodes, place = _split(app, words, selector)
-    workers, wish = WorkerSet.parse(worker), Wish.of(app, place, options)
+        raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="remove one of them")
+    nodes, source = _parse_words(app, words, selector)
+    workers, request = WorkerSet.parse(worker), Wish.of(app, source, options)
 
     def find() -> Sequence[Member]:
         found = members(app, find_nodes(app, nodes, selector), workers, only_looks=options["dry_run"])
         await_key(app, found)
         return found
 
-    return keep(app, find, wish) if options["watch"] else once(app, find, wish)
+    return keep(app, find, request) if options["watch"] else once(app, find, request)
 
 
-def _split(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
-    """Return the node that is named, and the folder."""
+def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
+    """Return the named node (none with `-l`), and the folder."""
     nodes, rest = ((), words) if selector else (words[:1], words[1:])
     if not selector and not nodes:
         raise InvalidInputError(
-            "which node?", hint="name it, or use `-l KEY=VALUE` for several: `tpuctl sync NODE [DIR]`"
+            "no node is named", hint="use `tpuctl sync NODE [DIR]`, or `-l KEY=VALUE` for several nodes"
         )
     if len(rest) > 1:
         raise InvalidInputError(
             "`tpuctl sync` takes one folder",
-            hint="it is `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
+            hint="use `tpuctl sync NODE [DIR]`, or `tpuctl sync -l KEY=VALUE [DIR]` for several nodes",
         )
-    place = app.invocation.folder / expand(Path(rest[0])) if rest else app.invocation.folder
-    if not place.exists():
-        raise InvalidInputError(f"there is no folder `{place}`", hint="several nodes are chosen with `-l KEY=VALUE`")
-    return nodes, place
+    source = app.invocation.folder / expand(Path(rest[0])) if rest else app.invocation.folder
+    if not source.exists():
+        raise InvalidInputError(f"no such folder: `{source}`", hint="choose several nodes with `-l KEY=VALUE`")
+    return nodes, source

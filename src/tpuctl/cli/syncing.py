@@ -1,4 +1,4 @@
-"""What `tpuctl sync` does once it knows its workers: sync them, once or again and again, and show how it ended."""
+"""Run `tpuctl sync` for the chosen workers, once or continuously, and show the results."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.clock import Clock
     from tpuctl.remote.member import Member
-    from tpuctl.remote.syncing.values import Tree
+    from tpuctl.remote.syncing.tree import Tree
 
-_HINT = "what has arrived is not sent again: give the command once more"
-_SHOWN = 3
+_HINT = "repeat the command: complete files are not sent again"
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What to send, and what for. `home` is this machine's."""
+    """The source folder and the request. `home` is the home folder on this machine."""
 
     source: Path
     home: Path | None
@@ -38,87 +38,80 @@ class Wish:
 
     @classmethod
     def of(cls, app: App, source: Path, options: dict[str, Any]) -> Wish:
-        """Return what the options ask for. Raises `InvalidInputError` for a folder on the worker that cannot be meant."""
-        from pathlib import Path  # noqa: PLC0415  # above it is imported for types alone
+        """Build it from the command's options. Raises `InvalidInputError` for an empty `--to`."""
+        from pathlib import Path  # noqa: PLC0415  # above it is imported for types only
 
         text = app.invocation.environ.get("HOME", "").rstrip("/")
         folder = options["folder"]
         if folder is None:
             folder = worker_folder(source)
         elif not folder.strip():
-            raise InvalidInputError("`--to` names no folder", hint="give a path on the workers, like `--to '~/code'`")
+            raise InvalidInputError("`--to` is empty", hint="use a path on the workers: `--to '~/code'`")
         elif text and (folder == text or folder.startswith(text + "/")):
-            # The shell here has taken the tilde for its own.
+            # The local shell has expanded the tilde.
             folder = "~" + folder[len(text) :]
-        order = Order(folder=folder, delete=options["delete"], look=options["dry_run"], via=Via(options["via"]))
+        order = Order(folder=folder, delete=options["delete"], dry_run=options["dry_run"], via=Via(options["via"]))
         return cls(source, Path(text) if text else None, order)
 
     def read(self) -> Tree:
-        """Return what is to be sent now."""
+        """List the files to send now."""
         return read_tree(self.source, home=self.home)
 
 
 def once(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
-    """Sync, and show how it ended. Raises `RemoteCommandError` where a worker does not have it all."""
+    """Sync once, and show the results. Raises `RemoteCommandError` if a worker failed."""
     tree = wish.read()
     _note(app, tree.notes)
     members, clock = find(), _clock(app)
     with (
-        app.going_on("the files have not arrived everywhere", resume=app.command_line()),
+        app.going_on("some workers do not have all files yet", resume=app.command_line()),
         Meter(app.terminal, clock) as meter,
     ):
         synced = sync(members, tree, wish.order, clock=clock, tell=meter, ssh_options=keeping(app))
-    _show(app, synced, dry_run=wish.order.look)
+    _show(app, synced, dry_run=wish.order.dry_run)
     _note(app, syncs.remarks(synced))
-    if said := syncs.summary(synced, dry_run=wish.order.look):
-        app.terminal.note(said)
+    if text := syncs.summary(synced, dry_run=wish.order.dry_run):
+        app.terminal.note(text)
     if synced.failed:
         raise _failure(app, synced)
-    if synced.left_out:
-        raise TpuctlError(_left_out(synced), hint="all else has arrived")
+    if synced.unreadable:
+        raise TpuctlError(_describe_unreadable(synced), hint="all other files are synced")
     return ExitCode.OK
 
 
 def keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish) -> int:
-    """Sync again and again, with a line for each round in which something was done or went wrong. SIGTERM is no failure."""
+    """Sync continuously, with a line for each round with changes or errors. SIGTERM ends it with exit code 0."""
     from tpuctl.cli.signals import TerminatedError  # noqa: PLC0415  # it imports the tree
 
     try:
-        with app.going_on("nothing is synced any more", resume=app.command_line()):
-            _keep(app, find, wish, _clock(app))
+        with app.going_on("changes are no longer synced", resume=app.command_line()):
+            clock = _clock(app)
+            _note(app, wish.read().notes)
+            problems: frozenset[str] | None = None
+            for result in keep_synced(find, wish.read, wish.order, clock=clock, ssh_options=keeping(app)):
+                if isinstance(result, Synced):
+                    has_changes = any(not one.is_empty for one in result.succeeded)
+                    if has_changes and app.format in {Format.JSON, Format.YAML}:
+                        _show(app, result, dry_run=False)
+                    if has_changes:
+                        _note(app, syncs.remarks(result))
+                    if result.succeeded and (has_changes or problems is None):
+                        app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {syncs.summary(result)}")
+                current = _problems(result)
+                for text in sorted(current - (problems or frozenset())):
+                    app.terminal.warn(f"{text}; retrying")
+                problems = current
     except TerminatedError:
-        app.terminal.note("terminated: the sync ends, the workers keep what they have")
+        app.terminal.note("terminated: the sync has ended, and the workers keep their files")
     return ExitCode.OK
 
 
-def _keep(app: App, find: Callable[[], Sequence[Member]], wish: Wish, clock: Clock) -> None:
-    _note(app, wish.read().notes)
-    wrong: frozenset[str] | None = None
-    for ending in keep_synced(find, wish.read, wish.order, clock=clock, ssh_options=keeping(app)):
-        if isinstance(ending, Synced):
-            _show_round(app, ending, clock, is_first=wrong is None)
-        now_wrong = _wrong(ending)
-        for text in sorted(now_wrong - (wrong or frozenset())):
-            app.terminal.warn(f"{text}; it is tried again")
-        wrong = now_wrong
-
-
-def _show_round(app: App, synced: Synced, clock: Clock, *, is_first: bool) -> None:
-    has_done = any(not one.is_nothing for one in synced.brought)
-    if has_done and app.format in {Format.JSON, Format.YAML}:
-        _show(app, synced, dry_run=False)
-    if has_done:
-        _note(app, syncs.remarks(synced))
-    if synced.brought and (has_done or is_first):
-        app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {syncs.summary(synced)}")
-
-
-def _wrong(ending: Synced | TpuctlError) -> frozenset[str]:
-    """Return what went wrong in a round, in words that stay the same while it does."""
-    if isinstance(ending, TpuctlError):
-        return frozenset({ending.message})
-    left_out = {_left_out(ending)} if ending.left_out else set()
-    return frozenset({f"{_place(member)}: {error.message}" for member, error in ending.failed} | left_out)
+def _problems(result: Synced | TpuctlError) -> frozenset[str]:
+    """Return the problems of a round. The texts stay the same while the problem lasts."""
+    if isinstance(result, TpuctlError):
+        return frozenset({result.message})
+    unreadable = {_describe_unreadable(result)} if result.unreadable else set()
+    return frozenset({f"{_worker_text(member)}: {error.message}" for member, error in result.failed} | unreadable)
 
 
 def _show(app: App, synced: Synced, *, dry_run: bool) -> None:
@@ -126,7 +119,7 @@ def _show(app: App, synced: Synced, *, dry_run: bool) -> None:
     if app.format in {Format.JSON, Format.YAML}:
         terminal.data(syncs.to_json(synced, sandbox=app.is_sandbox, dry_run=dry_run), app.format)
     elif app.format is Format.NAME:
-        terminal.names(ending.member.label for ending in synced.endings if isinstance(ending.brought, Brought))
+        terminal.names(one.member.label for one in synced.results if isinstance(one.outcome, Brought))
     elif dry_run:
         if changes := syncs.change_rows(synced):
             terminal.table(syncs.CHANGES_HEADER, changes)
@@ -135,18 +128,18 @@ def _show(app: App, synced: Synced, *, dry_run: bool) -> None:
 
 
 def _failure(app: App, synced: Synced) -> RemoteCommandError:
-    """Return what says which workers do not have the tree, after each cause has been told where there are several."""
+    """Return the error for the failed workers. If there are several causes, show each of them first."""
     from tpuctl.remote.failures import explain_failures, look_around  # noqa: PLC0415  # only for failures
 
-    unreached = [(member, error.ssh_said) for member, error in synced.failed if error.ssh_said is not None]
-    got_in = len(unreached) < len(synced.endings)
+    unreached = [(member, error.ssh_stderr) for member, error in synced.failed if error.ssh_stderr is not None]
+    accepted = len(unreached) < len(synced.results)
     causes: list[RemoteCommandError] = []
     if unreached:
-        causes += explain_failures(unreached, look_around(unreached[0][0], accepted_elsewhere=got_in))
+        causes += explain_failures(unreached, look_around(unreached[0][0], accepted_elsewhere=accepted))
     causes += [
-        RemoteCommandError(f"{_place(member)} was not synced: {error.message}", hint=_HINT)
+        RemoteCommandError(f"{_worker_text(member)} was not synced: {error.message}", hint=_HINT)
         for member, error in synced.failed
-        if error.ssh_said is None
+        if error.ssh_stderr is None
     ]
     if len(causes) == 1:
         return causes[0]
@@ -154,17 +147,17 @@ def _failure(app: App, synced: Synced) -> RemoteCommandError:
         app.show_error(cause)
     names = ", ".join(member.label for member, _ in synced.failed)
     return RemoteCommandError(
-        f"{len(synced.failed)} of {len(synced.endings)} workers were not synced: {names}", hint=_HINT
+        f"{len(synced.failed)} of {len(synced.results)} workers were not synced: {names}", hint=_HINT
     )
 
 
-def _left_out(synced: Synced) -> str:
-    reasons = [f"`{syncs.readable(name)}`: {why}" for name, why in sorted(synced.left_out.items())]
-    more = f" and {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return f"{syncs.counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_SHOWN])}{more}"
+def _describe_unreadable(synced: Synced) -> str:
+    reasons = [f"`{syncs.readable(name)}`: {why}" for name, why in sorted(synced.unreadable.items())]
+    more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
+    return f"{syncs.counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
 
-def _place(member: Member) -> str:
+def _worker_text(member: Member) -> str:
     return f"worker {member.worker} of `{member.node.name.node_id}`"
 
 
@@ -174,5 +167,5 @@ def _note(app: App, texts: Iterable[str]) -> None:
 
 
 def _clock(app: App) -> Clock:
-    """Return the clock by which files change and links break: this machine's, whatever time it is in the sandbox."""
+    """Return the clock of this machine, also with a sandbox: files change and connections break in real time."""
     return app.invocation.clock or SystemClock()

@@ -1,1 +1,1 @@
-"""Reaching workers: ssh keys, and the argv of OpenSSH's programs. It makes no API call."""
+"""Connections to workers: ssh keys, routes, and the arguments of OpenSSH's programs. Makes no API calls."""

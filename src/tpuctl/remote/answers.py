@@ -1,7 +1,7 @@
-"""What workers answer, parsed against a schema: types, ranges and sizes. Pure.
+"""Parse the answers of workers against a schema: types, ranges and sizes. Pure.
 
-A worker is not trusted: whatever it sends is parsed by these functions before anything else sees it. What does not fit is one
-error, `UnexpectedAnswerError`. `where` names the value in that error: `jobs[3].age`.
+Workers are not trusted. These functions parse all data from a worker before other code sees it, and raise
+`UnexpectedAnswerError` for data that does not fit. `where` names the value in that error: `jobs[3].age`.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tpuctl.errors import RemoteCommandError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-# Sizes and offsets of files are signed 64-bit numbers for every kernel.
+# Kernels store sizes and offsets of files as signed 64-bit numbers.
 MOST_BYTES = 2**63 - 1
-# A login may print a message of the day before the answer; no more of it is read.
+# A login shell may print a message of the day before the answer; reading stops after this many bytes.
 LONGEST_BANNER = 1 << 20
-_LONGEST_PATH = 4096  # bytes: PATH_MAX of Linux
-# Durations and points in time that workers measure: a thousand years, which every type of ours can hold.
-_LONGEST_TIME = 1000 * 365 * 86400
-_LONGEST_ANSWER = 4 << 20
-_DEEPEST = 32
-_LONGEST_SHOWN = 80
+_MAX_PATH = 4096  # bytes: PATH_MAX of Linux
+# For durations and timestamps, in seconds: a thousand years, which `timedelta` and `datetime` can hold.
+_MAX_SECONDS = 1000 * 365 * 86400
+_MAX_ANSWER = 4 << 20
+_MAX_DEPTH = 32
+_MAX_PREVIEW = 80
 _T = TypeVar("_T")
 _DECIMAL = re.compile(rb"[0-9]{1,19}")
-_LONGEST_NUMBER = 25
+_MAX_DIGITS = 25
 _BRACKET = re.compile(r"[\[\]{}]")
 
 
 class UnexpectedAnswerError(RemoteCommandError):
-    """A worker's answer breaks the protocol or does not fit its schema. `what` says what was unexpected, in one line."""
+    """The answer of a worker violates the protocol or its schema. `what` describes the problem in one line."""
 
     kind = "unexpected_answer"
 
@@ -45,12 +45,12 @@ class UnexpectedAnswerError(RemoteCommandError):
         )
 
     def of(self, worker: str, *, hint: str | None = None) -> UnexpectedAnswerError:
-        """Return the same error with the worker's label in it."""
+        """Return the same error with the label of the worker."""
         return UnexpectedAnswerError(self.what, worker=worker, hint=hint)
 
 
-def parse_json(data: bytes | str, *, longest: int = _LONGEST_ANSWER, deepest: int = _DEEPEST) -> Any:
-    """Return what a JSON text holds; size and depth are checked before any of it is built.
+def parse_json(data: bytes | str, *, longest: int = _MAX_ANSWER, deepest: int = _MAX_DEPTH) -> Any:
+    """Parse a JSON text. Checks its size and depth before it builds any value.
 
     Raises `UnexpectedAnswerError`.
     """
@@ -60,27 +60,23 @@ def parse_json(data: bytes | str, *, longest: int = _LONGEST_ANSWER, deepest: in
         text = data if isinstance(data, str) else data.decode()
     except UnicodeDecodeError as error:
         raise UnexpectedAnswerError(f"not UTF-8: {shown(data)}") from error
-    # Most answers are short: with so few brackets they cannot nest deeper.
+    # Most answers have fewer brackets than the limit, so they cannot be nested deeper.
     if text.count("[") + text.count("{") > deepest:
-        _check_depth(text, deepest)
+        depth = 0
+        # Brackets inside strings do not nest.
+        outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+        for bracket in _BRACKET.finditer(outside):
+            depth += 1 if bracket[0] in "[{" else -1
+            if depth > deepest:
+                raise UnexpectedAnswerError(f"JSON nested more than {deepest} deep")
     try:
-        return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_json_constant)
+        return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_reject_constant)
     except ValueError as error:
         raise UnexpectedAnswerError(f"not JSON: {shown(text)}") from error
 
 
-def _check_depth(text: str, deepest: int) -> None:
-    depth = 0
-    # Strings may hold brackets, too: only what stands outside of them nests.
-    outside = "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
-    for bracket in _BRACKET.finditer(outside):
-        depth += 1 if bracket[0] in "[{" else -1
-        if depth > deepest:
-            raise UnexpectedAnswerError(f"JSON nested more than {deepest} deep")
-
-
 class Fields:
-    """A JSON object whose values are parsed one by one."""
+    """A JSON object whose fields are parsed one at a time."""
 
     def __init__(self, value: Any, where: str) -> None:
         self._value, self._where = record(value, where), where
@@ -89,35 +85,35 @@ class Fields:
         return name in self._value
 
     def get(self, name: str, parse: Callable[..., _T], **bounds: Any) -> _T:
-        """Return a value that the object must have, parsed by a function of this module, or one like them."""
+        """Parse a required field with `parse`, a function like those of this module."""
         return parse(member_of(self._value, name, self._where), f"{self._where}.{name}", **bounds)
 
     def optional(self, name: str, parse: Callable[..., _T], **bounds: Any) -> _T | None:
-        """Return a value that may be null, or None."""
+        """Parse a required field that may be null. None if it is null."""
         return None if member_of(self._value, name, self._where) is None else self.get(name, parse, **bounds)
 
     def each(self, name: str, parse: Callable[..., _T], *, most: int, **bounds: Any) -> tuple[_T, ...]:
-        """Return the parsed values of an array of at most so many."""
+        """Parse a required array of at most `most` values."""
         values = self.get(name, array, most=most)
         return tuple(parse(one, f"{self._where}.{name}[{at}]", **bounds) for at, one in enumerate(values))
 
 
 def record(value: Any, where: str) -> dict[str, Any]:
-    """Return a JSON object."""
+    """Check that a JSON value is an object, and return it."""
     if not isinstance(value, dict):
         _reject(where, "an object", value)
     return value
 
 
 def member_of(value: dict[str, Any], name: str, where: str) -> Any:
-    """Return a value that an object must have."""
+    """Return a required field of an object."""
     if name not in value:
         raise UnexpectedAnswerError(f"{where}: `{name}` is missing")
     return value[name]
 
 
 def array(value: Any, where: str, *, most: int) -> list[Any]:
-    """Return a JSON array of at most so many values."""
+    """Check that a JSON value is an array of at most `most` values, and return it."""
     if not isinstance(value, list):
         _reject(where, "a list", value)
     if len(value) > most:
@@ -126,7 +122,7 @@ def array(value: Any, where: str, *, most: int) -> list[Any]:
 
 
 def integer(value: Any, where: str, *, low: int = 0, high: int = MOST_BYTES) -> int:
-    """Return an integer of JSON within a range."""
+    """Check that a JSON value is an integer between `low` and `high`, and return it."""
     if not isinstance(value, int) or isinstance(value, bool):
         _reject(where, "an integer", value)
     if not low <= value <= high:
@@ -135,14 +131,14 @@ def integer(value: Any, where: str, *, low: int = 0, high: int = MOST_BYTES) -> 
 
 
 def decimal(value: bytes, where: str, *, low: int = 0, high: int = MOST_BYTES) -> int:
-    """Return the integer that ASCII digits are."""
+    """Parse ASCII digits as an integer between `low` and `high`."""
     if not _DECIMAL.fullmatch(value):
         _reject(where, "an integer", value)
     return integer(int(value), where, low=low, high=high)
 
 
 def number(value: Any, where: str, *, low: float, high: float) -> float:
-    """Return a finite number of JSON within a range."""
+    """Check that a JSON value is a finite number between `low` and `high`, and return it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         _reject(where, "a number", value)
     if not low <= value <= high:
@@ -150,32 +146,32 @@ def number(value: Any, where: str, *, low: float, high: float) -> float:
     return float(value)
 
 
-def seconds(value: Any, where: str, *, low: float = 0, high: float = _LONGEST_TIME) -> timedelta:
-    """Return a duration that JSON gives in seconds."""
+def seconds(value: Any, where: str, *, low: float = 0, high: float = _MAX_SECONDS) -> timedelta:
+    """Parse a JSON number of seconds as a duration."""
     return timedelta(seconds=number(value, where, low=low, high=high))
 
 
 def file_name(value: Any, where: str) -> str:
-    """Return a path of JSON, in which surrogates stand for bytes that are no UTF-8; one that a system call takes."""
-    text = string(value, where, longest=_LONGEST_PATH)
+    """Check that a JSON value is a valid path, and return it. Surrogates stand for bytes that are not UTF-8."""
+    text = string(value, where, longest=_MAX_PATH)
     try:
         size = len(text.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         size = 0
-    if not 0 < size <= _LONGEST_PATH or "\0" in text:
+    if not 0 < size <= _MAX_PATH or "\0" in text:
         _reject(where, "a path", value)
     return text
 
 
 def boolean(value: Any, where: str) -> bool:
-    """Return a boolean of JSON."""
+    """Check that a JSON value is a boolean, and return it."""
     if not isinstance(value, bool):
         _reject(where, "true or false", value)
     return value
 
 
 def string(value: Any, where: str, *, longest: int) -> str:
-    """Return a string of JSON of at most so many characters. It may hold control characters: `one_line` shows them."""
+    """Check that a JSON value is a string of at most `longest` characters. Control characters stay: see `one_line`."""
     if not isinstance(value, str):
         _reject(where, "a string", value)
     if len(value) > longest:
@@ -184,40 +180,40 @@ def string(value: Any, where: str, *, longest: int) -> str:
 
 
 def line(value: Any, where: str, *, longest: int = 1000) -> str:
-    """Return a string of JSON as one line without anything that a terminal would obey, cut to so many characters."""
-    return one_line(string(value, where, longest=_LONGEST_ANSWER), longest=longest)
+    """Return a JSON string as one line, cut to `longest` characters; control characters are escaped."""
+    return one_line(string(value, where, longest=_MAX_ANSWER), longest=longest)
 
 
 def choice(value: Any, where: str, allowed: Collection[str]) -> str:
-    """Return one of several strings."""
+    """Check that a JSON value is one of the allowed strings, and return it."""
     if not isinstance(value, str) or value not in allowed:
         _reject(where, " or ".join(allowed), value)
     return value
 
 
 def one_line(text: str, *, longest: int = 1000) -> str:
-    """Return a text of a worker as one line without anything that a terminal would obey, and not too long."""
+    """Return text of a worker as one line, cut to `longest` characters; control characters are escaped."""
     plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: longest + 1])
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"
 
 
 def shown(value: object) -> str:
-    """Return what an error shows of a value: its beginning where it is text or a number, else only its type."""
+    """Return a short form of a value for an error message: the start of a text, a number, or only the type."""
     match value:
         case bytes():
-            text = value[: 2 * _LONGEST_SHOWN].decode(errors="backslashreplace")
+            text = value[: 2 * _MAX_PREVIEW].decode(errors="backslashreplace")
         case str():
-            text = value[: 2 * _LONGEST_SHOWN]
+            text = value[: 2 * _MAX_PREVIEW]
         case None | bool() | float():
             return str(value)
         case int():
             # str() refuses an integer of more than 4,300 digits.
-            return str(value) if value.bit_length() < 4 * _LONGEST_SHOWN else f"a number of {value.bit_length()} bits"
+            return str(value) if value.bit_length() < 4 * _MAX_PREVIEW else f"a number of {value.bit_length()} bits"
         case list():
             return "a list"
         case _:
             return "an object"
-    return f"`{one_line(text, longest=_LONGEST_SHOWN)}`"
+    return f"`{one_line(text, longest=_MAX_PREVIEW)}`"
 
 
 def _reject(where: str, expected: str, value: object) -> NoReturn:
@@ -225,7 +221,7 @@ def _reject(where: str, expected: str, value: object) -> NoReturn:
 
 
 def _json_integer(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_DIGITS:
         raise UnexpectedAnswerError(f"a number of {len(text)} digits")
     return int(text)
 
@@ -237,5 +233,5 @@ def _json_float(text: str) -> float:
     return value
 
 
-def _json_constant(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise UnexpectedAnswerError(f"a number that is not finite: {shown(text)}")

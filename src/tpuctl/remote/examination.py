@@ -1,7 +1,7 @@
-"""One look into a worker: what the program there tells of disks, memory, processes, variables, Pythons and its clock.
+"""Examine a worker: its disks, memory, processes, variables, Python environments and clock.
 
-A worker is asked in one ssh session, under the Python that is there. What it tells is read strictly: a part that is not as it
-should be is unknown, and the others count.
+One ssh session runs a program with the worker's own Python. Its answer is parsed strictly: an invalid part becomes unknown, and
+the other parts count.
 """
 
 from __future__ import annotations
@@ -55,78 +55,79 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 PATIENCE = timedelta(seconds=30)
-# What runs on the worker has less, so that what hangs there is heard of.
-_INSIDE = timedelta(seconds=8)
+# The programs on the worker get less time, so that it can report one that hangs.
+_PROGRAM_TIMEOUT = timedelta(seconds=8)
 _MARK = "tpuctl-examination "
 _HOLDERS_MARK = "tpuctl-holders "
 _NO_PYTHON = 127
-_MOST = 1 << 20
+_MAX_ANSWER = 1 << 20
 _MEMORY = re.compile(r"^(\w{1,40}): +([0-9]{1,15}) kB$", re.MULTILINE | re.ASCII)
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-# What the program on a worker sends at most of each (remote/onboard/examination.py, python_packages.py); twice that.
-_MOST_JOBS, _MOST_ENVIRONMENTS, _MOST_VALUES, _MOST_LINES = 10, 16, 100, 20
-_LONGEST_REQUIREMENT = 300
+# Twice the limits of the program on a worker (remote/onboard/examination.py, python_packages.py).
+_MAX_JOBS, _MAX_ENVIRONMENTS, _MAX_VALUES, _MAX_LINES = 10, 16, 100, 20
+_MAX_REQUIREMENT = 300
 _DF = re.compile(
     r"^\S.* (?P<size>[0-9]{1,15}|-) +(?:[0-9]{1,15}|-) +(?P<free>-?[0-9]{1,15}|-) +(?P<used>[0-9]{1,3}%|-) +(?P<mount>/.*)$"
 )
 _SYNCHRONIZED = re.compile(r"^NTPSynchronized=(yes|no)$", re.MULTILINE)
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
-# Both go into commands that are advised.
+# Both become part of suggested commands.
 _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,60}")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What came of asking one worker: `text` is its JSON as it came, nothing where it told none, and `why` then.
-
-    `ssh_said` is what ssh printed where it did not get in, or its link broke, and `waited` how long it had where it was ended.
-    `sent` and `received` are by the clock given.
-    """
+    """The answer of one worker, or why there is none."""
 
     member: Member
+    # The JSON of the worker; None without an answer.
     text: str | None
+    # Why there is no answer.
     why: str = ""
+    # The stderr of an ssh that could not log in, or lost its connection; else None.
     ssh_said: str | None = None
+    # When the program was sent and the answer received, by the given clock.
     sent: datetime | None = None
     received: datetime | None = None
+    # The timeout after which ssh was terminated; None if it ended on its own.
     waited: timedelta | None = None
 
     @property
-    def told(self) -> Known[Examination] | Unknown:
-        """What it told, read."""
+    def facts(self) -> Known[Examination] | Unknown:
+        """The parsed answer."""
         if self.text is None or self.sent is None or self.received is None:
             return Unknown(self.why, is_passing=True)
         return read(self.text, self.sent, self.received)
 
 
 def examine(member: Member, clock: Clock, *, patience: timedelta = PATIENCE) -> Examined:
-    """Ask a worker. `clock` is the real one: workers know no other. Raises `SshProgramMissingError`."""
-    command, program = bootstrapped(min(_INSIDE, patience / 2))
+    """Run the program on a worker. `clock` must be the real clock, as on workers. Raises `SshProgramMissingError`."""
+    command, program = bootstrapped(min(_PROGRAM_TIMEOUT, patience / 2))
     sent = clock.now()
     try:
         ended = run(member.way, command, text=program, timeout=patience)
     except UnexpectedAnswerError as error:
         return Examined(member, None, f"unexpected answer: {error.what}")
     received = clock.now()
-    for told in reversed(ended.output.splitlines()):
-        if told.startswith(_MARK) and len(told) < _MOST:
-            return Examined(member, told.removeprefix(_MARK), sent=sent, received=received)
+    for output in reversed(ended.output.splitlines()):
+        if output.startswith(_MARK) and len(output) < _MAX_ANSWER:
+            return Examined(member, output.removeprefix(_MARK), sent=sent, received=received)
     if ended.code is None:
         why = f"no answer within {patience.total_seconds():g} s"
-        # What printed something had let us in.
+        # Output means that the login succeeded.
         has_begun = bool(inspection.last_line(ended.output))
         return Examined(member, None, why) if has_begun else Examined(member, None, why, ended.errors, waited=patience)
     if ended.code == SSH_FAILED:
         return Examined(member, None, telling_line(ended.errors) or "ssh failed", ended.errors)
     if ended.code == _NO_PYTHON:
-        return Examined(member, None, "it has no `python3`, with which it is looked into")
+        return Examined(member, None, "it has no `python3`, which the examination needs")
     said = inspection.last_line(ended.errors) or inspection.last_line(ended.output)
-    return Examined(member, None, f"it could not be looked into: {said or f'exit {ended.code}'}")
+    return Examined(member, None, f"the examination failed: {said or f'exit {ended.code}'}")
 
 
 def bootstrapped(patience: timedelta) -> tuple[str, str]:
-    """Return the line for the worker's shell and what its stdin must hold; what runs on the worker has this much time."""
+    """Return the shell line and the stdin that run the program on a worker. Each step there times out after `patience`."""
     _, holders = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
     inspecting = inspection.script(None, patience)
     call = f"examine({inspecting!r}, {holders.decode()!r}, {patience.total_seconds()!r})"
@@ -135,98 +136,106 @@ def bootstrapped(patience: timedelta) -> tuple[str, str]:
 
 
 def read(text: str, sent: datetime, received: datetime) -> Known[Examination] | Unknown:
-    """Return what a worker's JSON says. `sent` and `received` bound, by our clock, when that was."""
+    """Parse the JSON of a worker. `sent` and `received` are the times before and after, by the clock of this machine."""
     try:
-        told = Fields(parse_json(text), "the answer")
-        version = told.get("version", integer)
+        answer = Fields(parse_json(text), "the answer")
+        version = answer.get("version", integer)
         if version != 1:
-            return Unknown(f"its answer is of version {version}, which this tpuctl does not know")
-        began, ended = (told.get(name, number, low=0, high=_LATEST) for name in ("began", "ended"))
+            return Unknown(f"its answer has version {version}, which this tpuctl does not support")
+        began, ended = (answer.get(name, number, low=0, high=_LATEST) for name in ("began", "ended"))
         offset = Offset(timedelta(seconds=ended - received.timestamp()), timedelta(seconds=began - sent.timestamp()))
-        kernel, python = told.get("kernel", line), told.get("python", line)
+        kernel, python = answer.get("kernel", line), answer.get("python", line)
     except UnexpectedAnswerError as error:
         return Unknown(f"unexpected answer: {error.what}")
 
-    def said(name: str) -> Fields:
-        return told.get("said", Fields).get(name, Fields)
+    def printed_by(name: str) -> Fields:
+        return answer.get("said", Fields).get(name, Fields)
+
+    def startup_result() -> Fact[Ended]:
+        report = _inspected(printed_by("inspection"))
+        return Known(Ended(report.startup, report.detail))
+
+    def environments() -> Fact[tuple[PythonEnvironment, ...]]:
+        part = _require_ok(answer.get("environments", Fields))
+        return Known(part.each("ok", _environment, most=_MAX_ENVIRONMENTS))
 
     return Known(
         Examination(
             offset=offset,
             kernel=kernel,
             python=python,
-            uptime=_part(told, "uptime", _uptime),
-            disks=_reading(lambda: _disks(said("space"), said("inodes"))),
-            logs=_part(told, "logs", _logs),
-            memory=_part(told, "memory", _memory),
-            kills=_part(told, "killed", _kills),
-            hold=_reading(lambda: _hold(said("holders"))),
-            chips=_reading(lambda: Known(_inspected(said("inspection")).chips)),
-            ended=_reading(lambda: Known(_ended(said("inspection")))),
-            variables=_reading(lambda: _variables(told)),
-            environments=_reading(lambda: _environments(told.get("environments", Fields))),
-            is_synchronized=_reading(lambda: _synchronized(said("synchronized"))),
+            uptime=_part(answer, "uptime", _uptime),
+            disks=_fact(lambda: _disks(printed_by("space"), printed_by("inodes"))),
+            logs=_part(answer, "logs", _logs),
+            memory=_part(answer, "memory", _memory),
+            kills=_part(answer, "killed", _kills),
+            hold=_fact(lambda: _hold(printed_by("holders"))),
+            chips=_fact(lambda: Known(_inspected(printed_by("inspection")).chips)),
+            ended=_fact(startup_result),
+            variables=_fact(lambda: _variables(answer)),
+            environments=_fact(environments),
+            is_synchronized=_fact(lambda: _synchronized(printed_by("synchronized"))),
         )
     )
 
 
-class _UntoldError(ValueError):
-    """A part was not told; the text says why."""
+class _PartMissingError(ValueError):
+    """A part of the answer is missing; the text is the reason."""
 
 
-def _part(told: Fields, name: str, parse: Callable[[Any, str], _T]) -> Fact[_T]:
-    return _reading(lambda: Known(_ok(told.get(name, Fields)).get("ok", parse)))
+def _part(answer: Fields, name: str, parse: Callable[[Any, str], _T]) -> Fact[_T]:
+    return _fact(lambda: Known(_require_ok(answer.get(name, Fields)).get("ok", parse)))
 
 
-def _ok(part: Fields) -> Fields:
-    """Return a part of the answer that was told. Raises where it has an error instead."""
+def _require_ok(part: Fields) -> Fields:
+    """Return a part of the answer. Raises if it has an error instead."""
     if "ok" not in part:
-        raise _UntoldError(part.get("error", line))
+        raise _PartMissingError(part.get("error", line))
     return part
 
 
-def _reading(find: Callable[[], Fact[_T]]) -> Fact[_T]:
+def _fact(find: Callable[[], Fact[_T]]) -> Fact[_T]:
     try:
         return find()
-    except _UntoldError as error:
+    except _PartMissingError as error:
         return Unknown(str(error))
     except UnexpectedAnswerError as error:
         return Unknown(f"unexpected answer: {error.what}")
 
 
-def _out(said: Fields) -> str:
-    return said.get("out", string, longest=_MOST)
+def _output(printed: Fields) -> str:
+    return printed.get("out", string, longest=_MAX_ANSWER)
 
 
-def _code(said: Fields) -> int | None:
-    return said.optional("code", integer, low=-64, high=255)
+def _code(printed: Fields) -> int | None:
+    return printed.optional("code", integer, low=-64, high=255)
 
 
-def _printed(said: Fields, name: str) -> str:
-    """Return what a program printed. Raises where it did not come to its end, or is not there."""
-    out, code = _out(said), _code(said)
+def _printed(printed: Fields, name: str) -> str:
+    """Return the output of a program. Raises if it failed, timed out, or is missing."""
+    out, code = _output(printed), _code(printed)
     if code is None:
-        raise _UntoldError(f"`{name}` did not end in time")
+        raise _PartMissingError(f"`{name}` did not end in time")
     if code != 0:
-        raise _UntoldError(f"`{name}` failed: {inspection.last_line(out) or f'exit {code}'}")
+        raise _PartMissingError(f"`{name}` failed: {inspection.last_line(out) or f'exit {code}'}")
     return out
 
 
 def _uptime(value: Any, where: str) -> timedelta:
-    """Return what the kernel writes as text."""
+    """Parse the uptime that the kernel prints as text."""
     try:
         return seconds(float(string(value, where, longest=40)), where)
     except ValueError as error:
-        raise UnexpectedAnswerError(f"{where}: no number") from error
+        raise UnexpectedAnswerError(f"{where}: not a number") from error
 
 
 def _disks(space: Fields, inodes: Fields) -> Fact[tuple[Disk, ...]]:
-    # `df` fails where one of several folders is missing, and tells of the others all the same.
-    found = {row["mount"]: row for row in map(_DF.match, _out(space).splitlines()) if row}
+    # `df` fails if one of several folders is missing, but still prints the others.
+    found = {row["mount"]: row for row in map(_DF.match, _output(space).splitlines()) if row}
     if not found:
         _printed(space, "df")
-        raise _UntoldError("`df` tells of no file system")
-    used = {row["mount"]: row["used"] for row in map(_DF.match, _out(inodes).splitlines()) if row}
+        raise _PartMissingError("`df` printed no file system")
+    used = {row["mount"]: row["used"] for row in map(_DF.match, _output(inodes).splitlines()) if row}
     return Known(
         tuple(
             Disk(
@@ -234,7 +243,7 @@ def _disks(space: Fields, inodes: Fields) -> Fact[tuple[Disk, ...]]:
                 size=int(row["size"]) * 1024,
                 available=int(row["free"]) * 1024,
                 used=int(row["used"].rstrip("%")),
-                inodes=_percent(used.get(mount)),
+                inodes=int(inodes_used.rstrip("%")) if (inodes_used := used.get(mount, "-")) != "-" else None,
             )
             for mount, row in found.items()
             if "-" not in {row["used"], row["size"], row["free"]}
@@ -242,39 +251,35 @@ def _disks(space: Fields, inodes: Fields) -> Fact[tuple[Disk, ...]]:
     )
 
 
-def _percent(text: str | None) -> int | None:
-    return int(text.rstrip("%")) if text and text != "-" else None
-
-
 def _logs(value: Any, where: str) -> LogFolder:
-    told = Fields(value, where)
+    fields = Fields(value, where)
     return LogFolder(
-        told.get("path", line),
-        LogState(told.get("state", choice, allowed=tuple(LogState))),
-        told.get("bytes", integer),
-        told.get("files", integer),
-        told.get("isComplete", boolean),
+        fields.get("path", line),
+        LogState(fields.get("state", choice, allowed=tuple(LogState))),
+        fields.get("bytes", integer),
+        fields.get("files", integer),
+        fields.get("isComplete", boolean),
     )
 
 
 def _memory(value: Any, where: str) -> Memory:
-    lines = dict(_MEMORY.findall(string(value, where, longest=_MOST)))
+    lines = dict(_MEMORY.findall(string(value, where, longest=_MAX_ANSWER)))
     if not {"MemTotal", "MemAvailable"} <= set(lines):
         raise UnexpectedAnswerError(f"{where}: no memory")
     return Memory(int(lines["MemTotal"]) * 1024, int(lines["MemAvailable"]) * 1024)
 
 
 def _kills(value: Any, where: str) -> Kills:
-    told = Fields(value, where)
-    lines = told.each("lines", line, most=_MOST_LINES)
-    return Kills(told.get("count", integer), lines[-1] if lines else "")
+    fields = Fields(value, where)
+    lines = fields.each("lines", line, most=_MAX_LINES)
+    return Kills(fields.get("count", integer), lines[-1] if lines else "")
 
 
-def _hold(said: Fields) -> Fact[Hold]:
-    lines = [one for one in _out(said).splitlines() if one.startswith(_HOLDERS_MARK)]
+def _hold(printed: Fields) -> Fact[Hold]:
+    lines = [one for one in _output(printed).splitlines() if one.startswith(_HOLDERS_MARK)]
     if not lines:
-        _printed(said, "python3")
-        raise _UntoldError("the worker does not tell what holds its TPU")
+        _printed(printed, "python3")
+        raise _PartMissingError("the worker did not report which processes hold its TPU")
     found = parse_holders(lines[-1].removeprefix(_HOLDERS_MARK))
     all_of_them = [one for one in found.holders if one.holds]
     holders = tuple(
@@ -297,59 +302,50 @@ def _hold(said: Fields) -> Fact[Hold]:
     )
 
 
-def _inspected(said: Fields) -> inspection.Report:
-    report = inspection.parse(_out(said), probe=None, timeout=_INSIDE)
+def _inspected(printed: Fields) -> inspection.Report:
+    report = inspection.parse(_output(printed), probe=None, timeout=_PROGRAM_TIMEOUT)
     if report is None:
-        _printed(said, "sh")
-        raise _UntoldError("the worker does not tell of its startup and its chips")
+        _printed(printed, "sh")
+        raise _PartMissingError("the worker did not report its startup and its chips")
     return report
 
 
-def _ended(said: Fields) -> Ended:
-    report = _inspected(said)
-    return Ended(report.startup, report.detail)
-
-
-def _variables(told: Fields) -> Fact[Variables]:
-    login = told.get("login", Fields)
+def _variables(answer: Fields) -> Fact[Variables]:
+    login = answer.get("login", Fields)
     has_login = "ok" in login
     return Known(
         Variables(
-            session=told.get("session", _named),
-            login=login.get("ok", _named) if has_login else {},
-            jobs=told.each("jobs", _named, most=_MOST_JOBS),
+            session=answer.get("session", _text_values),
+            login=login.get("ok", _text_values) if has_login else {},
+            jobs=answer.each("jobs", _text_values, most=_MAX_JOBS),
             login_unread=None if has_login else login.get("error", line),
         )
     )
 
 
-def _named(value: Any, where: str) -> dict[str, str]:
+def _text_values(value: Any, where: str) -> dict[str, str]:
     values = record(value, where)
-    if len(values) > _MOST_VALUES:
-        raise UnexpectedAnswerError(f"{where}: {len(values)} values where at most {_MOST_VALUES} are expected")
+    if len(values) > _MAX_VALUES:
+        raise UnexpectedAnswerError(f"{where}: {len(values)} values where at most {_MAX_VALUES} are expected")
     return {one_line(name): line(one, f"{where}.{one_line(name)}") for name, one in values.items()}
 
 
-def _environments(part: Fields) -> Fact[tuple[PythonEnvironment, ...]]:
-    return Known(_ok(part).each("ok", _environment, most=_MOST_ENVIRONMENTS))
-
-
 def _environment(value: Any, where: str) -> PythonEnvironment:
-    told = Fields(value, where)
+    fields = Fields(value, where)
     packages = {}
-    for name, one in told.get("packages", record).items():
+    for name, one in fields.get("packages", record).items():
         package = Fields(one, f"{where}.packages.{one_line(name)}")
         version = package.get("version", line)
-        requires = package.each("requires", line, most=_MOST_VALUES, longest=_LONGEST_REQUIREMENT)
+        requires = package.each("requires", line, most=_MAX_VALUES, longest=_MAX_REQUIREMENT)
         if _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version):
             packages[name] = Package(version, requires)
-    return PythonEnvironment(told.get("kind", line), told.get("path", line), told.get("python", line), packages)
+    return PythonEnvironment(fields.get("kind", line), fields.get("path", line), fields.get("python", line), packages)
 
 
-def _synchronized(said: Fields) -> Fact[bool]:
-    if _code(said) == _NO_PYTHON:
-        return Absent("there is no `timedatectl`")
-    found = _SYNCHRONIZED.search(_printed(said, "timedatectl"))
+def _synchronized(printed: Fields) -> Fact[bool]:
+    if _code(printed) == _NO_PYTHON:
+        return Absent("`timedatectl` is missing")
+    found = _SYNCHRONIZED.search(_printed(printed, "timedatectl"))
     if found is None:
-        return Unknown("`timedatectl` does not tell")
+        return Unknown("`timedatectl` printed no state")
     return Known(found[1] == "yes")

@@ -1,4 +1,4 @@
-"""ssh in the foreground: it has the terminal, or this process's streams, until it ends."""
+"""Run ssh in the foreground: it uses the terminal, or the streams of this process, until it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,24 +17,24 @@ from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.ssh import SSH_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How an ssh ended. `has_connected`: it was let in, so that what it was to do may have begun."""
+    """The result of an ssh in the foreground. `has_connected`: the login succeeded, so the command may have started."""
 
     code: int
     has_connected: bool
 
     @property
     def was_lost(self) -> bool:
-        """Tell whether ssh itself failed; a remote command that ended with 255 looks the same once it was let in."""
+        """Tell whether ssh itself failed. After a login, a remote command that exits with 255 looks the same."""
         return self.code == SSH_FAILED
 
 
 def execute(words: list[str]) -> NoReturn:
-    """Become ssh: a terminal's signals, size and job control are then its own. Raises `SshProgramMissingError`."""
+    """Replace this process by ssh, which then handles signals, window size and job control. Raises `SshProgramMissingError`."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -44,34 +44,26 @@ def execute(words: list[str]) -> NoReturn:
 
 
 def run(build: Callable[[tuple[str, ...]], list[str]], *, has_terminal: bool = False) -> Ran:
-    """Run ssh with this process's stdin, stdout and stderr. A signal that ended it counts as 128 + its number.
+    """Run ssh with the stdin, stdout and stderr of this process. If a signal ended it, the code is 128 + the signal number.
 
-    `build` makes the argv, given further options; with `has_terminal` it is stopped and continued together with this process.
+    `build` returns the argv for additional options. With `has_terminal` ssh stops and continues together with this process.
     Raises `SshProgramMissingError`.
     """
-    with _mark() as (mark, options):
-        words = build(options)
+    with TemporaryDirectory(prefix="tpuctl-ssh-") as folder:
+        # ssh runs LocalCommand after a login, before it sends the command [ssh_config(5)]. If the user's options set one,
+        # `has_connected` stays False.
+        marker = Path(folder) / "logged-in"
+        line = f"touch {shlex.quote(str(marker))}".replace("%", "%%")
+        words = build(("-o", "PermitLocalCommand=yes", "-o", f"LocalCommand={line}"))
         try:
-            code = _attend(words) if has_terminal else subprocess.call(words)
+            code = _run_on_terminal(words) if has_terminal else subprocess.call(words)
         except FileNotFoundError as error:
             raise SshProgramMissingError(words[0]) from error
-        return Ran(code if code >= 0 else 128 - code, mark.exists())
+        return Ran(code if code >= 0 else 128 - code, marker.exists())
 
 
-@contextmanager
-def _mark() -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield a file that ssh makes once it was let in, before it asks for the command, and the options for that [ssh_config(5)].
-
-    A LocalCommand of the user's own takes its place; then it is never known that ssh was let in.
-    """
-    with TemporaryDirectory(prefix="tpuctl-ssh-") as folder:
-        mark = Path(folder) / "let-in"
-        line = f"touch {shlex.quote(str(mark))}".replace("%", "%%")
-        yield mark, ("-o", "PermitLocalCommand=yes", "-o", f"LocalCommand={line}")
-
-
-def _attend(words: list[str]) -> int:
-    """Start a program in the foreground and return its exit code; where it stops itself (`~^Z` in ssh), stop too."""
+def _run_on_terminal(words: list[str]) -> int:
+    """Run a program in the foreground and return its exit code. If it stops itself (`~^Z` in ssh), stop too."""
     child = os.posix_spawnp(words[0], words, os.environ)
     try:
         while True:
@@ -81,7 +73,7 @@ def _attend(words: list[str]) -> int:
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(child, signal.SIGCONT)
     except BaseException:
-        # Ctrl-C has reached the child too; a signal to this process alone has not.
+        # Ctrl-C reaches the child too; a signal to this process alone does not.
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGTERM)
         with suppress(ChildProcessError):

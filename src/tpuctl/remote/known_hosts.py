@@ -1,8 +1,8 @@
-"""tpuctl's own known_hosts file: host keys that the API vouches for.
+"""tpuctl's own known_hosts file, with the host keys that the API publishes.
 
-An alias holds the node's id, so a node that was made anew is a new name, and its new host key is no change. For a machine
-that keeps its id (a reimaged one) the key of the API takes the place of the old one. gcloud's file is only read: ssh is
-content when one key of either file fits, and speaks of a changed key when there are some and none fits (observed: OpenSSH 9.2).
+The host alias contains the node's id, so a recreated node has a new alias and its new host key is no conflict. If a machine
+keeps its id (after a reimage), the API's key replaces the old one. gcloud's file is only read: ssh accepts a host if a key of
+either file matches, and reports a changed key if there are keys and none matches (observed: OpenSSH 9.2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.private import locked, read_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from tpuctl.remote.ssh import Connection
 
@@ -25,50 +25,41 @@ _KEY = re.compile(r"(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*")
 
 
 class KnownHostsError(TpuctlError):
-    """tpuctl's known_hosts file cannot be written, or the API's host key is not one."""
+    """tpuctl's known_hosts file cannot be written, or the API returned an invalid host key."""
 
     kind = "known_hosts"
 
 
 def remember_host_keys(connections: Iterable[Connection]) -> None:
-    """Write the host keys of connections, which share one known_hosts file, in place of others under the same aliases.
+    """Write the host keys of connections to their shared known_hosts file, replacing older keys of the same aliases.
 
-    A connection without host keys leaves the file alone. Several processes may do so at once. Raises `KnownHostsError`.
+    Connections without host keys change nothing. Several processes may do this at the same time. Raises `KnownHostsError`.
     """
     known = {one.host_alias: one for one in connections if one.host_keys}
     if not known:
         return
-    lines = [f"{alias} {_checked(key, alias)}" for alias, one in known.items() for key in one.host_keys]
+    lines: list[str] = []
+    for alias, one in known.items():
+        for key in one.host_keys:
+            if not _KEY.fullmatch(key):
+                # An alias is `tpu.ID-WORKER`.
+                worker = alias.rpartition("-")[2]
+                raise KnownHostsError(
+                    f"worker {worker} published an invalid host key: `{key[:60]}`",
+                    hint="exclude that worker with `--worker`, or recreate the node",
+                )
+            lines.append(f"{alias} {key}")
     path = next(iter(known.values())).known_hosts[0]
     try:
         with locked(path.with_name(path.name + ".lock")):
             old = read_bounded(path).decode().splitlines() if path.exists() else []
-            new = [*_others(old, set(known)), *lines]
+            new = [*(line for line in old if line.split(" ", 1)[0] not in known), *lines]
             if set(new) != set(old):
-                _replace(path, "".join(f"{line}\n" for line in new))
+                # mkstemp's files are private to their owner.
+                descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                    file.write("".join(f"{line}\n" for line in new))
+                Path(scratch).replace(path)
     except (OSError, UnicodeDecodeError) as error:
-        hint = "make it writable for you, or remove it: it is written again"
-        raise KnownHostsError(f"host keys cannot be kept in `{path}`: {error}", hint=hint) from error
-
-
-def _others(lines: list[str], aliases: set[str]) -> Iterator[str]:
-    return (line for line in lines if line.split(" ", 1)[0] not in aliases)
-
-
-def _checked(key: str, alias: str) -> str:
-    if not _KEY.fullmatch(key):
-        # An alias is `tpu.ID-WORKER`.
-        worker = alias.rpartition("-")[2]
-        raise KnownHostsError(
-            f"worker {worker} has published a host key that is not one: `{key[:60]}`",
-            hint="leave that worker out with `--worker`, or recreate the node",
-        )
-    return key
-
-
-def _replace(path: Path, text: str) -> None:
-    # mkstemp's files are for their owner only.
-    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(scratch).replace(path)
+        hint = "make it writable, or remove it: tpuctl writes it again"
+        raise KnownHostsError(f"cannot write host keys to `{path}`: {error}", hint=hint) from error

@@ -1,4 +1,4 @@
-"""The pipes of an ssh: what is kept of what it prints is bounded, and so is the time that it has."""
+"""The pipes of an ssh process. Output is kept up to a limit, and every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from tpuctl.remote.answers import UnexpectedAnswerError
 if TYPE_CHECKING:
     from types import TracebackType
 
-# ssh takes its ProxyCommand down with it when it is asked to end; it has so many seconds.
-_FAREWELL = 1.0
+# Seconds for ssh to end after SIGTERM: it terminates its ProxyCommand first.
+_TERMINATE_TIMEOUT = 1.0
 _BLOCK = 64 * 1024
-# How often the end of ssh is looked for, in seconds; what it prints is noticed at once.
-_LOOK_AGAIN, _SOON = 0.25, 0.01
-# How long the program of a copy or a sync may take to begin: Python on a busy worker, behind a slow login shell.
+# Seconds between checks whether ssh has ended; output is noticed at once.
+_POLL, _FAST_POLL = 0.25, 0.01
+# How long the program of a copy or a sync may take to start: Python on a busy worker, after a slow login shell.
 START_WITHIN = timedelta(minutes=2)
-# What is kept of each end of an ssh's stderr, and how much a pipe can hold of it.
-_KEPT = 64 * 1024
-_MOST_BLOCKS = 16
+# How many bytes of the start and of the end of stderr are kept, and how many blocks a pipe can hold.
+_KEPT_STDERR = 64 * 1024
+_MAX_BLOCKS = 16
 
 
 class Kept:
-    """The beginning and the end of a stream, in bytes; `size` is how long the stream was."""
+    """The first and the last bytes of a stream. `size` is the length of the whole stream."""
 
     def __init__(self, *, head: int, tail: int) -> None:
         self.size = 0
-        self._most_head, self._most_tail = head, tail
+        self._max_head, self._max_tail = head, tail
         self._head, self._tail = bytearray(), bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take more of the stream."""
+        """Append bytes of the stream."""
         self.size += len(data)
-        room = self._most_head - len(self._head)
+        room = self._max_head - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        del self._tail[: max(0, len(self._tail) - self._most_tail)]
+        del self._tail[: max(0, len(self._tail) - self._max_tail)]
 
     def __bytes__(self) -> bytes:
         return bytes(self._head + self._tail)
@@ -59,9 +59,9 @@ def exchange(
     *,
     most: int | None = None,
 ) -> bool:
-    """Give a process its stdin, and keep what it prints until it ends; return whether it did so in time.
+    """Write stdin of a process and keep its output until it ends. Return False if it is still running after the timeout.
 
-    Raises `UnexpectedAnswerError` when it has printed more than `most` bytes. The process is left as it is then.
+    Raises `UnexpectedAnswerError` if it prints more than `most` bytes; the process is not terminated then.
     """
     until = time.monotonic() + timeout.total_seconds()
     waiting = memoryview(text)
@@ -73,16 +73,16 @@ def exchange(
             os.set_blocking(process.stdin.fileno(), False)
             selector.register(process.stdin, selectors.EVENT_WRITE)
         while (left := until - time.monotonic()) > 0:
-            # Processes that ssh leaves behind may hold its pipes open: its own end counts.
+            # Child processes of ssh may keep its pipes open, so the end of ssh itself counts.
             has_ended = process.poll() is not None
             streams = selector.get_map()
             is_ending = not streams or (process.stdout is not None and process.stdout not in streams)
-            ready = selector.select(0 if has_ended else min(left, _SOON if is_ending else _LOOK_AGAIN))
+            ready = selector.select(0 if has_ended else min(left, _FAST_POLL if is_ending else _POLL))
             if has_ended and not ready:
                 return True
             for key, _ in ready:
                 if key.fileobj is process.stdin:
-                    waiting = _written(key.fd, waiting)
+                    waiting = _write_some(key.fd, waiting)
                     if not waiting:
                         selector.unregister(process.stdin)
                         process.stdin.close()
@@ -95,8 +95,8 @@ def exchange(
     return process.poll() is not None
 
 
-def _written(file: int, waiting: memoryview) -> memoryview:
-    """Write some of it and return the rest; none where it cannot be read any more."""
+def _write_some(file: int, waiting: memoryview) -> memoryview:
+    """Write a part and return the rest, which is empty if the reader is gone."""
     try:
         return waiting[os.write(file, waiting[:_BLOCK]) :]
     except BlockingIOError:
@@ -106,52 +106,52 @@ def _written(file: int, waiting: memoryview) -> memoryview:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that has not ended; it has a second, as ssh takes its ProxyCommand down with it."""
+    """Terminate a running process, and kill it after a second. ssh needs that time to terminate its ProxyCommand."""
     if process.poll() is not None:
         return
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_FAREWELL)
+        process.wait(_TERMINATE_TIMEOUT)
         return
     process.kill()
     process.wait()
 
 
 class StartLimit:
-    """Ends an ssh whose program on the worker has not begun to answer in time: a worker that hangs lets one in, and is silent.
+    """Kills an ssh if the program on the worker does not answer in time. A hanging worker accepts logins and stays silent.
 
-    `has_passed` tells that it did so. Call `met` once the answer begins, or is no longer waited for.
+    `has_passed` is True after it killed ssh. Call `cancel` when the answer starts or is no longer needed.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], limit: timedelta) -> None:
         self.has_passed = False
         self._process, self._limit = process, limit
-        self._timer = threading.Timer(limit.total_seconds(), self._pass)
+        self._timer = threading.Timer(limit.total_seconds(), self._kill)
         self._timer.daemon = True
         self._timer.start()
 
-    def met(self) -> None:
-        """Let it take as long as it wants from now on."""
+    def cancel(self) -> None:
+        """Cancel the deadline."""
         self._timer.cancel()
 
     def __str__(self) -> str:
-        return f"it let us in, and has not answered for {format_duration(self._limit)}"
+        return f"it accepted the login, but did not answer within {format_duration(self._limit)}"
 
-    def _pass(self) -> None:
+    def _kill(self) -> None:
         self.has_passed = True
         self._process.kill()
 
 
 class Stderr:
-    """A pipe of which the first and the last 64 KiB are kept. A context, or with `close`.
+    """A pipe that keeps the first and the last 64 KiB. Use it as a context manager, or call `close`.
 
-    `writer` is for `Popen`. The pipe's end is not waited for: a connection that ssh leaves behind for others holds it open.
+    `writer` is for `Popen`. A ControlMaster that ssh leaves behind keeps the pipe open, so do not wait for its end.
     """
 
     def __init__(self) -> None:
         self._reader, self.writer = os.pipe()
         os.set_blocking(self._reader, False)
-        self._kept = Kept(head=_KEPT, tail=_KEPT)
+        self._kept = Kept(head=_KEPT_STDERR, tail=_KEPT_STDERR)
         self._lock = threading.Lock()
         self._is_closed = False
         threading.Thread(target=self._drain, name="stderr", daemon=True).start()
@@ -165,16 +165,16 @@ class Stderr:
         self.close()
 
     def text(self) -> str:
-        """Return what was printed by now; all of it once the program has ended."""
+        """Return the output so far; all of it after the program has ended."""
         with self._lock:
-            # More than that is in no pipe.
-            for _ in range(_MOST_BLOCKS):
+            # A pipe holds no more than this.
+            for _ in range(_MAX_BLOCKS):
                 if self._is_closed or not self._take():
                     break
             return bytes(self._kept).decode(errors="replace")
 
     def close(self) -> None:
-        """Read no more. Without this the thread that reads stays."""
+        """Stop reading. Without this call the reading thread stays."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True

@@ -1,4 +1,4 @@
-"""By which way workers are reached: their external address, their internal one, or a tunnel. Pure but for what it is given."""
+"""Choose the route to a worker: its external address, its internal address, or a tunnel. Does no I/O of its own."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from tpuctl.model import Node
 
-# What gcloud lets through to the shell [gcloud 528 source, util/ssh/ssh.py].
+# The names that gcloud passes to the shell [gcloud 528 source, util/ssh/ssh.py].
 _INSTANCE = re.compile(r"[A-Za-z0-9._-]+")
 _NETWORK = re.compile(r"(?:.*/)?projects/(?P<project>[^/]+)/(?:global/)?networks/(?P<name>[^/]+)")
 
 
 class Way(StrEnum):
-    """A way to a worker."""
+    """A route to a worker."""
 
     EXTERNAL = "external"
     INTERNAL = "internal"
@@ -30,7 +30,7 @@ class Way(StrEnum):
 
 
 class GcloudMissingError(TpuctlError):
-    """The tunnel needs gcloud, which is not on PATH."""
+    """A tunnel needs gcloud, which is not on PATH."""
 
     kind = "gcloud_missing"
 
@@ -38,47 +38,47 @@ class GcloudMissingError(TpuctlError):
         super().__init__(
             "a tunnel through Identity-Aware Proxy needs `gcloud`, which is not on PATH",
             hint="install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install\n"
-            "or reach the workers without it: `--internal-ip`, `--external-ip`",
+            "or connect without it: `--internal-ip`, `--external-ip`",
         )
 
 
 class NoWayError(ConflictError):
-    """A worker cannot be reached by the way that was chosen."""
+    """The chosen route does not lead to a worker."""
 
 
 class NoTunnelError(ConflictError):
-    """The worker's instance, to which a tunnel would lead, is not known. The remedies are gcloud's [gcloud 528 source]."""
+    """The instance name of a worker is unknown, so no tunnel can be opened. The remedies are gcloud's [gcloud 528 source]."""
 
     kind = "iap_unavailable"
 
     def __init__(self, node: Node, worker: int) -> None:
         name = node.name.node_id
         super().__init__(
-            f"worker {worker} of `{name}` does not publish the name of its instance, so no tunnel can lead to it",
+            f"worker {worker} of `{name}` does not publish its instance name, so no tunnel can be opened",
             hint="the organization policy `compute.disableGuestAttributesAccess` must not be enforced in the project\n"
             "the node must have been created after 24 March 2022\n"
             f"it must be READY and HEALTHY: `tpuctl wait {name} --for healthy`\n"
-            "and a firewall rule must let 35.235.240.0/20 in at tcp:22, else the tunnel ends with error 4003",
+            "and a firewall rule must allow 35.235.240.0/20 on tcp:22, else the tunnel fails with error 4003",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A VPC network. `project` is an id or a number; nothing where only the network's name is known."""
+    """A VPC network. `project` is an id or a number; None if only the name of the network is known."""
 
     project: str | None
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Network:
-        """Read a full name of the Compute Engine API, of the metadata server (without `global`), or a bare name."""
+        """Parse a full name of the Compute Engine API or of the metadata server (without `global`), or a bare name."""
         match = _NETWORK.fullmatch(text)
         return cls(match["project"], match["name"]) if match else cls(None, text.rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where this process runs: the networks of its machine, with the id and the number of the machine's project."""
+    """The networks of this machine, and the id and the number of its project."""
 
     project: str
     project_number: str
@@ -86,7 +86,7 @@ class Surroundings:
 
 
 class Neighbourhood(StrEnum):
-    """Whether this machine is in the network of a node."""
+    """Whether this machine is in the same network as a node."""
 
     SAME = "same"
     PERHAPS = "perhaps"
@@ -94,12 +94,12 @@ class Neighbourhood(StrEnum):
 
 
 def network_of(node: Node) -> Network:
-    """Return a node's network, the first where it has several: ssh goes to that one's addresses [gcloud 528 source]."""
+    """Return the network of a node. If it has several, ssh uses the addresses of the first [gcloud 528 source]."""
     return network_named(str(_network_config(node).get("network") or ""), node.name.project)
 
 
 def network_named(text: str, project: str) -> Network:
-    """Return the network that a node of a project gets under this name; the default one without a name [API v2]."""
+    """Return the network that a name means for a node of a project; the network `default` without a name [API v2]."""
     network = Network.parse(text or "default")
     return network if network.project else Network(project, network.name)
 
@@ -109,23 +109,17 @@ def _network_config(node: Node) -> Mapping[str, Any]:
     return (configs[0] if configs else None) or node.raw.get("networkConfig") or {}
 
 
-def _promises_external(node: Node) -> bool:
-    """Tell whether a node that has no addresses yet is to get external ones; where nothing is told, it is believed to."""
-    config = _network_config(node)
-    return not config or bool(config.get("enableExternalIps"))  # off when absent [API v2, NetworkConfig]
-
-
 def neighbourhood(network: Network, project: str, here: Surroundings | None) -> Neighbourhood:
-    """Return whether a machine is in a network that a node of `project` uses.
+    """Compare the networks of this machine with the network of a node of `project`.
 
-    The metadata server names projects by number, the API by id. That tells for the machine's own project; two networks of
-    other projects (shared VPC on both sides) with the same name are perhaps the same.
+    The metadata server names projects by number, the API by id. Both are known only for the project of this machine, so two
+    networks of other projects (shared VPC on both sides) with the same name may or may not be the same: `PERHAPS`.
     """
     if here is None:
         return Neighbourhood.OTHER
     ours = {here.project, here.project_number}
     found = [own for own in here.networks if own.name == network.name]
-    if any(_is_same_project(own.project, network.project, ours) for own in found):
+    if any(own.project == network.project or {own.project, network.project} <= ours for own in found):
         return Neighbourhood.SAME
     is_shared = network.project not in {project, *ours}
     if is_shared and any(own.project not in ours for own in found):
@@ -133,28 +127,23 @@ def neighbourhood(network: Network, project: str, here: Surroundings | None) -> 
     return Neighbourhood.OTHER
 
 
-def _is_same_project(own: str | None, theirs: str | None, ours: Collection[str]) -> bool:
-    return own == theirs or (own in ours and theirs in ours)
-
-
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How workers are to be reached. Without a `way` it is decided for each node.
-
-    `here` tells where this machine is; it is asked only where that decides. `gcloud` is the path of the program, nothing where
-    it is missing; `impersonate` the service account that its tunnels are opened as, nothing for gcloud's own account.
-    """
+    """Chooses the route to workers: `way` if it is set, else the nearest for each node."""
 
     way: Way | None = None
+    # Returns the networks of this machine; called only if they decide.
     here: Callable[[], Surroundings | None] = lambda: None
+    # Returns the path of gcloud; None if it is missing.
     gcloud: Callable[[], str | None] = lambda: None
+    # The service account that opens the tunnels; None for gcloud's own account.
     impersonate: str | None = None
 
     def way_to(self, node: Node, worker: int) -> Way:
-        """Return the way to a worker.
+        """Return the route to a worker.
 
-        Its internal address is taken unasked where this machine is in the node's network, or is perhaps and there is no other.
-        Raises `NoWayError` where there is no address for the way.
+        By default this is the internal address if this machine is in the node's network, or may be and there is no external
+        address. Raises `NoWayError` if the worker has no address for the route.
         """
         name = node.name.node_id
         endpoint = node.endpoints[worker] if worker < len(node.endpoints) else None
@@ -165,16 +154,16 @@ class Reach:
         way = self.way or self._nearest(network_of(node), node.name.project, has_external=has_external)
         if way is Way.EXTERNAL and not has_external:
             raise NoWayError(
-                f"worker {worker} of `{name}` has no external address: it cannot be reached from outside its network",
-                hint="`--iap` tunnels through Identity-Aware Proxy (setting `iap`)\n"
-                "`--internal-ip` is for a machine in its network, or in one peered with it (setting `internal_ip`)",
+                f"worker {worker} of `{name}` has no external address, so it is not reachable from outside its network",
+                hint="use `--iap` to tunnel through Identity-Aware Proxy (setting `iap`)\n"
+                "or `--internal-ip` on a machine in its network or a peered one (setting `internal_ip`)",
             )
         if way is Way.INTERNAL and endpoint.internal is None:
             raise NoWayError(f"worker {worker} of `{name}` has no internal address", hint=f"see `tpuctl status {name}`")
         return way
 
     def obstacle(self, node: Node | None = None) -> str | None:
-        """Return why workers, or those of one node, cannot be reached; nothing where they can, or that is not known yet."""
+        """Return why workers, or those of one node, are unreachable. None if they are reachable, or it is not known yet."""
         if self.way is Way.IAP and self.gcloud() is None:
             return "tunnels through Identity-Aware Proxy need `gcloud`, which is not on PATH"
         if node is None:
@@ -182,21 +171,23 @@ class Reach:
         if node.endpoints and node.endpoints[0].address is not None:
             has_external = node.endpoints[0].external is not None
         else:
-            has_external = _promises_external(node)
+            # Without addresses yet, the configuration decides; `enableExternalIps` is off when absent [API v2, NetworkConfig].
+            config = _network_config(node)
+            has_external = not config or bool(config.get("enableExternalIps"))
         return self.obstacle_in(network_of(node), node.name.project, has_external=has_external)
 
     def obstacle_in(self, network: Network, project: str, *, has_external: bool) -> str | None:
-        """Return why workers of a node of `project`, which need not be there yet, cannot be reached; nothing where they can."""
+        """Return why workers of a node of `project` are unreachable, None if they are not. The node need not exist yet."""
         way = self.way or self._nearest(network, project, has_external=has_external)
         if way is Way.EXTERNAL and not has_external:
-            return "its workers have no external address (`--iap` or `--internal-ip` reach them)"
+            return "its workers have no external address (use `--iap` or `--internal-ip`)"
         return None
 
     def tunnel(self, node: Node, worker: int, instance: str | None) -> str:
         """Return the ProxyCommand that gcloud's own ssh uses [gcloud 528 source], with gcloud's full path.
 
-        Raises `NoTunnelError` where the instance is not known, `GcloudMissingError`, and `InvalidInputError` for an instance
-        whose name the shell must not see.
+        Raises `NoTunnelError` if the instance is unknown, `GcloudMissingError`, and `InvalidInputError` for an instance name
+        that is not safe for the shell.
         """
         program = self.gcloud()
         if program is None:
@@ -204,7 +195,7 @@ class Reach:
         if not instance:
             raise NoTunnelError(node, worker)
         if not _INSTANCE.fullmatch(instance) or instance.startswith("-"):
-            raise InvalidInputError(f"`{instance}` cannot be the name of an instance", hint="the worker publishes it")
+            raise InvalidInputError(f"`{instance}` is not a valid instance name", hint="the worker publishes this name")
         words = [program, "compute", "start-iap-tunnel", instance, "%p", "--listen-on-stdin"]
         words += [f"--project={node.name.project}", f"--zone={node.name.zone}", "--verbosity=warning"]
         words += [f"--impersonate-service-account={self.impersonate}"] if self.impersonate else []

@@ -1,4 +1,4 @@
-"""OpenSSH's client: what is passed to `ssh`, and what its end means."""
+"""OpenSSH's client: the argv of `ssh`, and the meaning of its exit code and stderr."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 CONNECT_TIMEOUT = timedelta(seconds=20)
 ALIVE_INTERVAL = timedelta(seconds=15)
-# For a session that must show whether a worker can be reached now, whatever is kept, also by the user's own configuration.
+# For a session that tests whether a worker is reachable now: no shared connection, not even one of the user's configuration.
 FRESH = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 SSH_FAILED = 255
-# ssh says last what ended it; before that a worker may print a message of any length.
-_ERRORS_KEPT = 64 * 1024
+# ssh prints the reason last; before that a worker may print a message of any length.
+_KEPT_ERRORS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How one worker is reached.
-
-    `host_alias` is the name under which its host key is kept (`host_alias()`); `known_hosts` is tpuctl's file, which is
-    written, and gcloud's, which is read; `host_keys` are those the API vouches for (`ssh-ed25519 BASE64`), none when unknown;
-    `proxy_command` is ssh's option, with `%` doubled. Raises `InvalidInputError` for what could be taken for an option.
-    """
+    """How ssh reaches one worker. Raises `InvalidInputError` for values that ssh could parse as an option."""
 
     login: str
     address: str
+    # The name of its host key in the known_hosts files (`host_alias()`).
     host_alias: str
+    # tpuctl's file, which ssh writes, and gcloud's, which it only reads.
     known_hosts: tuple[Path, Path]
     identity: Path
+    # The value of ssh's option, with `%` doubled.
     proxy_command: str | None = None
+    # The keys that the API publishes (`ssh-ed25519 BASE64`); empty if unknown.
     host_keys: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -56,14 +55,14 @@ class Connection:
         )
         for what, value, pattern in checks:
             if not pattern.fullmatch(value):
-                raise InvalidInputError(f"`{value}` cannot be the {what} of an ssh connection")
+                raise InvalidInputError(f"`{value}` is not a valid {what} for an ssh connection")
         for path in (self.identity, *self.known_hosts):
             if re.search(r'["\n]', str(path)):
-                raise InvalidInputError(f"ssh cannot use the path `{path}`", hint="use one without quotes in it")
+                raise InvalidInputError(f"ssh cannot use the path `{path}`", hint="use a path without quotes")
 
 
 class ProbeOutcome(StrEnum):
-    """What a worker did when ssh knocked."""
+    """What happened when ssh tried to log in to a worker."""
 
     ANSWERED = "answered"
     COMMAND_FAILED = "command-failed"
@@ -74,17 +73,17 @@ class ProbeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """An outcome and ssh's own words for it; empty when it answered."""
+    """The outcome of a login, and ssh's message if it failed."""
 
     outcome: ProbeOutcome
     detail: str = ""
 
 
 def host_alias(incarnation: str, worker: int) -> str:
-    """Return the name under which a worker's host key is kept: that of gcloud without its key suffix [gcloud 528 source].
+    """Return the name for a worker's host key: gcloud's name without its key suffix [gcloud 528 source].
 
-    The node's numeric id makes it new with each incarnation. It goes into a file of tpuctl's own: gcloud takes an alias for
-    known when it is part of any line of its file, and would then refuse to connect.
+    It contains the node's numeric id, so a recreated node has a new one. Write it only to tpuctl's own file: gcloud treats an
+    alias as known if it is part of any line of its file, and would then refuse to connect.
     """
     return f"tpu.{incarnation}-{worker}"
 
@@ -92,17 +91,19 @@ def host_alias(incarnation: str, worker: int) -> str:
 def argv(
     connection: Connection, command: tuple[str, ...] = (), *, tty: bool = False, options: tuple[str, ...] = ()
 ) -> list[str]:
-    """Return the whole argv of ssh. No command is a login shell.
+    """Return the whole argv of ssh. Without a command ssh opens a login shell.
 
-    `options` are the user's own for ssh (`-L`, `8080:localhost:8080`, …); they win over time-outs, not over whom to trust.
-    One word of command is a shell line and is sent as it is; several are an argv, quoted for the remote shell.
+    `options` are the user's options for ssh (`-L`, `8080:localhost:8080`, …). They override timeouts, but not `trust_options`.
+    A command of one word is a shell line and is sent unchanged; several words are an argv, quoted for the remote shell.
     """
-    words = ["ssh", "-t" if tty else "-T", *trust_options(connection), *options, *_liveliness_options()]
-    return [*words, f"{connection.login}@{connection.address}", *_remote_line(command)]
+    connect, alive = round(CONNECT_TIMEOUT.total_seconds()), round(ALIVE_INTERVAL.total_seconds())
+    timeouts = ("-o", f"ConnectTimeout={connect}", "-o", f"ServerAliveInterval={alive}")
+    words = ["ssh", "-t" if tty else "-T", *trust_options(connection), *options, *timeouts]
+    return [*words, f"{connection.login}@{connection.address}", *_remote_command(command)]
 
 
 def trust_options(connection: Connection) -> list[str]:
-    """Return the options, good for ssh and scp, that say how to reach a worker, as whom, and which host keys to trust."""
+    """Return the options for ssh and scp that set the identity, the proxy and the trusted host keys."""
     files = " ".join(f'"{_escaped(path)}"' for path in connection.known_hosts)
     settings = {
         "IdentityFile": f'"{_escaped(connection.identity)}"',
@@ -122,17 +123,16 @@ def trust_options(connection: Connection) -> list[str]:
 def plain_argv(
     connection: Connection, command: tuple[str, ...] = (), *, tty: bool = False, options: tuple[str, ...] = ()
 ) -> list[str]:
-    """Return an argv with nothing in it that the user's own ssh configuration could say: keys and host keys are its affair."""
+    """Return an argv that leaves the keys and the host keys to the user's own ssh configuration."""
     proxy = [] if connection.proxy_command is None else ["-o", f"ProxyCommand={connection.proxy_command}"]
     words = ["ssh", "-t" if tty else "-T", *proxy, *options, f"{connection.login}@{connection.address}"]
-    return [*words, *_remote_line(command)]
+    return [*words, *_remote_command(command)]
 
 
 def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
-    """Run `true` on a worker and return what came of it; it never asks anything.
+    """Run `true` on a worker without prompts, and return the outcome.
 
-    Raises `SshProgramMissingError`. A worker that says nothing until the time-out is unreachable, and so is one that prints
-    without end.
+    A worker that does not answer within the timeout, or prints too much, is unreachable. Raises `SshProgramMissingError`.
     """
     try:
         code, stderr = knock(connection, timeout)
@@ -144,19 +144,19 @@ def probe(connection: Connection, timeout: timedelta) -> ProbeResult:
 
 
 def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
-    """Run `true` on a worker and return ssh's exit code, nothing where the time was up, and its stderr; it never asks anything.
+    """Run `true` on a worker without prompts. Return the exit code of ssh, None after a timeout, and its stderr.
 
-    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for more output than a login may print.
+    Raises `SshProgramMissingError`, and `UnexpectedAnswerError` for too much output.
     """
     seconds = timeout.total_seconds()
     options = (*FRESH, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={max(1, round(seconds))}")
     words = argv(connection, ("true",), options=options)
-    nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
-        process = subprocess.Popen(words, bufsize=0, stdin=nowhere, stdout=pipe, stderr=pipe)
+        process = subprocess.Popen(words, bufsize=0, stdin=null, stdout=pipe, stderr=pipe)
     except FileNotFoundError as error:
         raise SshProgramMissingError("ssh") from error
-    errors = Kept(head=0, tail=_ERRORS_KEPT)
+    errors = Kept(head=0, tail=_KEPT_ERRORS)
     with process:
         try:
             has_ended = exchange(process, b"", Kept(head=0, tail=0), errors, timeout, most=LONGEST_BANNER)
@@ -166,12 +166,12 @@ def knock(connection: Connection, timeout: timedelta) -> tuple[int | None, str]:
 
 
 def classify(code: int, stderr: str) -> ProbeResult:
-    """Return what the end of an ssh that ran `true` means. ssh has one code for all its failures, so its words decide."""
+    """Classify the end of an ssh that ran `true`. ssh has one exit code for all its failures, so its stderr decides."""
     if code == 0:
         return ProbeResult(ProbeOutcome.ANSWERED)
     if code != SSH_FAILED:
-        return ProbeResult(ProbeOutcome.COMMAND_FAILED, f"`true` ended with {code}")
-    from tpuctl.remote import failures  # noqa: PLC0415  # only who meets a failure needs it
+        return ProbeResult(ProbeOutcome.COMMAND_FAILED, f"`true` exited with {code}")
+    from tpuctl.remote import failures  # noqa: PLC0415  # only for failures
 
     found, detail = failures.verdict_of(stderr), failures.telling_line(stderr)
     if found is not None and found.id in failures.HOST_KEY_CHANGED:
@@ -181,13 +181,8 @@ def classify(code: int, stderr: str) -> ProbeResult:
     return ProbeResult(ProbeOutcome.UNREACHABLE, detail)
 
 
-def _remote_line(command: tuple[str, ...]) -> list[str]:
+def _remote_command(command: tuple[str, ...]) -> list[str]:
     return ["--", command[0] if len(command) == 1 else shlex.join(command)] if command else []
-
-
-def _liveliness_options() -> list[str]:
-    connect, alive = round(CONNECT_TIMEOUT.total_seconds()), round(ALIVE_INTERVAL.total_seconds())
-    return ["-o", f"ConnectTimeout={connect}", "-o", f"ServerAliveInterval={alive}"]
 
 
 def _escaped(path: Path) -> str:

@@ -42,7 +42,7 @@ def facts_of(
         node=node,
         now=now,
         expected=tuple(sorted([*(one.member.worker for one in examined), *wayless])),
-        workers=tuple(WorkerFacts(one.member.worker, one.told) for one in examined if one.ssh_said is None),
+        workers=tuple(WorkerFacts(one.member.worker, one.facts) for one in examined if one.ssh_said is None),
         shut_out=_together(node, [*_shut_out(examined), *wayless.items()]),
         has_own_key=has_own_key,
     )

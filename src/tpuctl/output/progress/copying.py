@@ -1,4 +1,4 @@
-"""One line on a terminal that says how far a copy is: bytes over all workers, rate, time that is left."""
+"""The status line of a copy on a terminal: bytes over all workers, rate, time left."""
 
 from __future__ import annotations
 
@@ -19,42 +19,61 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
 
 
-_LONGEST = 10**9  # seconds
+_MAX_SECONDS_LEFT = 10**9
 
 
 class Share(Protocol):
-    """How far one worker's copy is, in bytes; `ever` is what has gone over the line."""
+    """The progress of one worker's copy, in bytes."""
 
     @property
     def size(self) -> int | None:
-        """What there is to copy; nothing until it is known."""
+        """The bytes to copy; None until known."""
 
     @property
     def arrived(self) -> int:
-        """What is there."""
+        """The bytes at the destination."""
 
     @property
-    def ever(self) -> int:
-        """What has gone over the line."""
+    def total_moved(self) -> int:
+        """The bytes sent over the network."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the copy has ended."""
 
 
 class CopyLine:
-    """The line, as a context: it is taken away at the end. Nothing is drawn where nobody looks."""
+    """The line, as a context manager that removes it at the end. Draws nothing unless stderr is a terminal."""
 
     def __init__(self, terminal: Terminal, clock: Clock, shares: Sequence[Share]) -> None:
         self._terminal, self._clock, self._shares = terminal, clock, shares
-        self._began = clock.monotonic()
+        self._started = clock.monotonic()
         self._drawing: Drawing | None = None
 
     def __enter__(self) -> Self:
         streams = self._terminal.streams
-        with suppress(OSError, ValueError):  # text in memory has no descriptor: it is no screen
-            if self._terminal.is_redrawn and not self._terminal.quiet and streams.stderr.fileno() >= 0:
-                self._drawing = self._draw()
+        with suppress(OSError, ValueError):  # a stream in memory has no descriptor
+            if not self._terminal.is_redrawn or self._terminal.quiet or streams.stderr.fileno() < 0:
+                return self
+            from rich.console import Console  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
+            from rich.text import Text  # noqa: PLC0415  # as above
+
+            from tpuctl.output.progress.drawing import Drawing  # noqa: PLC0415  # as above
+
+            console = Console(
+                file=streams.stderr,
+                force_terminal=True,
+                color_system="standard" if self._terminal.colors_err else None,
+                legacy_windows=False,
+                _environ={},  # `Terminal` knows these; with COLUMNS rich would ignore a new width
+            )
+
+            def line() -> Text:
+                words = describe(self._shares, self._clock.monotonic() - self._started)
+                return Text(words[: max(0, console.width - 1)], no_wrap=True)
+
+            stdin = streams.stdin if streams.stdin_is_terminal else None
+            self._drawing = Drawing(console, stdin, above=list, below=lambda: [line()], threaded=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,45 +81,23 @@ class CopyLine:
             with suppress(OSError):
                 self._drawing.end()
 
-    def _draw(self) -> Drawing:
-        from rich.console import Console  # noqa: PLC0415  # rich costs 40 ms, only for a terminal
-
-        from tpuctl.output.progress.drawing import Drawing  # noqa: PLC0415  # as above
-
-        streams = self._terminal.streams
-        console = Console(
-            file=streams.stderr,
-            force_terminal=True,
-            color_system="standard" if self._terminal.colors_err else None,
-            legacy_windows=False,
-            _environ={},  # `Terminal` knows what it says, and COLUMNS would hold on to the width of once
-        )
-        stdin = streams.stdin if streams.stdin_is_terminal else None
-        return Drawing(console, stdin, above=list, below=lambda: [self._line(console.width)], threaded=True)
-
-    def _line(self, width: int) -> Text:
-        from rich.text import Text  # noqa: PLC0415  # as above
-
-        words = describe(self._shares, self._clock.monotonic() - self._began)
-        return Text(words[: max(0, width - 1)], no_wrap=True)
-
 
 def describe(shares: Sequence[Share], elapsed: timedelta) -> str:
-    """Return the line: how much of how much, how quick, how long still, how many workers' copies have ended."""
+    """Return the line: percent, bytes, rate, time left, and how many workers have finished."""
     known = [share.size for share in shares if share.size is not None]
     ended = sum(share.has_ended for share in shares)
     workers = f"{ended} of {len(shares)} workers ended" if len(shares) > 1 else ""
     if not known:
         return "  ".join(filter(None, ("connecting", workers)))
-    arrived, moved, size = sum(one.arrived for one in shares), sum(one.ever for one in shares), sum(known)
-    # Those that have not said what they send are taken for as large as the others.
+    arrived, moved, size = sum(one.arrived for one in shares), sum(one.total_moved for one in shares), sum(known)
+    # Copies of unknown size are assumed to be as large as the others.
     size = size * len(shares) // len(known)
     percent = f"{min(100, arrived * 100 // size) if size else 100:>3}%"
     rate = moved / max(elapsed.total_seconds(), 0.001)
     left = ""
     if moved and size > arrived:
-        # What a worker says that it will send may be more than a duration can hold.
-        seconds = min(elapsed.total_seconds() * (size - arrived) / moved, _LONGEST)
+        # A worker may announce more bytes than a duration can express.
+        seconds = min(elapsed.total_seconds() * (size - arrived) / moved, _MAX_SECONDS_LEFT)
         left = format_duration(timedelta(seconds=seconds)) + " left"
     parts = (percent, f"{format_size(arrived)} of {format_size(size)}", f"{format_size(rate)}/s", left, workers)
     return "  ".join(filter(None, parts))

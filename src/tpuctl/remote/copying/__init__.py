@@ -1,1 +1,1 @@
-"""Copies to and from workers: one ssh with a program of ours for each, which goes on where a broken one ended."""
+"""Copies to and from workers: one ssh session with a copy program per worker. An interrupted copy resumes."""

@@ -1,7 +1,7 @@
-"""Which frames of a copy a worker may send, in which order, and what may be in them.
+"""Validate the frames that a worker sends during a copy: their order and their contents.
 
-Every frame of a worker passes here before anything else sees it; what does not fit raises `UnexpectedAnswerError`. What was
-asked for decides which names a worker may send. Pure: nothing here touches a file.
+Every frame of a worker is checked here first; an invalid one raises `UnexpectedAnswerError`. A worker may send only names that
+match the request. Pure: touches no files.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ if TYPE_CHECKING:
     from tpuctl.remote.onboard.copy_sending import Listing, Sender
 
 _LARGE, _SMALL = 4 << 20, 256 << 10
-_LONGEST_TEXT = 16 << 10
-_MOST_FILES = 10**9
-# Folders of one source are remembered, for what is in them comes later.
-_FOLDER_ROOM = 64 << 20
+_MAX_TEXT = 16 << 10
+_MAX_FILES = 10**9
+# Bytes for the folder names of one source, which are kept because their files come later.
+_MAX_FOLDER_BYTES = 64 << 20
 _KEY, _DIGEST, _EMPTY = re.compile(r"[0-9a-f]{12}"), re.compile(r"[0-9a-f]{40}"), re.compile("")
-_MAGIC = re.compile(r"[*?[]")
-_MODES = 0o177777
-_TIMES = 2**63 - 1
+_WILDCARD = re.compile(r"[*?[]")
+_MAX_MODE = 0o177777
+_MAX_TIME = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is fetched. `login` is what a home is called; `hidden`: whether a source `.` brings hidden files, too."""
+    """What to fetch from a worker."""
 
     patterns: tuple[str, ...]
+    # The name for the copy of a home folder.
     login: str
     recurse: bool
+    # Whether a source `.` includes hidden files.
     hidden: bool
 
     @property
     def homes(self) -> dict[str, str]:
-        """The patterns that stand for a home, and the names under which it comes."""
+        """The patterns for a home folder, and the names of their copies."""
         return {pattern: _last(pattern)[1:] or self.login for pattern in self.patterns if _is_home(pattern)}
 
     @property
     def most(self) -> int | None:
-        """How many sources the patterns stand for at most; nothing where wildcards leave it to the worker."""
-        return None if any(map(_MAGIC.search, self.patterns)) else len(self.patterns)
+        """The maximum number of sources. None with wildcards, which the worker expands."""
+        return None if any(map(_WILDCARD.search, self.patterns)) else len(self.patterns)
 
     def allows(self, name: str) -> bool:
-        """Tell whether a file or folder of that name was asked for."""
+        """Tell whether a file or folder of that name was requested."""
         return any(_matches(name, pattern, self.login) for pattern in self.patterns)
 
 
@@ -68,52 +70,52 @@ def _matches(name: str, pattern: str, login: str) -> bool:
     last = _last(pattern)
     if name == last or (_is_home(pattern) and name == (last[1:] or login)):
         return True
-    # As `glob` has it: a wildcard at the beginning stands for nothing hidden.
-    is_shown = not name.startswith(".") or last.startswith(".")
-    is_pattern = bool(_MAGIC.search(last)) and name not in {".", ".."}
-    return is_pattern and is_shown and fnmatchcase(to_bytes(name), to_bytes(last))
+    # As in `glob`, a wildcard at the start does not match hidden names.
+    may_match = not name.startswith(".") or last.startswith(".")
+    is_pattern = bool(_WILDCARD.search(last)) and name not in {".", ".."}
+    return is_pattern and may_match and fnmatchcase(to_bytes(name), to_bytes(last))
 
 
 class FromSender(Frames):
-    """What a worker may send that sends what was asked for."""
+    """Validates the frames of a worker that sends files."""
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
-        self._named = self._count = self._listed = self._tops = 0
+        self._named = self._count = self._listed = self._top_level = 0
         self._tree: str | None = None
-        self._has_begun = self._may_prove = self._has_ended = False
+        self._has_begun = self._may_send_digests = self._has_ended = False
         self._folders: set[str] = set()
-        self._folder_room = _FOLDER_ROOM
-        # One name may fit several patterns: those without wildcards have no other.
-        self._unmet = sorted(asked.patterns, key=lambda pattern: bool(_MAGIC.search(pattern)))
-        self._due: list[tuple[int, Entry]] = []  # files whose end has not come, the next one last
-        self._left: int | None = None  # of the file that has begun
+        self._folder_room = _MAX_FOLDER_BYTES
+        # A name may match several patterns: those without wildcards are tried first.
+        self._missing = sorted(asked.patterns, key=lambda pattern: bool(_WILDCARD.search(pattern)))
+        self._due: list[tuple[int, Entry]] = []  # files without an end frame yet, the next one last
+        self._left: int | None = None  # bytes of the current file
 
     @property
-    def unmet(self) -> tuple[str, ...]:
-        """What was asked for, and has not been listed."""
-        return tuple(self._unmet)
+    def missing(self) -> tuple[str, ...]:
+        """The patterns without a listed file so far."""
+        return tuple(self._missing)
 
     def check(self, kind: bytes, length: int) -> None:
-        """Refuse a frame before it is read, by its length."""
+        """Check the kind and length of a frame before it is read."""
         if kind == b"D":
             if self._left is None:
-                raise UnexpectedAnswerError("bytes of no file")
+                raise UnexpectedAnswerError("file data outside of a file")
             if not 0 < length <= min(BLOCK, self._left):
                 raise UnexpectedAnswerError(f"{length} bytes of a file where {self._left} are left")
             self._left -= length
             return
-        _check(kind, length, b"SLKFEZX", large=b"SLX")
+        _check_frame(kind, length, b"SLKFEZX", large=b"SLX")
 
     def parse(self, kind: bytes, payload: bytes) -> Any:  # JSON
-        """Return what a frame says, if it may come now."""
+        """Return the contents of a frame, if it is valid now."""
         value = parse_json(payload, longest=_LARGE, deepest=2)
         if kind == b"X":
             return _refusal(value, {"missing", "folder", "refused"})
         is_in_order = {
             b"S": not self._has_begun,
             b"L": self._has_begun and not self._due and self._listed < self._count,
-            b"K": self._may_prove,
+            b"K": self._may_send_digests,
             b"F": bool(self._due) and self._left is None,
             b"E": bool(self._due),
             b"Z": self._has_begun and not self._due and self._listed == self._count,
@@ -121,34 +123,32 @@ class FromSender(Frames):
         if not is_in_order[kind] or self._has_ended:
             raise _out_of_order(kind)
         if kind == b"S":
-            return self._begin(value)
+            return self._parse_start(value)
         if kind == b"L":
-            return self._list(value)
+            return self._parse_entries(value)
         if kind == b"K":
-            return self._prove(value)
-        self._may_prove = False
+            return self._parse_digests(value)
+        self._may_send_digests = False
         if kind == b"F":
             integer(value, "file", low=self._due[-1][0], high=self._due[-1][0])
             self._left = self._due[-1][1].size
             return value
         if kind == b"E":
-            return self._end(value)
+            return self._parse_end(value)
         self._has_ended = True
         return None
 
-    def _begin(self, value: Any) -> list[Any]:  # JSON
+    def _parse_start(self, value: Any) -> list[Any]:  # JSON
         named, tree, count, size, notes, failed = _row(value, "listing", 6)
         self._has_begun = True
-        self._named = integer(
-            named, "listing.named", high=_MOST_FILES if self._asked.most is None else self._asked.most
-        )
+        self._named = integer(named, "listing.named", high=_MAX_FILES if self._asked.most is None else self._asked.most)
         self._tree = None if tree is None else _matching(tree, "listing.tree", _KEY)
-        self._count = integer(count, "listing.count", high=_MOST_FILES)
+        self._count = integer(count, "listing.count", high=_MAX_FILES)
         if self._tree is not None and (self._named != 1 or not self._asked.recurse or not self._count):
-            raise UnexpectedAnswerError("listing.tree: a folder where none was asked for")
+            raise UnexpectedAnswerError("listing.tree: a folder, which was not requested")
         return [self._named, self._tree, self._count, integer(size, "listing.size"), _texts(notes), _texts(failed)]
 
-    def _list(self, value: Any) -> list[Any]:  # JSON
+    def _parse_entries(self, value: Any) -> list[Any]:  # JSON
         rows = array(value, "entries", most=min(BATCH, self._count - self._listed))
         if not rows:
             raise UnexpectedAnswerError("entries: none where at least one is expected")
@@ -160,60 +160,54 @@ class FromSender(Frames):
             found.append((number, entry))
             self._listed += 1
         self._due = [one for one in reversed(found) if not one[1].is_folder]
-        self._may_prove = bool(self._due)
+        self._may_send_digests = bool(self._due)
         return [[number, *entry] for number, entry in found]
 
     def _entry(self, fields: Sequence[Any]) -> Entry:
         is_folder, path, size, mode, mtime, key, sample = fields
         boolean(is_folder, "entry.folder")
         file_name(path, "entry.path")
-        size = integer(size, "entry.size", high=0 if is_folder else _TIMES)
-        integer(mode, "entry.mode", high=_MODES)
-        integer(mtime, "entry.mtime", low=-_TIMES, high=_TIMES)
+        size = integer(size, "entry.size", high=0 if is_folder else _MAX_TIME)
+        integer(mode, "entry.mode", high=_MAX_MODE)
+        integer(mtime, "entry.mtime", low=-_MAX_TIME, high=_MAX_TIME)
         _matching(key, "entry.key", _KEY)
         _matching(sample, "entry.sample", _DIGEST if size > STEP else _EMPTY)
         entry = Entry(is_folder, path, size, mode, mtime, key, sample)
-        self._check_path(entry)
-        return entry
-
-    def _check_path(self, entry: Entry) -> None:
         parent, slash, name = entry.path.rpartition("/")
         if name in {"", ".."} or (name == "." and (slash or not entry.is_folder)):
-            raise UnexpectedAnswerError(f"entry.path: {shown_value(entry.path)} is no path that can be kept")
+            raise UnexpectedAnswerError(f"entry.path: {shown_value(entry.path)} is not a valid path for a copy")
         if entry.is_folder and not self._asked.recurse:
-            raise UnexpectedAnswerError(f"a folder {shown_value(entry.path)} where files were asked for")
+            raise UnexpectedAnswerError(f"a folder {shown_value(entry.path)}, but only files were requested")
         if not slash:
-            self._check_top(entry)
+            if not self._asked.allows(entry.path):
+                raise UnexpectedAnswerError(f"{shown_value(entry.path)} was not requested")
+            is_expected = self._match_pattern(entry.path) and self._top_level < self._named
+            if not is_expected or (self._named == 1 and entry.is_folder is (self._tree is None)):
+                raise UnexpectedAnswerError(f"{shown_value(entry.path)} does not match the listing")
+            self._top_level += 1
+            self._folders, self._folder_room = set(), _MAX_FOLDER_BYTES
         elif parent not in self._folders:
-            raise UnexpectedAnswerError(f"{shown_value(entry.path)} is in no folder that was listed")
+            raise UnexpectedAnswerError(f"{shown_value(entry.path)} is in a folder that was not listed")
         elif parent == "." and name.startswith(".") and not self._asked.hidden:
-            raise UnexpectedAnswerError(f"{shown_value(entry.path)} is hidden, and was not asked for")
+            raise UnexpectedAnswerError(f"{shown_value(entry.path)} is hidden, and was not requested")
         if entry.is_folder:
             self._folder_room -= len(entry.path)
             if self._folder_room < 0:
                 raise UnexpectedAnswerError("more folders than one copy may have")
             self._folders.add(entry.path)
+        return entry
 
-    def _check_top(self, entry: Entry) -> None:
-        if not self._asked.allows(entry.path):
-            raise UnexpectedAnswerError(f"{shown_value(entry.path)} was not asked for")
-        is_meant = self._meet(entry.path) and self._tops < self._named
-        if not is_meant or (self._named == 1 and entry.is_folder is (self._tree is None)):
-            raise UnexpectedAnswerError(f"{shown_value(entry.path)} is not what the listing promised")
-        self._tops += 1
-        self._folders, self._folder_room = set(), _FOLDER_ROOM
-
-    def _meet(self, name: str) -> bool:
-        """Tell whether a name fits a pattern that still waits for one, or one that may stand for many."""
+    def _match_pattern(self, name: str) -> bool:
+        """Tell whether a name matches a pattern without a file so far, or a pattern with wildcards."""
         login, patterns = self._asked.login, self._asked.patterns
-        for at, pattern in enumerate(self._unmet):
+        for at, pattern in enumerate(self._missing):
             if _matches(name, pattern, login):
-                del self._unmet[at]
+                del self._missing[at]
                 return True
-        return any(_MAGIC.search(pattern) and _matches(name, pattern, login) for pattern in patterns)
+        return any(_WILDCARD.search(pattern) and _matches(name, pattern, login) for pattern in patterns)
 
-    def _prove(self, value: Any) -> list[Any]:  # JSON
-        self._may_prove = False
+    def _parse_digests(self, value: Any) -> list[Any]:  # JSON
+        self._may_send_digests = False
         due = {number for number, _ in self._due}
         for row in array(value, "digests", most=len(due)):
             number, known = _row(row, "digest", 2)
@@ -223,11 +217,11 @@ class FromSender(Frames):
                 _matching(known, "digest", _DIGEST)
         return list(value)
 
-    def _end(self, value: Any) -> list[Any]:  # JSON
+    def _parse_end(self, value: Any) -> list[Any]:  # JSON
         number, problem = _row(value, "end", 2)
         integer(number, "end.file", low=self._due[-1][0], high=self._due[-1][0])
         if problem is not None:
-            string(problem, "end.problem", longest=_LONGEST_TEXT)
+            string(problem, "end.problem", longest=_MAX_TEXT)
         elif self._left is None:
             raise _out_of_order(b"E")
         self._due.pop()
@@ -236,25 +230,25 @@ class FromSender(Frames):
 
 
 class FromReceiver(Frames):
-    """What a worker may say to which a listing is sent: it answers questions in their order, and tells what became of files."""
+    """Validates the frames of a worker that receives files: answers to questions, in order, and reports about files."""
 
     def __init__(self, listing: Listing, sender: Sender) -> None:
         self._listing, self._sender = listing, sender
         self._answered = 0
-        self._held: set[int] = set()
-        self._told: set[int] = set()
+        self._partial: set[int] = set()
+        self._reported: set[int] = set()
 
     def check(self, kind: bytes, length: int) -> None:
-        """Refuse a frame before it is read, by its length."""
-        _check(kind, length, b"PHARZX", large=b"")
+        """Check the kind and length of a frame before it is read."""
+        _check_frame(kind, length, b"PHARZX", large=b"")
 
     def parse(self, kind: bytes, payload: bytes) -> Any:  # JSON
-        """Return what a frame says, if it may come now."""
+        """Return the contents of a frame, if it is valid now."""
         value = parse_json(payload, longest=_SMALL, deepest=2)
         if kind == b"X":
             return _refusal(value, {"target", "new folder", "full", "read-only", "disk", "wrong"})
         if kind == b"R":
-            return self._report(value)
+            return self._parse_report(value)
         if self._sender.questions[self._answered : self._answered + 1] != [kind]:
             raise _out_of_order(kind)
         self._answered += 1
@@ -263,49 +257,46 @@ class FromReceiver(Frames):
             name = None if final is None else file_name(final, "place.final")
             return Place(file_name(root, "place.root"), boolean(is_into, "place.into"), name)
         if kind == b"H":
-            return self._parts(value)
+            return self._parse_parts(value)
         if kind == b"A":
-            return self._kept(value)
-        if self._sender.listed - self._told:
-            raise UnexpectedAnswerError("an end, with files of which it said nothing")
+            for number in array(value, "kept", most=len(self._partial)):
+                _check_number(number, self._partial)
+                self._partial.discard(number)
+            return list(value)
+        if self._sender.listed - self._reported:
+            raise UnexpectedAnswerError("an end before the reports of all files")
         return None
 
-    def _parts(self, value: Any) -> list[list[int]]:  # JSON
-        self._held = set()
+    def _parse_parts(self, value: Any) -> list[list[int]]:  # JSON
+        self._partial = set()
         found = []
         for row in array(value, "parts", most=BATCH):
             number, length = _row(row, "part", 2)
             _check_number(number, self._sender.listed)
             size = self._listing.files[number][1].size
-            if number in self._sender.ended or number in self._held:
+            if number in self._sender.ended or number in self._partial:
                 raise UnexpectedAnswerError(f"file {number} twice")
             integer(length, "part.length", low=1, high=size)
             if length % STEP and length != size:
                 raise UnexpectedAnswerError(f"part.length: {length} of {size} bytes")
-            self._held.add(number)
+            self._partial.add(number)
             found.append([number, length])
         return found
 
-    def _kept(self, value: Any) -> list[int]:  # JSON
-        for number in array(value, "kept", most=len(self._held)):
-            _check_number(number, self._held)
-            self._held.discard(number)
-        return list(value)
-
-    def _report(self, value: Any) -> list[Any]:  # JSON
+    def _parse_report(self, value: Any) -> list[Any]:  # JSON
         number, problem = _row(value, "report", 2)
         _check_number(number, self._sender.listed)
-        if number in self._told:
+        if number in self._reported:
             raise UnexpectedAnswerError(f"file {number} twice")
         if problem is not None:
-            string(problem, "report.problem", longest=_LONGEST_TEXT)
+            string(problem, "report.problem", longest=_MAX_TEXT)
         elif number not in self._sender.ended and not self._listing.files[number][1].is_folder:
-            raise UnexpectedAnswerError(f"file {number}, which was not sent yet, is whole")
-        self._told.add(number)
+            raise UnexpectedAnswerError(f"file {number} is reported complete before it was sent")
+        self._reported.add(number)
         return [number, problem]
 
 
-def _check(kind: bytes, length: int, known: bytes, *, large: bytes) -> None:
+def _check_frame(kind: bytes, length: int, known: bytes, *, large: bytes) -> None:
     if kind not in known:
         raise UnexpectedAnswerError(f"a frame {shown_value(kind)}")
     longest = _LARGE if kind in large else _SMALL
@@ -315,7 +306,7 @@ def _check(kind: bytes, length: int, known: bytes, *, large: bytes) -> None:
 
 def _check_number(value: Any, known: set[int]) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value not in known:
-        raise UnexpectedAnswerError(f"a file {shown_value(value)} that was not named")
+        raise UnexpectedAnswerError(f"a file {shown_value(value)} that was not listed")
 
 
 def _out_of_order(kind: bytes) -> UnexpectedAnswerError:
@@ -324,7 +315,7 @@ def _out_of_order(kind: bytes) -> UnexpectedAnswerError:
 
 def _refusal(value: Any, kinds: set[str]) -> list[str]:
     kind, message = _row(value, "refusal", 2)
-    return [choice(kind, "refusal.kind", sorted(kinds)), string(message, "refusal.message", longest=_LONGEST_TEXT)]
+    return [choice(kind, "refusal.kind", sorted(kinds)), string(message, "refusal.message", longest=_MAX_TEXT)]
 
 
 def _row(value: Any, where: str, length: int) -> list[Any]:
@@ -335,7 +326,7 @@ def _row(value: Any, where: str, length: int) -> list[Any]:
 
 
 def _texts(value: Any) -> list[str]:
-    return [string(text, "note", longest=_LONGEST_TEXT) for text in array(value, "notes", most=_MOST_FILES)]
+    return [string(text, "note", longest=_MAX_TEXT) for text in array(value, "notes", most=_MAX_FILES)]
 
 
 def _matching(value: Any, where: str, pattern: re.Pattern[str]) -> str:

@@ -1,4 +1,4 @@
-"""The copies of all workers, at once."""
+"""Run the copies of all workers in parallel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tpuctl.remote.copying.worker import Transfer
     from tpuctl.remote.member import Member
 
-# So many copies share the line; the next begins when one of them has ended.
-_AT_ONCE = 64
+# Parallel copies; the next starts when one of them ends.
+_MAX_AT_ONCE = 64
 
 
 def copy_everywhere(
@@ -27,15 +27,15 @@ def copy_everywhere(
     fanout: int,
     clock: Clock,
 ) -> list[Copied]:
-    """Copy to or from each member, and return how each ended, in their order; one that fails holds up no other.
+    """Copy to or from each member, and return the results in their order. A failure does not affect the other copies.
 
-    At most `fanout` handshakes and 64 copies are under way at once. What ends this ends all links. Raises
+    At most `fanout` handshakes and 64 copies run in parallel. An exception terminates all links. Raises
     `SshProgramMissingError`.
     """
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms, and only here
 
     links = Links(fanout)
-    pool = ThreadPoolExecutor(min(_AT_ONCE, len(members)), thread_name_prefix="copy")
+    pool = ThreadPoolExecutor(min(_MAX_AT_ONCE, len(members)), thread_name_prefix="copy")
     try:
         pending = [
             pool.submit(copy, member, transfer, tally, links=links, clock=clock)
@@ -43,7 +43,7 @@ def copy_everywhere(
         ]
         return [one.result() for one in pending]
     except BaseException:
-        links.cut_off()
+        links.terminate_all()
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What a copy is to do, how far it is, and how it ended."""
+"""The options, the progress and the result of a copy."""
 
 from __future__ import annotations
 
@@ -11,74 +11,79 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
 _PAUSES = (1, 2, 4, 8)
-# A worker that keeps a little more each time and hangs up would never end.
-_MOST_LINKS = 1000
+# A worker that takes a little more each time and hangs up would never finish.
+_MAX_LINKS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """How to copy: folders too, with times and modes, with so many handshakes at once."""
+    """How to copy."""
 
+    # Copy folders too.
     recurse: bool = False
+    # Keep times and modes.
     preserve: bool = False
+    # The maximum number of parallel ssh handshakes.
     fanout: int = 64
 
 
 @dataclass(slots=True)
 class Tally:
-    """How far the copy of one worker is, in bytes. One thread writes, any may read.
+    """The progress of one worker's copy, in bytes. One thread writes, any thread may read."""
 
-    `there` need not be sent, `moved` was sent over the present link, `ever` over all; `size` is nothing until it is known.
-    """
-
+    # The bytes to copy; None until known.
     size: int | None = None
-    settled: int = 0
-    there: int = 0
+    # In files that were complete before the current link.
+    complete: int = 0
+    # Found at the other end, so not sent over the current link.
+    present: int = 0
+    # Sent over the current link, and over all links.
     moved: int = 0
-    ever: int = 0
+    total_moved: int = 0
     has_ended: bool = False
 
-    def restart(self, settled: int = 0) -> None:
-        """Begin again over a new link, with so many bytes in files that are whole."""
-        self.settled, self.there, self.moved = settled, 0, 0
+    def restart(self, complete: int = 0) -> None:
+        """Start with a new link, with `complete` bytes in complete files."""
+        self.complete, self.present, self.moved = complete, 0, 0
 
-    def add(self, there: int, moved: int) -> None:
-        """Count bytes that the other end has already, and bytes that were sent."""
-        self.there += there
+    def add(self, present: int, moved: int) -> None:
+        """Count bytes that the other end already has, and bytes that were sent."""
+        self.present += present
         self.moved += moved
-        self.ever += moved
+        self.total_moved += moved
 
     @property
     def kept(self) -> int:
-        """How many bytes the present link found at the other end, or knew to be there."""
-        return self.settled + self.there
+        """The bytes that the other end had before the current link."""
+        return self.complete + self.present
 
     @property
     def arrived(self) -> int:
-        """How many bytes of all are at their place, or on their way."""
-        return self.settled + self.there + self.moved
+        """The bytes at the other end, or on their way."""
+        return self.complete + self.present + self.moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """How the copy of one worker ended.
-
-    `files` and `size` (bytes) count what is whole, `moved` the bytes that went over the link. `problems` are files that could
-    not be copied, `notes` what was left out on purpose; `error` is why no more was done, or that there were problems;
-    `ssh_said` are the words of an ssh that did not get in.
-    """
+    """The result of the copy of one worker."""
 
     member: Member
+    # The number of complete files, and their bytes.
     files: int
     size: int
+    # Bytes sent over ssh.
     moved: int
     duration: timedelta
+    # Files that could not be copied, with reasons.
     problems: tuple[str, ...] = ()
+    # What was skipped on purpose.
     notes: tuple[str, ...] = ()
+    # Why the copy stopped, or the summary of the problems; None if all files are complete.
     error: TpuctlError | None = None
-    ssh_said: str = ""
+    # The stderr of an ssh that could not log in.
+    ssh_stderr: str = ""
 
 
 def pause_after(failures: int, links: int) -> timedelta | None:
-    """Return how long to wait after so many links in a row that brought nothing, of so many; nothing when it is enough."""
-    return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MOST_LINKS else None
+    """Return the pause after `failures` links in a row without progress, of `links` in all. None to give up."""
+    return timedelta(seconds=_PAUSES[failures - 1]) if 0 < failures <= len(_PAUSES) and links < _MAX_LINKS else None

@@ -1,4 +1,4 @@
-"""The copy to or from one worker, over as many links as it takes."""
+"""The copy to or from one worker, which opens a new link after a failure."""
 
 from __future__ import annotations
 
@@ -28,59 +28,59 @@ if TYPE_CHECKING:
     from tpuctl.remote.member import Member
     from tpuctl.remote.onboard.copy_sending import Listing
 
-_FAREWELL_SECONDS = 5
+_EXIT_SECONDS = 5
 _HINTS = {
     "folder": "add `-r` to copy folders",
-    "target": "name a folder that is there, or one new name in such a folder",
-    "new folder": "end it with `/`, and it is made",
-    "full": "what has arrived is kept: make room, and the same command goes on from there",
-    "read-only": "name a folder that can be written to",
-    "disk": "its disk fails: name a folder on another one",
+    "target": "use an existing folder, or one new name in an existing folder",
+    "new folder": "add `/` at the end to create it",
+    "full": "the received part is kept: free some space, and repeat the command to resume",
+    "read-only": "use a writable folder",
+    "disk": "the disk reports errors: use a folder on another disk",
 }
 
 
 class Transfer(Protocol):
-    """A copy of one worker that can be gone on with over a new link."""
+    """A copy of one worker that can resume over a new link."""
 
     @property
     def call(self) -> str:
-        """The line that starts the other end."""
+        """The Python line that starts the other end."""
 
-    def go_on(self, channel: WorkerChannel) -> None:
-        """Copy what is missing. Raises `LostError`, `UnexpectedAnswerError`, and `RefusedError` where it cannot be done."""
+    def resume(self, channel: WorkerChannel) -> None:
+        """Copy what is missing. Raises `LostError`, `UnexpectedAnswerError`, and `RefusedError` if it is impossible."""
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return how many files are whole, their bytes, what could not be copied, and what was left out."""
+        """Return the number of complete files, their bytes, the problems, and the notes about skipped files."""
 
 
 def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *, links: Links, clock: Clock) -> Copied:
-    """Copy until all is done or it cannot be.
+    """Copy until everything is copied or a retry is useless.
 
-    A link that found more there than the one before is worth another; while none does, four more are tried.
+    After a link that made progress, open another one. Without progress, try four more times.
     """
     started, one, error = clock.monotonic(), transfer(tally), None
-    links_made, failures, kept, ssh_said = 0, 0, 0, ""
+    links_made, failures, kept, ssh_stderr = 0, 0, 0, ""
     while True:
         links_made += 1
         try:
             with links.open(member.way, one.call) as channel:
-                one.go_on(channel)
+                one.resume(channel)
             break
         except RefusedError as refused:
-            error = _refusal(*refused.args)
+            error = _refusal_error(*refused.args)
             break
         except DroppedError as dropped:
-            # What was only sent does not count: it may all have been lost on the way, again and again.
+            # Only confirmed bytes count: bytes that were sent may be lost each time.
             failures = 1 if tally.kept > kept else failures + 1
             kept = max(kept, tally.kept)
             pause = pause_after(failures, links_made)
             if dropped.is_final or pause is None:
-                ssh_said = dropped.ssh_said
-                error = RemoteCommandError(dropped.detail, hint="the same command goes on where this one ended")
+                ssh_stderr = dropped.ssh_stderr
+                error = RemoteCommandError(dropped.detail, hint="repeat the command to resume the copy")
                 break
             clock.sleep(pause)
         except SshProgramMissingError:
-            raise  # it is missing for all workers
+            raise  # all workers need it
         except UnexpectedAnswerError as unexpected:
             error = unexpected.of(member.label)
             break
@@ -94,15 +94,15 @@ def copy(member: Member, transfer: Callable[[Tally], Transfer], tally: Tally, *,
         error = RemoteCommandError(f"{problems[0]}{more}")
     duration = clock.monotonic() - started
     return Copied(
-        member=member, files=files, size=size, moved=tally.ever, duration=duration,
-        problems=tuple(problems), notes=tuple(notes), error=error, ssh_said=ssh_said,
+        member=member, files=files, size=size, moved=tally.total_moved, duration=duration,
+        problems=tuple(problems), notes=tuple(notes), error=error, ssh_stderr=ssh_stderr,
     )  # fmt: skip
 
 
-def _refusal(kind: str, message: str) -> TpuctlError:
+def _refusal_error(kind: str, message: str) -> TpuctlError:
     if kind == "missing":
         return NotFoundError(
-            message, hint="paths on a worker begin in the login's home; `~` and wildcards are the worker's"
+            message, hint="paths on a worker are relative to the login's home; the worker expands `~` and wildcards"
         )
     if kind in {"folder", "target", "new folder"}:
         return InvalidInputError(message, hint=_HINTS[kind])
@@ -124,16 +124,16 @@ class Upload:
 
     @property
     def call(self) -> str:
-        """The line that starts the other end."""
+        """The Python line that starts the other end."""
         place = tuple(self._place) if self._place else None
         return f"receive({self.target!a}, {place!a}, preserve={self.wish.preserve})"
 
-    def go_on(self, channel: WorkerChannel) -> None:
-        """Send what is not there. Raises `LostError`, and `RefusedError` where the worker cannot keep it."""
+    def resume(self, channel: WorkerChannel) -> None:
+        """Send what is missing. Raises `LostError`, and `RefusedError` if the worker cannot store it."""
         entries = [entry for _, entry in self.listing.files]
         self.tally.size = sum(entry.size for entry in entries)
         self.tally.restart(sum(entries[number].size for number in self._done))
-        # Folders are sent again with each link: the worker gives them their modes at the end.
+        # Folders are sent again with each link, because the worker sets their modes at the end.
         done = {number for number in self._done if not entries[number].is_folder}
         sender = Sender(channel, self.listing, digest_of=self.prefixes.digest_of, tell=self.tally.add)
         channel.frames = FromReceiver(self.listing, sender)
@@ -141,16 +141,16 @@ class Upload:
         listener = threading.Thread(target=self._listen, args=(channel, answers), name="copy", daemon=True)
         listener.start()
         try:
-            sender.send(lambda kind: self._answer(answers, kind), done, self._refused)
-            self._answer(answers, b"Z")
+            sender.send(lambda kind: self._wait_for(answers, kind), done, self._refused)
+            self._wait_for(answers, b"Z")
         except LostError:
-            # The worker may have said why before it hung up. One that takes no more, and stays, is not waited for.
-            listener.join(_FAREWELL_SECONDS)
+            # The worker may have sent the reason before it hung up. Do not wait for one that stays and reads nothing.
+            listener.join(_EXIT_SECONDS)
             if listener.is_alive():
-                channel.cut()
-            self._answer(answers, b"")
+                channel.terminate()
+            self._wait_for(answers, b"")
         except BaseException:
-            channel.cut()
+            channel.terminate()
             raise
         finally:
             listener.join()
@@ -169,17 +169,17 @@ class Upload:
                     answers.put((kind, value))
         except UnexpectedAnswerError as error:
             answers.put((b"", error))
-            channel.cut()  # the one who sends may be waiting for a worker that takes no more
+            channel.terminate()  # the sender may be blocked by a worker that reads nothing
         except (LostError, RefusedError) as error:
             answers.put((b"", error))
 
-    def _answer(self, answers: SimpleQueue[tuple[bytes, Any]], wanted: bytes) -> Any:  # JSON
+    def _wait_for(self, answers: SimpleQueue[tuple[bytes, Any]], wanted: bytes) -> Any:  # JSON
         while True:
             kind, value = answers.get()
             if kind == b"P":
                 self._place = value
             if kind == b"":
-                answers.put((kind, value))  # whoever asks next is to hear it too
+                answers.put((kind, value))  # the next call raises it too
                 raise value
             if kind == wanted:
                 return value
@@ -187,7 +187,7 @@ class Upload:
                 raise LostError
 
     def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return what the worker has told."""
+        """Return the result from the reports of the worker."""
         entries = [entry for _, entry in self.listing.files]
         whole = [entries[number] for number, problem in self._done.items() if problem is None]
         files = [entry for entry in whole if not entry.is_folder]
@@ -196,7 +196,7 @@ class Upload:
 
 @dataclass
 class Download:
-    """Keeps what a worker sends, under `target` on this machine."""
+    """Stores what a worker sends, below `target` on this machine."""
 
     asked: Asked
     target: bytes
@@ -204,17 +204,17 @@ class Download:
     umask: int
     tally: Tally
     _keeper: Keeper | None = None
-    _said: tuple[list[str], list[str]] = ([], [])
-    _unmet: tuple[str, ...] = ()
+    _failed_and_notes: tuple[list[str], list[str]] = ([], [])
+    _missing: tuple[str, ...] = ()
 
     @property
     def call(self) -> str:
-        """The line that starts the other end."""
+        """The Python line that starts the other end."""
         asked = self.asked
         return f"fetch({asked.patterns!a}, recurse={asked.recurse}, names={asked.homes!a}, hidden={asked.hidden})"
 
-    def go_on(self, channel: WorkerChannel) -> None:
-        """Fetch what is not here. Raises `LostError`, and `RefusedError` where either end cannot go on."""
+    def resume(self, channel: WorkerChannel) -> None:
+        """Fetch what is missing. Raises `LostError`, and `RefusedError` if one side cannot continue."""
         place = self._keeper.place if self._keeper else None
         self.tally.restart()
         channel.frames = frames = FromSender(self.asked)
@@ -226,22 +226,23 @@ class Download:
             is_confined=True,
             tell=self.tally.add,
         )
+
+        def start(beginning: list[Any]) -> None:
+            _, _, _, size, notes, failed = beginning
+            self.tally.size = size
+            self._failed_and_notes = (failed, notes)
+
         try:
-            keep(channel, self._keeper, hear=self._hear)
-            self._unmet = frames.unmet
+            keep(channel, self._keeper, hear=start)
+            self._missing = frames.missing
         finally:
             self._keeper.close()
 
-    def _hear(self, beginning: list[Any]) -> None:
-        _, _, _, size, notes, failed = beginning
-        self.tally.size = size
-        self._said = (failed, notes)
-
     def result(self) -> tuple[int, int, list[str], list[str]]:
-        """Return what was kept."""
+        """Return the result of what was stored."""
         kept = self._keeper
         problems = [text for _, text in kept.reports if text] if kept else []
-        failed, notes = self._said
-        # What the worker says to have failed on may be what has not come.
-        failed = failed or [f"`{pattern}` has not come" for pattern in self._unmet]
+        failed, notes = self._failed_and_notes
+        # The failures that the worker reports may explain what is missing.
+        failed = failed or [f"`{pattern}` was not received" for pattern in self._missing]
         return (kept.files if kept else 0), (kept.size if kept else 0), [*failed, *problems], notes

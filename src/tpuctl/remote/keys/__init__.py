@@ -1,7 +1,7 @@
-"""The ssh key that tpuctl shares with gcloud, and the ways in which workers learn of it.
+"""The ssh key that tpuctl shares with gcloud, and where it is registered for workers.
 
-`pair` is the key on this machine, `metadata` the value `ssh-keys` of nodes and projects, `os_login` the rules of OS Login,
-`renewal` what is done about a key that workers refuse.
+`pair` manages the key pair on this machine, `metadata` edits the value `ssh-keys` of nodes and projects, `os_login` has the
+rules of OS Login, and `renewal` replaces a key that workers refuse.
 """
 
 from tpuctl.remote.keys.login import login_name

@@ -1,13 +1,14 @@
-"""The value `ssh-keys` of a node's or a project's metadata: lines that let somebody in. Pure.
+"""The value `ssh-keys` in the metadata of a node or a project: lines with authorized keys. Pure.
 
-A line is `LOGIN:TYPE BASE64 COMMENT`, or `LOGIN:TYPE BASE64 google-ssh {"userName":"NAME","expireOn":"TIME"}`, which counts
-until that time [Compute Engine documentation; gcloud 528 source: compute/ssh_utils.py].
+A line is `LOGIN:TYPE BASE64 COMMENT`, or `LOGIN:TYPE BASE64 google-ssh {"userName":"NAME","expireOn":"TIME"}`, which expires
+at that time [Compute Engine documentation; gcloud 528 source: compute/ssh_utils.py].
 """
 
 from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 _LINE = re.compile(r"(?P<login>[^:\s]+):(?P<kind>\S+)\s+(?P<blob>\S+)(?:\s+(?P<comment>.*))?")
 _GOOGLE = "google-ssh"
-# A line that ends sooner is written anew by who asked for no end: what is begun now may connect again for a while.
-_ENOUGH = timedelta(hours=1)
+# A line that expires sooner is replaced if the caller wants no expiry, because a session may reconnect for a while.
+_MIN_VALIDITY = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A line that is understood. `is_google` is the form with an end; `expires` is nothing where it has none."""
+class _MetadataKey:
+    """A parsed line. `is_google`: it has the form that may expire; `expires` is None if it never does."""
 
     login: str
     kind: str
@@ -34,17 +35,17 @@ class _Entry:
     is_google: bool
     expires: datetime | None
 
-    def is_over(self, now: datetime) -> bool:
+    def is_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
 
-    def is_same(self, other: _Entry) -> bool:
+    def is_same(self, other: _MetadataKey) -> bool:
         return (self.login, self.kind, self.blob) == (other.login, other.kind, other.blob)
 
 
 def metadata_entry(login: str, key: SshKey, *, expires: datetime | None = None) -> str:
-    """Return the line that lets `login` in, as gcloud writes it, for ever or until a time (to the second).
+    """Return the line that authorizes a key for `login`, as gcloud writes it. `expires` is rounded to seconds.
 
-    JSON with a space in it is refused by the console, so there is none [gcloud 528 source].
+    The console rejects JSON with spaces, so it has none [gcloud 528 source].
     """
     kind, blob = key.public.split()[:2]
     if expires is None:
@@ -55,21 +56,21 @@ def metadata_entry(login: str, key: SshKey, *, expires: datetime | None = None) 
 
 
 def holds_key(existing: str, entry: str, *, now: datetime | None = None) -> bool:
-    """Tell whether a value lets in whom `entry` would: the same login with the same key, whatever its comment.
+    """Tell whether a value authorizes the login and key of `entry`. Comments do not matter.
 
-    A line that ends counts while it lasts for half of what `entry` would last from `now`, or for an hour where that has no
-    end. Without `now` only lines without an end count, and the very same line.
+    A line that expires counts if it has half the remaining validity of `entry` at `now`, or an hour if `entry` never expires.
+    Without `now` only lines that never expire count, and a line equal to `entry`.
     """
     wanted = _parse(entry)
     lines = [line.strip() for line in existing.splitlines()]
     if wanted is None or (now is None and entry in lines):
         return entry in lines
     found = (one for one in map(_parse, lines) if one is not None and one.is_same(wanted))
-    return any(_lasts(one, wanted, now) for one in found)
+    return any(_is_valid_long_enough(one, wanted, now) for one in found)
 
 
 def end_of(existing: str, entry: str) -> tuple[bool, datetime | None]:
-    """Tell whether a value has the login and key of `entry` at all, and when the line that lasts longest ends, if it does."""
+    """Tell whether a value has the login and key of `entry`, and when the last of its lines expires (None: never)."""
     wanted = _parse(entry)
     found = [one for one in map(_parse, existing.splitlines()) if one and wanted and one.is_same(wanted)]
     ends = [one.expires for one in found if one.expires is not None]
@@ -77,45 +78,41 @@ def end_of(existing: str, entry: str) -> tuple[bool, datetime | None]:
 
 
 def with_key(existing: str, entry: str, *, now: datetime | None = None) -> str:
-    """Return a value with a line added, unless it `holds_key` already.
+    """Return the value with `entry` added, unchanged if it `holds_key` already.
 
-    A line of the same login and key that ends is replaced; with `now`, lines of the same login in Google's form that have
-    ended are left out. All others stay as they are, those that are not understood too.
+    Replaces a line of the same login and key that expires. With `now`, removes expired lines of the same login in Google's
+    form. All other lines stay unchanged, also lines that cannot be parsed.
     """
     if holds_key(existing, entry, now=now):
         return existing
     wanted = _parse(entry)
-    kept = [line for line in existing.splitlines() if line.strip() and not _is_stale(line, wanted, now)]
+    kept = []
+    for line in filter(str.strip, existing.splitlines()):
+        found = _parse(line)
+        if found is not None and wanted is not None and found.is_google and found.login == wanted.login:
+            is_expired = now is not None and found.is_expired(now)
+            if found.is_same(wanted) or is_expired:
+                continue
+        kept.append(line)
     return "\n".join([*kept, entry])
 
 
-def _lasts(found: _Entry, wanted: _Entry, now: datetime | None) -> bool:
+def _is_valid_long_enough(found: _MetadataKey, wanted: _MetadataKey, now: datetime | None) -> bool:
     if found.expires is None:
         return not found.is_google
     if now is None:
         return False
-    least = (wanted.expires - now) / 2 if wanted.expires else _ENOUGH
+    least = (wanted.expires - now) / 2 if wanted.expires else _MIN_VALIDITY
     return found.expires - now >= least
 
 
-def _is_stale(line: str, wanted: _Entry | None, now: datetime | None) -> bool:
-    found = _parse(line)
-    if found is None or wanted is None or not found.is_google or found.login != wanted.login:
-        return False
-    return found.is_same(wanted) or (now is not None and found.is_over(now))
-
-
-def _parse(line: str) -> _Entry | None:
+def _parse(line: str) -> _MetadataKey | None:
     match = _LINE.fullmatch(line.strip())
     if match is None:
         return None
     form, _, words = (match["comment"] or "").partition(" ")
-    return _Entry(match["login"], match["kind"], match["blob"], form == _GOOGLE, _end(words) if words else None)
-
-
-def _end(words: str) -> datetime | None:
-    """Return when the words after `google-ssh` end; nothing where they do not say."""
-    try:
-        return parse_timestamp(parse_json(words)["expireOn"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+    expires = None
+    if words:
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            expires = parse_timestamp(parse_json(words)["expireOn"])
+    return _MetadataKey(match["login"], match["kind"], match["blob"], form == _GOOGLE, expires)

@@ -1,6 +1,6 @@
-"""What was last seen of the switches of OS Login in projects, kept on this machine so that not every command asks again.
+"""A cache of the projects' OS Login switches on this machine, so that not every command has to fetch them.
 
-Only the switches are kept: metadata may hold secrets.
+It stores only the switches, because metadata may contain secrets.
 """
 
 from __future__ import annotations
@@ -23,30 +23,35 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
 
-# Somebody who switches OS Login on or off for a project waits so long at most until every tpuctl knows.
+# After a change of OS Login in a project, every tpuctl notices within this time.
 LIFETIME = timedelta(minutes=10)
 _FILE = MapOf(MapOf(str))
 
 
 class RememberedSwitches:
-    """A file of switches by project. One that cannot be read or written remembers nothing, which only costs time."""
+    """A file of switches by project. If it cannot be read or written, they are fetched each time."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path, self._clock = path, clock
 
     def of(self, project: str) -> Mapping[str, str] | None:
-        """Return the switches that were seen lately; nothing where that is too long ago."""
+        """Return the cached switches of a project. None if there are none or they are expired."""
         entry = self._read().get(project, {})
-        seen_at = parse_timestamp(entry.get("at"))
-        if seen_at is None or not timedelta() <= self._clock.now() - seen_at < LIFETIME:
+        fetched_at = parse_timestamp(entry.get("at"))
+        if fetched_at is None or not timedelta() <= self._clock.now() - fetched_at < LIFETIME:
             return None
         return {str(name): str(value) for name, value in entry.items() if name in SWITCHES}
 
     def remember(self, project: str, metadata: Mapping[str, str]) -> Mapping[str, str]:
-        """Keep the switches of a project's metadata, and return them."""
+        """Store the switches of a project's metadata, and return them."""
         found = {name: metadata[name] for name in SWITCHES if name in metadata}
         with suppress(OSError):
-            self._write({**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}})
+            entries = {**self._read(), project: {"at": format_timestamp(self._clock.now()), **found}}
+            make_private(self._path.parent)
+            descriptor, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(entries, file)
+            Path(scratch).replace(self._path)
         return found
 
     def _read(self) -> dict[str, Any]:
@@ -56,10 +61,3 @@ class RememberedSwitches:
         except (OSError, ShapeError):
             return {}
         return dict(found)
-
-    def _write(self, entries: Mapping[str, Any]) -> None:
-        make_private(self._path.parent)
-        descriptor, scratch = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(entries, file)
-        Path(scratch).replace(self._path)

@@ -1,7 +1,7 @@
-"""Entries of ssh's configuration for nodes, in a file of tpuctl's own: then plain ssh, rsync and editors reach the workers.
+"""Host entries for nodes in an ssh configuration file of tpuctl, so that plain ssh, rsync and editors can reach the workers.
 
-`entries` says what an entry is (pure), `taken` which names the user's own configuration has, `files` writes, and adds the one
-line by which `~/.ssh/config` includes the file. Nothing else of what the user wrote is ever changed.
+`entries` builds and parses entries (pure), `taken` finds the host names in the user's configuration, and `files` reads and
+writes the file, and adds the line to `~/.ssh/config` that includes it. No other line of the user's files is changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading and writing: tpuctl's file of entries, and the one line by which the user's `~/.ssh/config` includes it."""
+"""Read and write tpuctl's file of entries, and add the line to `~/.ssh/config` that includes it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _HEADER = "# Written by tpuctl: `tpuctl ssh-config` changes it, `up` refreshes i
 
 
 def read(path: Path) -> Text:
-    """Return what a file of entries holds; nothing where there is no file. Raises `SshConfigError`."""
-    with _told(path, "read"):
+    """Read a file of entries. Empty if there is no file. Raises `SshConfigError`."""
+    with _named_errors(path, "read"):
         return parse(read_bytes(path).decode("utf-8"), source=path) if path.exists() else Text()
 
 
 def change(path: Path, decide: Callable[[Text], Text]) -> Text:
-    """Put what `decide` makes of a file in its place, and return it. Nobody sees half of it, and none of two changes is lost.
+    """Replace the contents of a file by what `decide` returns for them, and return that. The file is locked and atomic.
 
-    The file is for its owner only; one that holds nothing any more is removed. Raises `SshConfigError`, and what `decide` does.
+    The file is private; an empty file is removed. Raises `SshConfigError`, and what `decide` raises.
     """
-    with _told(path, "written"):
+    with _named_errors(path, "written"):
         path = path.resolve()
         with locked(path.with_name(f".{path.name}.lock")):
             old = read(path)
@@ -46,15 +46,17 @@ def change(path: Path, decide: Callable[[Text], Text]) -> Text:
 
 
 def include_line(file: Path, *, home: Path | None) -> str:
-    """Return the line that includes a file: below `~` where ssh's home (`home`, of the account) is the file's."""
+    """Return the line that includes a file. It uses `~` if the file is in the `.ssh` of `home`, the account's home."""
     if home is not None and file.parent == home / ".ssh":
         return f"Include ~/.ssh/{file.name}"
     return f'Include "{file}"' if " " in str(file) else f"Include {file}"
 
 
 def is_included(config: Path, file: Path) -> bool:
-    """Tell whether a configuration includes a file for every host: before its first `Host` or `Match`."""
-    for _, keyword, rest in lines_of(_text(config)):
+    """Tell whether a configuration includes a file for all hosts: before its first `Host` or `Match`."""
+    with _named_errors(config, "read"):
+        text = read_bytes(config).decode("utf-8", errors="replace") if config.exists() else ""
+    for _, keyword, rest in lines_of(text):
         if keyword in {"host", "match"}:
             return False
         if keyword == "include" and any(one.resolve() == file.resolve() for one in included(rest, config.parent)):
@@ -63,22 +65,17 @@ def is_included(config: Path, file: Path) -> bool:
 
 
 def add_include(config: Path, line: str) -> None:
-    """Put a line at the very top of a configuration, which is made where there is none.
+    """Insert a line at the top of a configuration, and create the file if it is missing.
 
-    All else in it stays byte for byte, with its mode; a symbolic link stays one. Raises `SshConfigError`.
+    All other bytes and the file mode stay the same; a symbolic link stays a link. Raises `SshConfigError`.
     """
-    with _told(config, "written"):
+    with _named_errors(config, "written"):
         target = config.resolve()
         make_private(target.parent)
         old = read_bytes(target) if target.exists() else b""
         mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
         ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
         _replace(target, line.encode() + ending + old, mode=mode)
-
-
-def _text(path: Path) -> str:
-    with _told(path, "read"):
-        return read_bytes(path).decode("utf-8", errors="replace") if path.exists() else ""
 
 
 def _replace(path: Path, content: bytes, *, mode: int) -> None:
@@ -96,12 +93,12 @@ def _replace(path: Path, content: bytes, *, mode: int) -> None:
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
-    """Turn failures of the file system into words that name the file."""
+def _named_errors(path: Path, what: str) -> Iterator[None]:
+    """Convert errors of the file system to `SshConfigError` with the name of the file."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise SshConfigError(f"`{path}` cannot be {what}: it is not text", hint="move it away") from error
+        raise SshConfigError(f"`{path}` cannot be {what}: it is not text", hint="rename it") from error
     except OSError as error:
-        hint = "make it and its folder readable and writable for you"
+        hint = "make it and its folder readable and writable"
         raise SshConfigError(f"`{path}` cannot be {what}: {error.strerror}", hint=hint) from error

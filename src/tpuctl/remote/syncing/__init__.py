@@ -1,5 +1,5 @@
-"""Bring a tree of files to a worker: what the tree holds, what differs there, and the way by which it goes.
+"""Sync a folder to one worker: list its files, compare them with those of the worker, and send what differs.
 
-`tree.py` lists the files, `contents.py` reads them, `visit.py` talks with the program on the worker (`onboard/tree.py`), which
-compares, puts and deletes; `rsync.py` carries much. Nothing here knows of more than one worker: `actions/sync.py` does.
+`tree.py` lists the files, `contents.py` reads them, `visit.py` talks to the program on the worker (`onboard/tree.py`), which
+compares, writes and deletes files, and `rsync.py` sends large amounts. `actions/sync.py` serves many workers.
 """

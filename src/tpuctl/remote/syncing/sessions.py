@@ -1,4 +1,4 @@
-"""The programs that a sync has started: ssh and rsync, all ended together when it is interrupted."""
+"""The ssh and rsync processes of a sync, which an interrupt terminates together, and the session with the worker program."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from contextlib import suppress
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
-from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError, parse_json, record, string
+from tpuctl.errors import RemoteCommandError
+from tpuctl.remote.answers import LONGEST_BANNER, UnexpectedAnswerError, one_line, parse_json, record, string
 from tpuctl.remote.failures import is_retriable, telling_line
-from tpuctl.remote.inspection import last_line
 from tpuctl.remote.kept import is_about_keeping
 from tpuctl.remote.keys import SshProgramMissingError
 from tpuctl.remote.onboard.tree import MARK
 from tpuctl.remote.pipes import START_WITHIN, StartLimit, Stderr
-from tpuctl.remote.session import SSH_FAILED
-from tpuctl.remote.ssh import argv
-from tpuctl.remote.syncing.values import NotSyncedError
+from tpuctl.remote.ssh import SSH_FAILED, argv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,11 +26,23 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.ssh import Connection
 
-_FAREWELL = 5.0
+_SYNC_EXIT_SECONDS = 5.0
 _NO_PYTHON = 127
-_LONGEST_ERROR = 16 * 1024
-# What is read from a worker that hangs up: its error, or an answer that came too late.
-_LONGEST_LAST = 4 << 20
+_MAX_REASON = 200
+_MAX_ERROR = 16 * 1024
+# The longest frame that is read after a worker hung up: its error, or a late answer.
+_MAX_LAST_FRAME = 4 << 20
+
+
+class NotSyncedError(RemoteCommandError):
+    """A worker could not be synced. `may_retry`: it was unreachable, or the connection broke, so a retry may succeed.
+
+    `ssh_stderr` is the stderr of an ssh that could not log in, else None.
+    """
+
+    def __init__(self, message: str, *, may_retry: bool = False, ssh_stderr: str | None = None) -> None:
+        super().__init__(message)
+        self.may_retry, self.ssh_stderr = may_retry, ssh_stderr
 
 
 def frame(value: dict[str, Any]) -> bytes:
@@ -42,19 +52,19 @@ def frame(value: dict[str, Any]) -> bytes:
 
 
 class Sessions:
-    """What was started and has not ended. Safe for several threads."""
+    """The running processes of a sync. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
-        self._is_over = False
+        self._is_terminated = False
 
     def start(
         self, words: Sequence[str], *, stderr: Stderr, stdin: int | IO[bytes] = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
-        """Start a program that writes to a pipe. Raises `SshProgramMissingError`, and `NotSyncedError` after the end."""
+        """Start a program with a pipe as stdout. Raises `SshProgramMissingError`, `NotSyncedError` after `terminate_all`."""
         with self._lock:
-            if self._is_over:
+            if self._is_terminated:
                 raise NotSyncedError("interrupted")
             try:
                 process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr.writer)
@@ -63,35 +73,35 @@ class Sessions:
             self._running = {one for one in self._running if one.poll() is None} | {process}
             return process
 
-    def end(self) -> None:
-        """End all, and let none start any more."""
+    def terminate_all(self) -> None:
+        """Terminate all processes, and allow no new ones."""
         with self._lock:
-            self._is_over = True
+            self._is_terminated = True
             for process in self._running:
                 with suppress(OSError):
                     process.terminate()
 
 
 class Session:
-    """A talk with the program on one worker. Raises `NotSyncedError` where it ends before its time, or refuses."""
+    """The session with the program on one worker. Raises `NotSyncedError` if the program ends early or reports an error."""
 
     def __init__(
         self,
         sessions: Sessions,
-        way: Connection,
+        connection: Connection,
         line: str,
         *,
         options: tuple[str, ...] = (),
         start_within: timedelta = START_WITHIN,
     ) -> None:
-        words = argv(way, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
+        words = argv(connection, (line,), options=("-o", "BatchMode=yes", "-o", "Compression=yes", *options))
         self._errors = Stderr()
         try:
             self._process = sessions.start(words, stderr=self._errors)
         except BaseException:
             self._errors.close()
             raise
-        self._begun = False
+        self._has_started = False
         self._limit = StartLimit(self._process, start_within)
 
     def __enter__(self) -> Session:
@@ -100,18 +110,18 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._limit.met()
+        self._limit.cancel()
         if error is not None:
             self._process.terminate()
-        self._end()
+        self._wait_for_exit()
         self._errors.close()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
 
-    def say(self, value: dict[str, Any]) -> None:
-        """Send a frame."""
+    def send_message(self, value: dict[str, Any]) -> None:
+        """Send one message."""
         self.send([frame(value)])
 
     def send(self, pieces: Iterable[bytes]) -> None:
@@ -124,65 +134,70 @@ class Session:
                 stream.write(piece)
             stream.flush()
         except (BrokenPipeError, ConnectionResetError):
-            # It has ended; perhaps it said why.
-            self.hear(longest=_LONGEST_LAST)
-            raise self._ending() from None
+            # The program has ended; perhaps it sent an error.
+            self.receive(longest=_MAX_LAST_FRAME)
+            raise self._closed_error() from None
 
-    def hear(self, *, longest: int) -> dict[str, Any]:
-        """Return the next frame; the first one follows whatever a login shell printed. Raises `UnexpectedAnswerError`."""
+    def receive(self, *, longest: int) -> dict[str, Any]:
+        """Return the next message. Skips the output of the login shell before the first. Raises `UnexpectedAnswerError`."""
         stream = self._process.stdout
         if stream is None:
             raise AssertionError("the session was started with a pipe")
-        if not self._begun:
-            self._begin(stream)
+        if not self._has_started:
+            self._skip_banner(stream)
         head = stream.read(8)
         size = int.from_bytes(head, "big")
         if size > longest:
             raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {longest} are expected")
         text = stream.read(size)
         if len(head) < 8 or len(text) < size:
-            raise self._ending()
+            raise self._closed_error()
         value = record(parse_json(text, longest=longest, deepest=2), "answer")
         if "error" in value:
-            raise NotSyncedError(string(value["error"], "error", longest=_LONGEST_ERROR))
+            raise NotSyncedError(string(value["error"], "error", longest=_MAX_ERROR))
         return value
 
-    def _begin(self, stream: IO[bytes]) -> None:
-        said, noise = b"", 0
-        while not said.endswith(MARK):
+    def _skip_banner(self, stream: IO[bytes]) -> None:
+        tail, skipped = b"", 0
+        while not tail.endswith(MARK):
             line = stream.readline(LONGEST_BANNER)
-            noise += len(line)
-            said = (said + line)[-2 * len(MARK) :]
+            skipped += len(line)
+            tail = (tail + line)[-2 * len(MARK) :]
             if not line:
-                raise self._ending()
-            if noise > LONGEST_BANNER:
+                raise self._closed_error()
+            if skipped > LONGEST_BANNER:
                 raise UnexpectedAnswerError(f"more than {LONGEST_BANNER} bytes before its answer")
-        self._limit.met()
-        self._begun = True
+        self._limit.cancel()
+        self._has_started = True
 
-    def _end(self) -> None:
+    def _wait_for_exit(self) -> None:
         with suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
         try:
-            self._process.wait(_FAREWELL)
+            self._process.wait(_SYNC_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _ending(self) -> NotSyncedError:
-        """Return why the program fell silent."""
-        self._end()
+    def _closed_error(self) -> NotSyncedError:
+        """Return the error for a program that ended early."""
+        self._wait_for_exit()
         if self._limit.has_passed:
             return NotSyncedError(str(self._limit))
         code = self._process.returncode
         lines = self._errors.text().splitlines(keepends=True)
-        said = "".join(line for line in lines if not is_about_keeping(line.strip()))
-        if code == SSH_FAILED and not self._begun:
-            return NotSyncedError(telling_line(said), may_pass=is_retriable(said) or not said.strip(), ssh_said=said)
+        stderr = "".join(line for line in lines if not is_about_keeping(line.strip()))
+        if code == SSH_FAILED and not self._has_started:
+            return NotSyncedError(
+                telling_line(stderr), may_retry=is_retriable(stderr) or not stderr.strip(), ssh_stderr=stderr
+            )
         if code == SSH_FAILED:
-            return NotSyncedError(telling_line(said) or "the link broke", may_pass=True)
+            return NotSyncedError(telling_line(stderr) or "the connection broke", may_retry=True)
         if code == _NO_PYTHON:
-            return NotSyncedError("there is no `python3` on the worker")
-        why = last_line(said)
-        return NotSyncedError(f"its end of the sync ended with {code}" + (f": {why}" if why else ""), may_pass=code < 0)
+            return NotSyncedError("the worker has no `python3`")
+        last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+        why = one_line(last, longest=_MAX_REASON)
+        return NotSyncedError(
+            f"the sync program on the worker exited with {code}" + (f": {why}" if why else ""), may_retry=code < 0
+        )
