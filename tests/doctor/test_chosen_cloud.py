@@ -99,9 +99,9 @@ def test_a_sandbox_that_cannot_be_opened_leads_to_no_real_host(
     assert text in errors[0]["text"]
     assert [(one["text"], one["command"]) for one in errors[0]["remedies"]] == [
         (hint, None),
-        ("see what else helps", "tpuctl explain sandbox"),
+        ("see other solutions", "tpuctl explain sandbox"),
     ]
-    assert "`demo` was not looked at: the sandbox cannot be opened" in err
+    assert "`demo` was not checked: the sandbox cannot be opened" in err
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_closed_sandbox_is_said_once_and_with_what_helps() -> None:
     seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=Closed("it is damaged", ("mend it",))))
 
     assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
-    assert remedies(seen, "TPU933") == [("mend it", None), ("see what else helps", "tpuctl explain sandbox")]
+    assert remedies(seen, "TPU933") == [("mend it", None), ("see other solutions", "tpuctl explain sandbox")]
 
 
 @pytest.mark.parametrize("environ", [{}, {"TPUCTL_SSH_KEY": "/nowhere/key"}])
@@ -147,7 +147,7 @@ def test_without_a_project_a_node_cannot_be_looked_for(
         without, fine = look(console, TPUCTL_ENDPOINT=server.url)
 
     assert (code, found["TPU940"]) == (9, ("error", "no project is set"))
-    assert any(line.startswith("warning: `demo` was not looked at: no project is set") for line in err.splitlines())
+    assert any(line.startswith("warning: `demo` was not checked: no project is set") for line in err.splitlines())
     assert (fine, without["TPU940"]) == (0, ("warning", "no project is set"))
 
 
@@ -165,7 +165,7 @@ def test_gcloud_is_started_only_where_it_has_a_login(alone: Console, tmp_path: P
     after, _ = look(alone)
 
     assert (was_started, started.exists()) == (False, True)
-    assert before["TPU921"] == ("error", "nobody is logged in: there are no credentials on this machine")
+    assert before["TPU921"] == ("error", "not logged in: there are no credentials on this machine")
     assert "TPU921" not in after
 
 

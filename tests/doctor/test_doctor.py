@@ -86,7 +86,7 @@ def test_the_version_of_gcloud_is_read_and_gcloud_not_started(alone: Console, tm
 
     told = {one["id"]: one["text"] for one in json.loads(out)["findings"]}
     assert told["TPU904"].startswith("gcloud 400.0.0 is older than 528.0.0")
-    assert told["TPU905"].endswith("it is updated by whatever has installed it")
+    assert told["TPU905"].endswith("gcloud is updated by the program that installed it")
     assert json.loads(out)["surroundings"]["gcloud"] == "400.0.0"
 
 
@@ -114,11 +114,11 @@ def test_a_broken_file_of_settings_is_named_and_nobody_is_called(alone: Console)
         ),
         ({"TPUCTL_TIMEOUT": "soon"}, "TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `soon`"),
         ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only for this machine"),
-        ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "nothing reads `TPUCTL_PROJETC`"),
+        ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "`TPUCTL_PROJETC` has no effect"),
         ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`TPU_LOG_DIR=deaktiviert`"),
         ({"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "/nowhere.pem"}, "TPU935", "error", "there is no such file"),
         ({"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}, "TPU906", "warning", "no configuration `work`"),
-        ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "there is no such key"),
+        ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "the key does not exist"),
         ({"SSH_AUTH_SOCK": "/nowhere/agent"}, "TPU917", "note", "does not answer"),
     ],
 )
@@ -140,7 +140,7 @@ def test_a_state_folder_that_is_none_and_a_journal_that_cannot_be_read(alone: Co
     assert journal["TPU910"][0] == "warning"
     assert (code, folder["TPU908"]) == (
         9,
-        ("error", "the folder of what is remembered cannot be used: it is no folder"),
+        ("error", "the state folder cannot be used: it is no folder"),
     )
 
 
@@ -197,7 +197,7 @@ def test_a_cloud_that_does_not_answer_is_not_asked_about_a_node(alone: Console) 
         _, err, code = alone("doctor", "demo", "--timeout", "0s", TPUCTL_ENDPOINT=url, TPUCTL_PROJECT="sandbox")
     _, explained, failed = alone("doctor", "demo", TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
 
-    unseen = "`demo` was not looked at: the cloud was not reached"
+    unseen = "`demo` was not checked: the cloud was not reached"
     assert (code, f"error: {unseen}" in err.splitlines()) == (1, True)
     assert (failed, f"warning: {unseen}" in explained.splitlines()) == (9, True)
 
@@ -209,7 +209,7 @@ def test_a_known_finding_is_skipped_and_a_strict_look_fails(tpuctl: Console, san
     assert tpuctl("doctor", "--skip", "tpu501")[2] == 0
     assert tpuctl("doctor", "--skip", "tpu501", "--strict")[2] == 9
     assert tpuctl("doctor", "--skip", "TPU9001")[1].splitlines() == [
-        "error: `--skip TPU9001`: there is no such finding",
+        "error: `--skip TPU9001`: unknown finding",
         "  hint: did you mean `TPU901`?",
     ]
     assert tpuctl("doctor", "--skip", "TPU955,all")[2] == 0

@@ -25,10 +25,10 @@ def credentials(home: Path, **about: object) -> Path:
     ("text", "told"),
     [
         (None, "there is no `{path}`"),
-        ("no json", "`{path}` holds no credentials"),
-        ("[1]", "`{path}` holds no credentials"),
-        ('{"type": 1}', "`{path}` holds no credentials"),
-        ("[" * 100_000, "`{path}` holds no credentials"),
+        ("no json", "`{path}` contains no credentials"),
+        ("[1]", "`{path}` contains no credentials"),
+        ('{"type": 1}', "`{path}` contains no credentials"),
+        ("[" * 100_000, "`{path}` contains no credentials"),
     ],
 )
 def test_a_file_of_credentials_that_is_none(alone: Console, text: str | None, told: str) -> None:
@@ -90,10 +90,10 @@ def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> No
     refused, code = look(alone, **given)
 
     texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
-    assert texts["TPU921"] == "no file, but a login of `ada@example.com`"
+    assert texts["TPU921"] == "no credentials file, but a login of `ada@example.com`"
     assert texts["TPU924"].startswith("an access token can be had for ")
     assert "very-secret" not in out + err
-    start = "there is no file of credentials, and gcloud's login of `ada@example.com` gives no token: "
+    start = "there is no credentials file, and gcloud's login of `ada@example.com` gives no token: "
     assert (code, refused["TPU921"][1].startswith(start)) == (9, True)
     assert "some reason" in refused["TPU921"][1]
 

@@ -1,4 +1,4 @@
-"""The hosts that are called: whether their names resolve, whether they answer without an account, and what time they have."""
+"""Call the hosts of the cloud: resolve their names, send a request without credentials, read their clock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
 
 GOOGLE = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
-# By its name in findings, the address that it answers at itself: its http object has no socket.
+# The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
 SANDBOX = {"the sandbox": f"https://{GOOGLE[0]}/"}
-# Those that `Proxy.from_environment` reads, in its order.
+# The variables of `Proxy.from_environment`, in its order.
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)
 
 
 def origins(endpoint: Endpoint | None) -> dict[str, str]:
-    """Return the hosts that are called of Google or of another endpoint, each with an address to ask at."""
+    """Return the hosts that commands call, of Google or of another endpoint, each with a URL for a request."""
     if endpoint is None:
         return {name: f"https://{name}/" for name in GOOGLE}
     own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
@@ -37,7 +37,7 @@ def origins(endpoint: Endpoint | None) -> dict[str, str]:
 
 
 def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
-    """Return the way to the cloud, with what the hosts have said."""
+    """Return the facts about the network, with the answers of the hosts."""
     found = known(ways.proxy)
     names = tuple(name for name in hosts if found is not None and not found.applies_to(name.partition(":")[0]))
     given = {name: ways.environ[name] for name in PROXIES if ways.environ.get(name)}
@@ -57,7 +57,7 @@ def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fac
 
 
 def looks_up(ways: Ways, host: str) -> bool:
-    """Tell whether we look up the name ourselves: a proxy does so for what goes through it, a sandbox has none."""
+    """Return whether this machine resolves the name: a proxy does so for its requests, a sandbox has no names."""
     found = known(ways.proxy)
     has_names = ways.cloud is not None and ways.cloud.has_names
     return has_names and (found is None or not found.applies_to(host.partition(":")[0]))
@@ -74,7 +74,7 @@ def resolve(host: str) -> Fact[tuple[str, ...]]:
 
 
 def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
-    """Return what a host of the cloud answers to a request without an account; any status will do."""
+    """Send a request without credentials to a host of the cloud, and return its answer; any status is fine."""
     http, url = cloud.http(), cloud.origins[name]
     began, asked = clock.monotonic(), cloud.clock.now()
     try:
@@ -86,10 +86,6 @@ def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
     finally:
         http.close()
     answered = cloud.clock.now()
-    ahead = _ahead(response.get("date"), asked + (answered - asked) / 2)
+    date, ours = parse_date(response.get("date")), asked + (answered - asked) / 2
+    ahead = None if date is None else date + _HALF - ours
     return Known(Answer(int(response.status), clock.monotonic() - began, ahead))
-
-
-def _ahead(date: str | None, ours: datetime) -> timedelta | None:
-    theirs = parse_date(date)
-    return None if theirs is None else theirs + _HALF - ours
