@@ -73,8 +73,8 @@ def test_a_type_that_no_list_names_is_counted_by_rule(name: str, said: str, is_l
         ("v4-7", "did you mean `v4-8`?"),  # cores come in pairs
         ("v6e", "did you mean `v6e-1`?"),
         ("v5litpod-8", "did you mean `v5litepod-8`?"),
-        ("tpu7x-8", "it is rented through Compute Engine or Google Kubernetes Engine"),
-        ("ironwood", "it is rented through Compute Engine or Google Kubernetes Engine"),
+        ("tpu7x-8", "it is available through Compute Engine or Google Kubernetes Engine"),
+        ("ironwood", "it is available through Compute Engine or Google Kubernetes Engine"),
         ("gpu!", "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`"),
         ("v4-8\n", "did you mean `v4-8`?"),
     ],

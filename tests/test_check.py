@@ -98,7 +98,7 @@ def test_three_ways_in_which_a_bucket_is_not_ours(tpuctl: Console, sandbox: Sand
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("gs://", "names no bucket"),
+        ("gs://", "has no valid bucket"),
         ("gs://data//", "several slashes"),
         ("s3://data", "not in Cloud Storage"),
         ("https://example.com/x", "not in Cloud Storage"),
@@ -217,7 +217,7 @@ def test_nothing_to_check_says_what_to_name(tpuctl: Console) -> None:
     assert (code, err.splitlines()[0]) == (2, "error: what is to be checked?")
     assert tpuctl("check", "nobody", "--zone", ZONE)[2] == 3
     assert tpuctl("check", "nobody")[1:] == (
-        "error: no node `nobody` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+        "error: no node `nobody` in any zone of project sandbox\n  hint: run `tpuctl list` to see the nodes of all zones\n",
         3,
     )
     assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]

@@ -154,7 +154,7 @@ def test_path_prints_the_files_the_winner_first(offline: Console) -> None:
         ),
         (
             ("set", "lease", "bucket/prefix"),
-            ("error: `bucket/prefix` is not a place in Cloud Storage\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
+            ("error: `bucket/prefix` is not a Cloud Storage URL\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
         ),
         (
             ("set", "grants", "zone=us-central2-b,type=v4,tier=spot,count=8", "--here"),

@@ -194,7 +194,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("nope", "--", "ls"),
             "no node `nope` in any zone of project sandbox",
-            "run `tpuctl list` to see what there is",
+            "run `tpuctl list` to see the nodes of all zones",
             3,
         ),
     ],

@@ -117,7 +117,7 @@ def test_two_candidates_are_an_error_that_lists_both(
 def test_absent_is_exit_code_3_and_says_where_it_was_looked_for(tpuctl: Console, twins: Sandbox) -> None:
     assert tpuctl("status", "nope") == (
         "",
-        "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+        "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see the nodes of all zones\n",
         3,
     )
     assert tpuctl("status", "lone", "--zone", "us-central2-b") == (

@@ -91,7 +91,7 @@ def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> No
 
     texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
     assert texts["TPU921"] == "no credentials file, but a login of `ada@example.com`"
-    assert texts["TPU924"].startswith("an access token can be had for ")
+    assert texts["TPU924"].startswith("access tokens are available for ")
     assert "very-secret" not in out + err
     start = "there is no credentials file, and gcloud's login of `ada@example.com` gives no token: "
     assert (code, refused["TPU921"][1].startswith(start)) == (9, True)
