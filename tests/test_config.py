@@ -212,7 +212,7 @@ def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
     [
         ("type: v4-8\nzoen: x\n", "line 2: unknown key `zoen`\n  hint: did you mean `zone`?\n"),
         ("zone: [a\n", "line 2 column 1: not valid YAML: did not find expected ',' or ']'\n"),
-        ("zone: a\nzone: b\n", "line 2: `zone` is there twice, first in line 1\n"),
+        ("zone: a\nzone: b\n", "line 2: duplicate key `zone`, first in line 1\n"),
         ("timeout: soon\n", "line 1: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m\n"),
         ("- a\n", "line 1: expected `key: value` lines\n  hint: an example line: `zone: us-central2-b`\n"),
         ("zone:\n  a: b\n", "line 1: `zone`: this is a mapping; it must be one value\n"),
@@ -220,7 +220,7 @@ def test_a_zone_that_may_be_new_is_set_with_a_warning(offline: Console) -> None:
             "sandbox: false\n",
             (
                 "line 1: `sandbox: false` is never read from a project file\n"
-                "  hint: set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real\n"
+                "  hint: set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud\n"
             ),
         ),
         (

@@ -101,7 +101,7 @@ def test_grants_are_a_list_of_mappings_or_of_texts(file: Path) -> None:
             f"grants:\n- {{{GRANT}, until: soon}}\n",
             " line 2: `grants`: `until` is `soon`: it must be a day like 2026-12-31",
         ),
-        (f"grants:\n- {{{GRANT}, zone: b}}\n", " line 2: `grants.zone` is there twice"),
+        (f"grants:\n- {{{GRANT}, zone: b}}\n", " line 2: duplicate key `grants.zone`"),
         ("grants:\n- [a]\n", " line 2: `grants`: one plain value is expected here"),
         ("tags: [{a: b}]\n", " line 1: `tags`: one plain value is expected here"),
     ],
@@ -140,8 +140,8 @@ def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
         ("a: b\n", " line 1: unknown key `a`", "run `tpuctl config show` to see every setting"),
         ("\nzoen: x\n", " line 2: unknown key `zoen`", "did you mean `zone`?"),
         ("internal-ips: true\n", " line 1: unknown key `internal-ips`", "did you mean `internal_ips`?"),
-        ("zone: a\nzone: b\n", " line 2: `zone` is there twice, first in line 1", None),
-        ("labels: {a: 1, a: 2}\n", " line 1: `labels.a` is there twice", None),
+        ("zone: a\nzone: b\n", " line 2: duplicate key `zone`, first in line 1", None),
+        ("labels: {a: 1, a: 2}\n", " line 1: duplicate key `labels.a`", None),
         ("zone: [a]\n", " line 1: `zone`: this is a list; it must be one value", None),
         ("tags: {a: b}\n", " line 1: `tags`: this is a mapping; it must be a list", None),
         ("labels: a\n", " line 1: `labels`: it must be a mapping of keys to values", None),
@@ -152,7 +152,7 @@ def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
         (
             "hooks: rm -rf /\n",
             " line 1: `hooks` is not read from a file",
-            "a command that runs on this machine is given on the command line, never in a file",
+            "commands that run on this machine can only be given on the command line",
         ),
         (
             "zone: a\nb: c: d\n",
@@ -242,9 +242,9 @@ def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
         ("", "timeout", "soon", "{file}: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m"),
         ("", "grants", "zone=b", "{file}: `grants` is never read from a project file"),
         ("", "endpoint", "https://e", "{file}: `endpoint` is never read from a project file"),
-        ("{project: p}\n", "zone", "z", "{file} is laid out in a way that `zone` cannot be changed in"),
-        ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} is laid out in a way that `scopes` cannot be changed in"),
-        ("zone: a\nzone: b\n", "zone", "c", "{file} is laid out in a way that `zone` cannot be changed in"),
+        ("{project: p}\n", "zone", "z", "{file} has a layout in which `zone` cannot be changed"),
+        ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} has a layout in which `scopes` cannot be changed"),
+        ("zone: a\nzone: b\n", "zone", "c", "{file} has a layout in which `zone` cannot be changed"),
     ],
 )
 def test_a_refused_change_changes_nothing(file: Path, before: str, key: str, value: str, message: str) -> None:

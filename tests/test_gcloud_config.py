@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl import gcloud
+from tpuctl import gcloud, gcloud_token
 from tpuctl.errors import AccessError
 from tpuctl.settings import GcloudProperty
 
@@ -101,7 +101,7 @@ def test_the_token_is_asked_without_a_prompt_and_without_impersonation(tmp_path:
         tmp_path, 'read x; echo "$*,$x,$CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT" >"$0.asked"; echo ya29.t; echo w >&2'
     )
 
-    assert gcloud.access_token(environ) == "ya29.t"
+    assert gcloud_token.access_token(environ) == "ya29.t"
     assert (tmp_path / "gcloud.asked").read_text() == "auth print-access-token --quiet,,\n"
 
 
@@ -140,14 +140,14 @@ REAUTH = "ERROR: There was a problem reauthenticating while refreshing your curr
 )
 def test_why_there_is_no_token(tmp_path: Path, script: str, message: str, hint: str) -> None:
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(fake(tmp_path, script))
+        gcloud_token.access_token(fake(tmp_path, script))
 
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
 def test_without_gcloud_the_error_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="gcloud is not installed"):
-        gcloud.access_token({"PATH": str(tmp_path)})
+        gcloud_token.access_token({"PATH": str(tmp_path)})
 
 
 def test_a_gcloud_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_gcloud_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     before = time.monotonic()
 
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(environ, timeout=timedelta(seconds=1))
+        gcloud_token.access_token(environ, timeout=timedelta(seconds=1))
 
     assert caught.value.message == "gcloud gave no token within 1 s"
     assert time.monotonic() - before < 5
@@ -184,7 +184,7 @@ def test_what_the_real_gcloud_writes_is_read_and_its_refusal_understood(tmp_path
 
     assert gcloud.properties(environ)["proxy/username"] == GcloudProperty("50%", "default")
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(environ, timeout=timedelta(seconds=60))
+        gcloud_token.access_token(environ, timeout=timedelta(seconds=60))
     assert caught.value.error_id == "auth-no-active-account"
 
 

@@ -199,7 +199,7 @@ def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
             "project",
             {"sandbox": "false"},
             "/repo/tpuctl.yaml line 3: `sandbox: false` is never read from a project file",
-            "set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real",
+            "set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
         ),
         (
             "user",

@@ -35,7 +35,7 @@ def test_grants_are_read_from_a_variable_as_from_a_file() -> None:
     [
         ("zone=us-central2-b", "it lacks `type`, `tier`, `count`; an entry has zone, type, tier, count, until"),
         ("zone", "`zone` is not KEY=VALUE"),
-        ("zone=a,zone=b", "`zone` is there twice"),
+        ("zone=a,zone=b", "`zone` is given twice"),
         (GRANTS.replace("until", "util"), "unknown key `util`; did you mean `until`?"),
         (GRANTS.replace("until", "xyz"), "unknown key `xyz`; known are zone, type, tier, count, until"),
         (GRANTS.replace("32", "all"), "`count` is `all`: it must be a whole number, 1 or more"),

@@ -139,8 +139,8 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("slice", "--worker", "3-", "--", "ls"),
-            "`3-` is no set of workers",
-            "name workers by number, like `0`, `1,3-5`, or say `all`",
+            "`3-` is not a set of workers",
+            "use worker numbers like `0` or `1,3-5`, or `all`",
             2,
         ),
         (

@@ -35,9 +35,9 @@ def test_read_text_of_a_regular_file_returns_its_text(tmp_path: Path, content: b
         pytest.param("folder", "`folder` cannot be read: it is a directory", id="directory"),
         pytest.param("/dev/zero", "`/dev/zero` cannot be read: it is a device or a socket", id="device"),
         pytest.param("sparse", "`sparse` is too large: 10 GiB; the limit is 100 bytes", id="10-GiB"),
-        pytest.param("fifo", "`fifo` cannot be read: it is a pipe, and no program has opened it", id="no-writer"),
-        pytest.param("x" * 300, "` is no path: file name too long", id="long-name"),
-        pytest.param("a\0b", "` is no path: a path holds no zero byte", id="nul"),
+        pytest.param("fifo", "`fifo` cannot be read: it is a pipe, and no program opened it", id="no-writer"),
+        pytest.param("x" * 300, "` is not a path: file name too long", id="long-name"),
+        pytest.param("a\0b", "` is not a path: a path must not contain a zero byte", id="nul"),
         pytest.param("~no-such-user/x", "`~no-such-user/x`: no such user", id="no-such-user"),
     ],
 )

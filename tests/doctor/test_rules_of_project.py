@@ -26,7 +26,7 @@ CLOUD: list[tuple[Surroundings, Said]] = [
         [("TPU940", "error", "no project is set")],
     ),
     (
-        with_("cloud", unasked="nobody knows"),
+        with_("cloud", skip_reason="nobody knows"),
         [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: nobody knows")],
     ),
     (

@@ -76,7 +76,7 @@ class Visit:
         if node is None:
             return ()
         # A cloud that is known not to answer is not called again.
-        if self._facts is not None and (why := self._facts.cloud.unasked):
+        if self._facts is not None and (why := self._facts.cloud.skip_reason):
             text = f"`{node}` was not checked: {why}"
             self._skip_node(text, ServiceUnavailableError(text), findings)
             return ()

@@ -19,6 +19,7 @@ from tpuctl.cli.connect import load_credentials, transport_options
 from tpuctl.cli.places import journal_folder, state_folder
 from tpuctl.clock import SystemClock
 from tpuctl.errors import CredentialsError, TpuctlError
+from tpuctl.gcloud_token import access_token
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 from tpuctl.preflight.wanted import Wishes
 from tpuctl.settings import SourceKind, check_value
@@ -146,7 +147,7 @@ def _gcloud_token(environ: Mapping[str, str]) -> str:
     """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
     if find_program("gcloud", environ) and not gcloud.may_have_login(environ):
         raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
-    return gcloud.access_token(environ)
+    return access_token(environ)
 
 
 def _http(how: TransportOptions) -> Any:  # httplib2 ships no types

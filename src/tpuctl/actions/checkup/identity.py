@@ -26,13 +26,13 @@ _ASKED_OF_TOKENS = "https://oauth2.googleapis.com/tokeninfo"
 _TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
 
 
-def look(ways: Ways, settings: Settings | None, token: Fact[Token | NoToken] | None) -> Identity:
+def look(context: Ways, settings: Settings | None, token: Fact[Token | NoToken] | None) -> Identity:
     """Return the account that calls are made as, from files and settings. For a sandbox none of them is read."""
-    if ways.is_local:
+    if context.is_local:
         return Identity(needed=False, file=Absent())
-    named = ways.environ.get(_VARIABLE)
+    named = context.environ.get(_VARIABLE)
     return Identity(
-        file=read_file(ways),
+        file=read_file(context),
         named_by=_VARIABLE if named else None,
         token=token,
         impersonated=settings.text("impersonate_service_account") if settings else None,
@@ -41,10 +41,10 @@ def look(ways: Ways, settings: Settings | None, token: Fact[Token | NoToken] | N
     )
 
 
-def read_file(ways: Ways) -> Fact[CredentialFile]:
+def read_file(context: Ways) -> Fact[CredentialFile]:
     """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
-    source = _VARIABLE if ways.environ.get(_VARIABLE) else None
-    path = gcloud.adc_path(ways.environ)
+    source = _VARIABLE if context.environ.get(_VARIABLE) else None
+    path = gcloud.adc_path(context.environ)
     text = text_of(path)
     if isinstance(text, Absent):
         return Unknown(f"there is no `{path}`") if source else text

@@ -28,22 +28,22 @@ class Derived(NamedTuple):
     is_locked: bool = False
 
 
-def private_path(ways: Ways) -> Path:
+def private_path(context: Ways) -> Path:
     """Return the path of the private key, which need not exist: an agent may hold it."""
-    key = ways.key or default_path(ways.home)
+    key = context.key or default_path(context.home)
     return key.with_suffix("") if key.suffix == ".pub" else key
 
 
-def look(ways: Ways, derived: Derived | None, agent: Fact[frozenset[str]] | None) -> Keys:
+def look(context: Ways, derived: Derived | None, agent: Fact[frozenset[str]] | None) -> Keys:
     """Return the key pair. `derived` is None if there is no private key, `agent` if no agent was asked."""
-    private = private_path(ways)
+    private = private_path(context)
     public = public_path(private)
     return Keys(
         private=entry(private),
         public_half=entry(public),
-        home=ways.home if ways.key is None else None,
+        home=context.home if context.key is None else None,
         folder=entry(private.parent, is_folder=True),
-        known_hosts=tuple(map(entry, ways.known_hosts)),
+        known_hosts=tuple(map(entry, context.known_hosts)),
         public=_parsed(text_of(public)),
         derived=derived.public if derived else None,
         is_locked=derived is not None and derived.is_locked,

@@ -40,11 +40,11 @@ _AT_LEAST = re.compile(r"([A-Za-z0-9_.-]{1,100}) ?(?:\(?>= ?([0-9.]{1,40}))?")
 _RSYNC = re.compile(r"rsync +version (\S{1,40})")
 
 
-def look(ways: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
+def look(context: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
     """Return the facts about this machine. `programs` come from parallel calls of `find`."""
-    environ = ways.environ
-    places = {"state": ways.state, "config": ways.user_file.parent}
-    left = {str(ways.state): bytes_left(ways.state)}
+    environ = context.environ
+    places = {"state": context.state, "config": context.user_file.parent}
+    left = {str(context.state): bytes_left(context.state)}
     own = _distribution("tpuctl")
     lower_bounds = (_AT_LEAST.match(line) for line in (own and own.requires) or () if "extra ==" not in line)
     return Machine(
@@ -59,7 +59,7 @@ def look(ways: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
         programs=programs,
         folders={what: entry(path, is_folder=True, is_written=True) for what, path in places.items()},
         bytes_left={path: size for path, size in left.items() if size is not None},
-        journal=_count_journal(ways.journal) if ways.journal else None,
+        journal=_count_journal(context.journal) if context.journal else None,
         term=environ.get("TERM"),
         locale=next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), None),
         encoding=sys.stdout.encoding or locale.getpreferredencoding(do_setlocale=False),

@@ -36,30 +36,30 @@ def origins(endpoint: Endpoint | None) -> dict[str, str]:
     return own if endpoint.is_loopback else {**own, GOOGLE[3]: f"https://{GOOGLE[3]}/"}
 
 
-def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
+def look(context: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
     """Return the facts about the network, with the answers of the hosts."""
-    found = known(ways.proxy)
+    found = known(context.proxy)
     names = tuple(name for name in hosts if found is not None and not found.applies_to(name.partition(":")[0]))
-    given = {name: ways.environ[name] for name in PROXIES if ways.environ.get(name)}
+    given = {name: context.environ[name] for name in PROXIES if context.environ.get(name)}
     first = next(iter(given.values()), None)
     now = datetime.now().astimezone()
     return Network(
-        proxy=Known(str(found)) if found else ways.proxy,  # type: ignore[arg-type]  # it is absent or unknown
-        proxy_source=ways.proxy_source,
+        proxy=Known(str(found)) if found else context.proxy,  # type: ignore[arg-type]  # it is absent or unknown
+        proxy_source=context.proxy_source,
         bypassed=names,
         other_proxies=tuple(name for name, value in given.items() if value != first),
-        ca_file=entry(ways.ca_file) if ways.ca_file else None,
+        ca_file=entry(context.ca_file) if context.ca_file else None,
         hosts=tuple(Host(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
-        closed=ways.closed,
-        is_local=ways.is_local,
+        closed=context.closed,
+        is_local=context.is_local,
         time_zone=str(now.tzinfo),
     )
 
 
-def looks_up(ways: Ways, host: str) -> bool:
+def looks_up(context: Ways, host: str) -> bool:
     """Return whether this machine resolves the name: a proxy does so for its requests, a sandbox has no names."""
-    found = known(ways.proxy)
-    has_names = ways.cloud is not None and ways.cloud.has_names
+    found = known(context.proxy)
+    has_names = context.cloud is not None and context.cloud.has_names
     return has_names and (found is None or not found.applies_to(host.partition(":")[0]))
 
 

@@ -227,12 +227,12 @@ class Configuration:
 class Cloud:
     """The project: `check`'s facts about it, and which of the `wanted_permissions` the caller has.
 
-    `unasked` is why no request about it was made. `node` is the NODE that the user named, if any.
+    `skip_reason` is why no request about it was made. `node` is the NODE that the user named, if any.
     """
 
     project: Fact[str]
     node: str | None = None
-    unasked: str | None = None
+    skip_reason: str | None = None
     facts: Facts | None = None
     wanted_permissions: tuple[str, ...] = ()
     permissions: Fact[frozenset[str]] | None = None

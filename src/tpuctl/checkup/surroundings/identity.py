@@ -36,13 +36,13 @@ _NO_NEED = "no account is needed"
 
 
 @rule("TPU921", "credentials")
-def credentials(seen: Surroundings) -> Iterator[Found]:
+def credentials(environment: Surroundings) -> Iterator[Found]:
     """Check the credentials that tpuctl uses.
 
     These are `GOOGLE_APPLICATION_CREDENTIALS`, application default credentials, the metadata server of a machine on Google
     Cloud, and gcloud's login. An error if there are none, or if the file cannot be read.
     """
-    identity = seen.identity
+    identity = environment.identity
     if not identity.needed:
         yield Found(level=Level.OK, subject="credentials", text=f"{_NO_NEED}: nothing is sent to Google")
         return
@@ -66,10 +66,13 @@ def credentials(seen: Surroundings) -> Iterator[Found]:
         case Unknown(reason):
             place = f"`{identity.named_by}` names a file that" if identity.named_by else "the credentials file"
             text = f"{place} cannot be used: {reason}"
-            remedies = (_login(seen), _UNATTENDED)
+            remedies = (_login(environment), _UNATTENDED)
             if identity.named_by:
                 unset = "set the variable to a credentials file, or unset it: it overrides every other login"
-                remedies = (Remedy(unset, f"unset {identity.named_by}"), replace(_login(seen), text="then log in"))
+                remedies = (
+                    Remedy(unset, f"unset {identity.named_by}"),
+                    replace(_login(environment), text="then log in"),
+                )
             yield Found(level=Level.ERROR, subject="credentials", text=text, remedies=remedies)
         case _ if isinstance(token, Token):
             account = token.account or identity.gcloud_account
@@ -84,7 +87,7 @@ def credentials(seen: Surroundings) -> Iterator[Found]:
                 if account
                 else "not logged in: there are no credentials on this machine",
                 why="no call to the cloud can be made; only what needs no account was checked",
-                remedies=(_login(seen), _UNATTENDED),
+                remedies=(_login(environment), _UNATTENDED),
                 facts={"account": account, "kind": None, "looked": token.reason},
             )
         case _:
@@ -92,14 +95,14 @@ def credentials(seen: Surroundings) -> Iterator[Found]:
             text = (
                 f"there is no credentials file, and it is unknown whether this machine or gcloud has a login: {reason}"
             )
-            helps = (_login(seen),) if isinstance(identity.token, Unknown) and identity.token.is_passing else ()
+            helps = (_login(environment),) if isinstance(identity.token, Unknown) and identity.token.is_passing else ()
             yield Found(level=Level.UNKNOWN, subject="credentials", text=text, remedies=helps, is_passing=True)
 
 
 @rule("TPU922", "permissions of the credentials file")
-def guarded(seen: Surroundings) -> Iterator[Found]:
+def guarded(environment: Surroundings) -> Iterator[Found]:
     """Check that only you may read the credentials file, since its content suffices to act as you; else a warning."""
-    found = known(seen.identity.file)
+    found = known(environment.identity.file)
     if found is None:
         return
     entry, subject = found.entry, str(found.entry.path)
@@ -114,13 +117,13 @@ def guarded(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU923", "the quota project")
-def quota_project(seen: Surroundings) -> Iterator[Found]:
+def quota_project(environment: Surroundings) -> Iterator[Found]:
     """Check that a user's login names the quota project of its calls.
 
     A warning if not: some APIs then answer with SERVICE_DISABLED for a project that is not yours. Source: documentation of
     application default credentials.
     """
-    identity, found = seen.identity, known(seen.identity.file)
+    identity, found = environment.identity, known(environment.identity.file)
     if found is None or found.kind != "authorized_user" or not identity.needed:
         return
     project = identity.quota_project or found.quota_project
@@ -128,7 +131,7 @@ def quota_project(seen: Surroundings) -> Iterator[Found]:
         text = f"calls use the quota of project `{project}`"
         yield Found(level=Level.OK, subject="credentials", text=text, facts={"quotaProject": project})
         return
-    name = known(seen.cloud.project) or "PROJECT"
+    name = known(environment.cloud.project) or "PROJECT"
     yield Found(
         level=Level.WARNING,
         subject="credentials",
@@ -140,25 +143,25 @@ def quota_project(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU924", "access token")
-def token(seen: Surroundings) -> Iterator[Found]:
+def token(environment: Surroundings) -> Iterator[Found]:
     """Fetch an access token, and ask Google for its account and scopes; it is not kept.
 
     An error if Google refuses (an expired login, a deleted key, a wrong clock), or if the scope `cloud-platform` is missing.
     Unknown if Google was not reached. Source: google-auth, and Google's `tokeninfo`.
     """
-    identity = seen.identity
+    identity = environment.identity
     if not identity.needed or identity.token is None:
         return
     match identity.token:
         case Known(Token() as found):
-            yield _judge_token(found, identity, seen)
+            yield _judge_token(found, identity, environment)
         case Known(NoToken() as refused) if isinstance(identity.file, Known):
             yield Found(
                 level=Level.ERROR,
                 subject="credentials",
                 text=f"no access token: {refused.reason}",
                 why="no call to the cloud can be made",
-                remedies=tuple(map(Remedy, refused.advice)) or (_login(seen),),
+                remedies=tuple(map(Remedy, refused.advice)) or (_login(environment),),
                 facts={"errorId": refused.error_id},
             )
         case Unknown(reason) if isinstance(identity.file, Known):
@@ -170,9 +173,9 @@ def token(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU925", "accounts of tpuctl and gcloud")
-def accounts(seen: Surroundings) -> Iterator[Found]:
+def accounts(environment: Surroundings) -> Iterator[Found]:
     """Compare the account of the credentials with that of gcloud; a note if `gcloud` and tpuctl act as different accounts."""
-    identity = seen.identity
+    identity = environment.identity
     ours = identity.account
     gcloud_account = identity.gcloud_account
     if not identity.needed or not ours or not gcloud_account or identity.impersonated:
@@ -191,7 +194,7 @@ def accounts(seen: Surroundings) -> Iterator[Found]:
     )
 
 
-def _judge_token(found: Token, identity: Identity, seen: Surroundings) -> Found:
+def _judge_token(found: Token, identity: Identity, environment: Surroundings) -> Found:
     account = identity.account
     who = f"`{account}`" if account else "an account that Google does not name"
     who += (
@@ -212,7 +215,7 @@ def _judge_token(found: Token, identity: Identity, seen: Surroundings) -> Found:
             text=f"the credentials of {who} lack the scope `cloud-platform`",
             why="APIs answer with ACCESS_TOKEN_SCOPE_INSUFFICIENT",
             remedies=(
-                _login(seen),
+                _login(environment),
                 Remedy(
                     "on a Compute Engine VM: stop it, then set the scope",
                     "gcloud compute instances set-service-account VM --scopes=cloud-platform",
@@ -220,13 +223,17 @@ def _judge_token(found: Token, identity: Identity, seen: Surroundings) -> Found:
             ),
             facts=facts,
         )
-    left = f", valid for {format_duration(found.expires - seen.now)} and renewed automatically" if found.expires else ""
+    left = (
+        f", valid for {format_duration(found.expires - environment.now)} and renewed automatically"
+        if found.expires
+        else ""
+    )
     text = f"access tokens are available for {who}{left}"
     return Found(level=Level.OK, subject="credentials", text=text, facts=facts)
 
 
-def _login(seen: Surroundings) -> Remedy:
-    if isinstance(seen.machine.gcloud, Known):
+def _login(environment: Surroundings) -> Remedy:
+    if isinstance(environment.machine.gcloud, Known):
         return Remedy("log in", _LOGIN)
     return Remedy("install the Google Cloud CLI (https://cloud.google.com/sdk/docs/install), then log in", _LOGIN)
 

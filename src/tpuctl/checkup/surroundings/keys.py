@@ -21,13 +21,13 @@ _FILE, _SSH = 0o600, ".ssh"
 
 
 @rule("TPU915", "the ssh key")
-def key(seen: Surroundings) -> Iterator[Found]:
+def key(environment: Surroundings) -> Iterator[Found]:
     """Check the ssh key for workers: `~/.ssh/google_compute_engine`, which gcloud uses too, or the one named by a setting.
 
     An error if other users may read the private key, since ssh refuses to use it, or if a named key does not exist. A note if
     gcloud's key does not exist: it is created when first needed.
     """
-    keys = seen.keys
+    keys = environment.keys
     subject = str(keys.private.path)
     facts = {"path": subject, "mode": keys.private.octal}
     if keys.private.is_open():
@@ -57,12 +57,12 @@ def key(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU916", "ssh key pair")
-def pair(seen: Surroundings) -> Iterator[Found]:
+def pair(environment: Surroundings) -> Iterator[Found]:
     """Compare the public ssh key, which is put on the workers, with the private one, which logs in.
 
     An error if they are not one pair; unknown if the private key has a passphrase.
     """
-    keys = seen.keys
+    keys = environment.keys
     subject = str(keys.public_half.path)
     if not keys.private.is_there or keys.private.problem or keys.private.is_open():
         return
@@ -103,12 +103,12 @@ def pair(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU917", "passphrase and agent")
-def agent(seen: Surroundings) -> Iterator[Found]:
+def agent(environment: Surroundings) -> Iterator[Found]:
     """Check that an ssh agent holds a key that has a passphrase: tpuctl never asks for a passphrase.
 
     A warning if no agent holds it.
     """
-    keys = seen.keys
+    keys = environment.keys
     if keys.agent is None:
         return
     held = known(keys.agent)
@@ -142,14 +142,14 @@ def agent(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU918", "permissions of ssh files")
-def guarded(seen: Surroundings) -> Iterator[Found]:
+def guarded(environment: Surroundings) -> Iterator[Found]:
     """Check the permissions of the key's folder and of the known_hosts files.
 
     A warning if other users may write to them: someone who can change them can impersonate a worker. A note if other users may
     read a folder `.ssh`. The mode of another folder, which may hold more than a key, is not judged.
     """
     fine = []
-    for entry, mode in ((seen.keys.folder, 0o700), *((file, _FILE) for file in seen.keys.known_hosts)):
+    for entry, mode in ((environment.keys.folder, 0o700), *((file, _FILE) for file in environment.keys.known_hosts)):
         subject, is_ssh = str(entry.path), entry.path.name == _SSH
         if entry.is_open(_WRITABLE):
             level, text = Level.WARNING, f"other users may write to it (mode {entry.octal})"

@@ -37,12 +37,12 @@ _LITTLE, _TOO_LITTLE = 500 * _MIB, 20 * _MIB
 
 
 @rule("TPU901", "Python")
-def python(seen: Surroundings) -> Iterator[Found]:
+def python(environment: Surroundings) -> Iterator[Found]:
     """Check the Python that runs tpuctl: 3.11 or later.
 
     A warning if it gets no security fixes any more, a note half a year before. Source: Python's release schedules.
     """
-    machine, today = seen.machine, seen.now.date()
+    machine, today = environment.machine, environment.now.date()
     version = ".".join(map(str, machine.python))
     where = f"`{machine.executable}`" + (
         f", in the virtual environment `{machine.environment}`" if machine.environment else ""
@@ -61,9 +61,9 @@ def python(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU902", "tpuctl")
-def tpuctl(seen: Surroundings) -> Iterator[Found]:
+def tpuctl(environment: Surroundings) -> Iterator[Found]:
     """Show the version of tpuctl, how it was installed, and the command that updates it. No package index is queried."""
-    machine, by = seen.machine, seen.machine.installed_by
+    machine, by = environment.machine, environment.machine.installed_by
     update = f"; update it with `{_UPGRADES[by]}`" if by in _UPGRADES else ""
     yield Found(
         level=Level.OK,
@@ -74,9 +74,9 @@ def tpuctl(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU903", "packages that tpuctl imports")
-def packages(seen: Surroundings) -> Iterator[Found]:
+def packages(environment: Surroundings) -> Iterator[Found]:
     """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
-    machine, fine = seen.machine, []
+    machine, fine = environment.machine, []
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
@@ -96,13 +96,13 @@ def packages(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU908", "folders of tpuctl")
-def folders(seen: Surroundings) -> Iterator[Found]:
+def folders(environment: Surroundings) -> Iterator[Found]:
     """Check that tpuctl can write to its own folders, and that only their owner may read them.
 
     An error for the state folder: without it tpuctl records no change, and refuses destructive ones. Specs and metadata in it
     may be secret.
     """
-    for what, entry in seen.machine.folders.items():
+    for what, entry in environment.machine.folders.items():
         facts = {"path": str(entry.path), "mode": entry.octal}
         subject = str(entry.path)
         if entry.problem:
@@ -115,7 +115,7 @@ def folders(seen: Surroundings) -> Iterator[Found]:
             text = f"other users may read the {_FOLDERS[what]} folder (mode {entry.octal})"
             # A folder that was named may be there for others too: `--fix` leaves it alone.
             remedy = Remedy("restrict it to your user, or set a private one: `TPUCTL_STATE_DIR`")
-            if seen.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in seen.configuration.variables:
+            if environment.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in environment.configuration.variables:
                 remedy = Remedy.by(SetMode(subject, 0o700), "restrict it to your user")
             yield Found(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
         else:
@@ -124,9 +124,9 @@ def folders(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU909", "free disk space")
-def room(seen: Surroundings) -> Iterator[Found]:
+def room(environment: Surroundings) -> Iterator[Found]:
     """Check the free space of the disk that tpuctl writes to: less than 500 MiB is a warning, less than 20 MiB an error."""
-    for place, left in seen.machine.bytes_left.items():
+    for place, left in environment.machine.bytes_left.items():
         level = Level.ERROR if left < _TOO_LITTLE else Level.WARNING if left < _LITTLE else Level.OK
         yield Found(
             level=level,
@@ -141,9 +141,9 @@ def room(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU910", "journal")
-def journal(seen: Surroundings) -> Iterator[Found]:
+def journal(environment: Surroundings) -> Iterator[Found]:
     """Check that the journal of past changes can be read: tpuctl recreates nodes from it."""
-    match seen.machine.journal:
+    match environment.machine.journal:
         case Known(count):
             text = f"the journal has {count} node{'' if count == 1 else 's'}"
             yield Found(level=Level.OK, subject="journal", text=text, facts={"nodes": count})
@@ -157,13 +157,13 @@ def journal(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU911", "terminal and locale")
-def terminal(seen: Surroundings) -> Iterator[Found]:
+def terminal(environment: Surroundings) -> Iterator[Found]:
     """Check the terminal and the locale of this machine.
 
     Any language works: tpuctl reads exit codes, JSON, files, and messages of OpenSSH, which are never translated. A note if the
     encoding cannot represent all characters.
     """
-    machine = seen.machine
+    machine = environment.machine
     words = f"TERM is {machine.term or 'not set'}, the locale is {machine.locale or 'not set'}, the encoding {machine.encoding}"
     facts = {"term": machine.term, "locale": machine.locale, "encoding": machine.encoding}
     if machine.encoding.lower().replace("-", "").replace("_", "") == "utf8":

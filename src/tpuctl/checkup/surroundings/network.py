@@ -25,12 +25,12 @@ _SYNC = Remedy("enable time synchronization", "sudo timedatectl set-ntp true")
 
 
 @rule("TPU931", "proxy")
-def proxy(seen: Surroundings) -> Iterator[Found]:
+def proxy(environment: Surroundings) -> Iterator[Found]:
     """Check the proxy: that of `HTTPS_PROXY` or `ALL_PROXY`, else gcloud's; and the hosts that `NO_PROXY` excludes.
 
     An error if its URL cannot be used: no request can be sent. A note if it is not used for Google's hosts.
     """
-    network = seen.network
+    network = environment.network
     source = f", from {network.proxy_source}" if network.proxy_source else ""
     facts = {"source": network.proxy_source, "bypassed": list(network.bypassed)}
     match network.proxy:
@@ -59,12 +59,12 @@ def proxy(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU932", "host names")
-def names(seen: Surroundings) -> Iterator[Found]:
+def names(environment: Surroundings) -> Iterator[Found]:
     """Check that the names of the hosts that commands call can be resolved; a proxy resolves names itself.
 
     An error if one cannot be resolved, unknown if there was no result before the deadline.
     """
-    asked = {host.name: host.addresses for host in seen.network.hosts if host.addresses is not None}
+    asked = {host.name: host.addresses for host in environment.network.hosts if host.addresses is not None}
     for subject, fact in _grouped(asked):
         problem = "the name was not resolved in time" if fact.is_passing else "the name cannot be resolved"
         yield Found(
@@ -84,13 +84,13 @@ def names(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU933", "services answer")
-def reached(seen: Surroundings) -> Iterator[Found]:
+def reached(environment: Surroundings) -> Iterator[Found]:
     """Send a request without credentials to each host that commands call; any answer is fine.
 
     An error if no answer comes, unknown if none came before the deadline. Hosts whose name TPU932 could not resolve are left
     out. A sandbox that cannot be opened is an error, and no other cloud is called in its place.
     """
-    hosts, closed = seen.network.hosts, seen.network.closed
+    hosts, closed = environment.network.hosts, environment.network.closed
     if closed is not None:
         why = "commands in the sandbox fail with this error; no other cloud was called in its place"
         remedies = (*map(Remedy, closed.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
@@ -102,7 +102,7 @@ def reached(seen: Surroundings) -> Iterator[Found]:
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
             text=fact.reason if fact.is_passing else f"no answer: {fact.reason}",
-            remedies=_connection_remedies(fact.reason, by_proxy=isinstance(seen.network.proxy, Known)),
+            remedies=_connection_remedies(fact.reason, by_proxy=isinstance(environment.network.proxy, Known)),
             is_passing=fact.is_passing,
         )
     fine = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
@@ -113,14 +113,14 @@ def reached(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU934", "clock")
-def clock(seen: Surroundings) -> Iterator[Found]:
+def clock(environment: Surroundings) -> Iterator[Found]:
     """Compare the clock of this machine with the `Date` of an answer.
 
     A difference of more than a minute is a warning, of more than five an error: tokens and signatures are refused
     (`invalid_grant`). A note for an endpoint on this machine, which may be a sandbox with its own clock. The time zone does not
     matter.
     """
-    network, ahead = seen.network, seen.network.ahead
+    network, ahead = environment.network, environment.network.ahead
     if ahead is None:
         text = "the clock could not be checked: no host answered with its time"
         yield Found(level=Level.UNKNOWN, subject="clock", text=text, is_passing=True)
@@ -153,9 +153,9 @@ def clock(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU935", "custom CA certificates")
-def authorities(seen: Surroundings) -> Iterator[Found]:
+def authorities(environment: Surroundings) -> Iterator[Found]:
     """Check that the file of gcloud's `core/custom_ca_certs_file` can be read; else an error."""
-    entry = seen.network.ca_file
+    entry = environment.network.ca_file
     if entry is None:
         return
     subject = str(entry.path)

@@ -40,15 +40,15 @@ _OLDEST_SSH = (7, 6)
 
 
 @rule("TPU904", "gcloud")
-def gcloud(seen: Surroundings) -> Iterator[Found]:
+def gcloud(environment: Surroundings) -> Iterator[Found]:
     """Check the Google Cloud CLI on PATH, and read its version from its own folder without starting it.
 
     tpuctl needs it to log in, and for Identity-Aware Proxy tunnels. If it is missing: a note if credentials exist and no tunnel
     is configured, else a warning. A note if it is older than the version that the printed commands were tested with. Source:
     gcloud 528, file `VERSION` of its root.
     """
-    settings = known(seen.configuration.settings)
-    match seen.machine.gcloud:
+    settings = known(environment.configuration.settings)
+    match environment.machine.gcloud:
         case Known(found):
             version = known(found.version)
             facts = {"path": found.path, "root": found.root, "version": version}
@@ -67,7 +67,9 @@ def gcloud(seen: Surroundings) -> Iterator[Found]:
         case Absent() | Unknown() as fact:
             iap = str(getattr(settings["iap"], "value", "")) if settings is not None else ""
             tunnels = iap.lower() in {"true", "1", "yes", "on"}
-            can_do_without = not tunnels and (isinstance(seen.identity.file, Known) or not seen.identity.needed)
+            can_do_without = not tunnels and (
+                isinstance(environment.identity.file, Known) or not environment.identity.needed
+            )
             yield Found(
                 level=Level.NOTE if can_do_without else Level.WARNING,
                 subject="gcloud",
@@ -79,13 +81,13 @@ def gcloud(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU905", "how gcloud is updated")
-def gcloud_updates(seen: Surroundings) -> Iterator[Found]:
+def gcloud_updates(environment: Surroundings) -> Iterator[Found]:
     """Show which command updates gcloud.
 
     If a package manager installed it, its own component manager is disabled, and the `gcloud components` of older guides fails.
     Source: gcloud 528, `disable_updater` in lib/googlecloudsdk/core/config.json.
     """
-    found = known(seen.machine.gcloud)
+    found = known(environment.machine.gcloud)
     if found is None or found.root is None:
         return
     if found.packaging is None:
@@ -102,12 +104,12 @@ def gcloud_updates(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU906", "gcloud's configuration")
-def gcloud_configuration(seen: Surroundings) -> Iterator[Found]:
+def gcloud_configuration(environment: Surroundings) -> Iterator[Found]:
     """Check that the active gcloud configuration can be read; tpuctl uses its properties as fallback for its own settings.
 
     A warning if it cannot be read, or if a variable names one that does not exist. Source: gcloud 528.
     """
-    configuration = seen.configuration
+    configuration = environment.configuration
     entry, name = configuration.gcloud_entry, configuration.gcloud_name
     named = configuration.variables.get("CLOUDSDK_ACTIVE_CONFIG_NAME")
     facts = {"configuration": name, "path": str(entry.path) if entry else None}
@@ -130,12 +132,12 @@ def gcloud_configuration(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU907", "programs for workers")
-def programs(seen: Surroundings) -> Iterator[Found]:
+def programs(environment: Surroundings) -> Iterator[Found]:
     """Check the programs that connect to workers: `ssh`, `scp`, `ssh-keygen`, `ssh-add` of OpenSSH 7.6 or later, and `rsync`.
 
     An error if `ssh` or `ssh-keygen` is missing.
     """
-    for name, fact in seen.machine.programs.items():
+    for name, fact in environment.machine.programs.items():
         level, why = _NEEDED[name]
         if isinstance(fact, Known):
             yield _judge_program(name, fact.value)

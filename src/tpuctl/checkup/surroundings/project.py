@@ -31,13 +31,13 @@ NEEDED = {
 
 
 @rule("TPU940", "project is set")
-def named(seen: Surroundings) -> Iterator[Found]:
+def named(environment: Surroundings) -> Iterator[Found]:
     """Check that a project is set, by any source that `tpuctl config show` lists.
 
     Most commands fail without one: a warning, and an error if a NODE is named.
     """
-    node = seen.cloud.node
-    match seen.cloud.project:
+    node = environment.cloud.node
+    match environment.cloud.project:
         case Known(name):
             yield Found(level=Level.OK, subject="project", text=f"the project is `{name}`", facts={"project": name})
         case Unknown(reason):
@@ -58,19 +58,19 @@ def named(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU941", "permissions")
-def permissions(seen: Surroundings) -> Iterator[Found]:
+def permissions(environment: Surroundings) -> Iterator[Found]:
     """Check which of the permissions that commands use the caller has on the project (`testIamPermissions`).
 
     An error without those to list and get nodes, a warning without one that changes nodes, else a note. Source: method text of
     Resource Manager v3; the method itself needs no permission.
     """
-    name = seen.cloud.project.value if isinstance(seen.cloud.project, Known) else ""
+    name = environment.cloud.project.value if isinstance(environment.cloud.project, Known) else ""
     subject = f"project {name}" if name else "project"
-    if seen.cloud.unasked:
-        text = f"its APIs, its billing and your permissions were not checked: {seen.cloud.unasked}"
+    if environment.cloud.skip_reason:
+        text = f"its APIs, its billing and your permissions were not checked: {environment.cloud.skip_reason}"
         yield Found(level=Level.UNKNOWN, subject=subject, text=text, is_passing=True)
         return
-    match seen.cloud.permissions:
+    match environment.cloud.permissions:
         case None:
             return
         case Unknown() | Absent() as fact:
@@ -78,8 +78,8 @@ def permissions(seen: Surroundings) -> Iterator[Found]:
             is_passing = isinstance(fact, Unknown) and fact.is_passing
             yield Found(level=Level.UNKNOWN, subject=subject, text=text, is_passing=is_passing)
         case Known(held):
-            account = seen.identity.impersonated or seen.identity.account or "EMAIL"
-            lacking = [one for one in seen.cloud.wanted_permissions if one not in held]
+            account = environment.identity.impersonated or environment.identity.account or "EMAIL"
+            lacking = [one for one in environment.cloud.wanted_permissions if one not in held]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
                 if missing := [one for one in lacking if NEEDED[one][0] is level]:
                     yield _missing_permissions(subject, name, level, missing, account=account)

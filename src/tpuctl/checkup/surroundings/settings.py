@@ -29,13 +29,13 @@ _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 
 
 @rule("TPU912", "environment variables of TPU libraries")
-def tpu_variables(seen: Surroundings) -> Iterator[Found]:
+def tpu_variables(environment: Surroundings) -> Iterator[Found]:
     """Check `TPU_LOG_DIR`, `TPU_MIN_LOG_LEVEL` and `TPU_STDERR_LOG_LEVEL` if they are set on this machine.
 
     A warning if the first is neither an absolute path nor the word `disabled` (the `deaktiviert` of a translated guide creates
     a folder of that name), or if a level is not 0 to 3. Source: troubleshooting guides of Cloud TPU.
     """
-    variables = seen.configuration.variables
+    variables = environment.configuration.variables
     found = {name: variables[name] for name in (LOG_DIR, *LEVEL_NAMES) if name in variables}
     whys = {name: why for name, value in found.items() if (why := misread(name, value))}
     for name, why in whys.items():
@@ -54,12 +54,12 @@ def tpu_variables(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU945", "configuration files")
-def files(seen: Surroundings) -> Iterator[Found]:
+def files(environment: Surroundings) -> Iterator[Found]:
     """Check the configuration files: the nearest `tpuctl.yaml` in or above the working directory, and the user file.
 
     An error if one cannot be read or has an unknown key or value: every other command then fails with that error.
     """
-    configuration = seen.configuration
+    configuration = environment.configuration
     existing = [str(entry.path) for entry in configuration.entries if entry.is_there]
     if isinstance(configuration.settings, Unknown):
         remedy = Remedy("fix that line; these are the files", "tpuctl config path")
@@ -85,16 +85,16 @@ def files(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU946", "where settings come from")
-def sources(seen: Surroundings) -> Iterator[Found]:
+def sources(environment: Surroundings) -> Iterator[Found]:
     """Show where each setting comes from; a note for each variable that overrides another value in a file."""
-    settings = known(seen.configuration.settings)
+    settings = known(environment.configuration.settings)
     if settings is None:
         return
     chosen = {
         spec.key: setting for spec, setting in settings if setting and setting.source.kind is not SourceKind.DEFAULT
     }
     for key, setting in chosen.items():
-        yield from _overridden_entries(seen, key, setting)
+        yield from _overridden_entries(environment, key, setting)
     words = [f"`{key}` is {_shown(key, setting)}, from {setting.source}" for key, setting in chosen.items()]
     text = "; ".join(words) or "all settings have their defaults"
     facts = {key: {"value": _plain(key, one), "source": str(one.source)} for key, one in chosen.items()}
@@ -102,14 +102,14 @@ def sources(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU947", "environment variables without effect")
-def variables(seen: Surroundings) -> Iterator[Found]:
+def variables(environment: Surroundings) -> Iterator[Found]:
     """Check for variables that begin with `TPUCTL_` but that tpuctl does not read: warnings.
 
     A note for each variable that sends gcloud to another endpoint, which tpuctl does not use.
     """
     known_names = [spec.environment for spec in SETTINGS.values() if spec.environment] + sorted(_OTHERS)
     fine = []
-    for name, value in seen.configuration.variables.items():
+    for name, value in environment.configuration.variables.items():
         if name.startswith("TPUCTL_") and name not in known_names:
             if name.removeprefix("TPUCTL_").startswith(_TOLD):
                 continue
@@ -136,9 +136,9 @@ def variables(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU948", "chosen cloud")
-def which_cloud(seen: Surroundings) -> Iterator[Found]:
+def which_cloud(environment: Surroundings) -> Iterator[Found]:
     """Show which cloud commands use: Google's, another endpoint, or the sandbox, where nothing is real: a note."""
-    configuration = seen.configuration
+    configuration = environment.configuration
     settings = known(configuration.settings)
     if settings is None:
         return
@@ -154,10 +154,10 @@ def which_cloud(seen: Surroundings) -> Iterator[Found]:
         yield Found(level=Level.OK, subject="cloud", text="commands use Google Cloud", facts=facts)
 
 
-def _overridden_entries(seen: Surroundings, key: str, setting: Setting) -> Iterator[Found]:
+def _overridden_entries(environment: Surroundings, key: str, setting: Setting) -> Iterator[Found]:
     if setting.source.kind not in {SourceKind.ENVIRONMENT, SourceKind.CLOUDSDK}:
         return
-    for file in seen.configuration.files:
+    for file in environment.configuration.files:
         entry = file.entries.get(key)
         if entry is None or str(entry.value) == str(setting.value):
             continue
