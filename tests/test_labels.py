@@ -22,7 +22,7 @@ LABELS = ",".join(f"k{number}=v" for number in range(64))
         ("--tags", "web-", "`web-` is not a valid network tag", "web"),
     ],
 )
-def test_labels_and_tags_that_the_service_refuses_are_not_sent(
+def test_invalid_labels_and_tags_are_not_sent(
     offline: Console, flag: str, value: str, message: str, meant: str | None
 ) -> None:
     place = ("demo", "--project", "p", "--zone", "us-central2-b")
@@ -36,7 +36,7 @@ def test_labels_and_tags_that_the_service_refuses_are_not_sent(
 
 
 @one_face
-def test_labels_that_the_service_takes_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_valid_labels_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     assert tpuctl("update", "demo", "--labels", "équipe=vision-1_b,größe=,日本=東京")[2] == 0

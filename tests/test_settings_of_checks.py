@@ -18,7 +18,7 @@ RECORDS = (
 )
 
 
-def test_grants_are_read_from_a_variable_as_from_a_file() -> None:
+def test_grants_parse_alike_from_variable_and_file() -> None:
     expected = (
         Grant("us-central2-b", "v4", "on-demand", 32, date(2026, 12, 31)),
         Grant("us-central1-f", "v2-8", "spot", 5, None),
@@ -41,7 +41,7 @@ def test_grants_are_read_from_a_variable_as_from_a_file() -> None:
         (GRANTS.replace("32", "all"), "`count` is `all`: it must be a whole number, 1 or more"),
     ],
 )
-def test_a_broken_grant_of_a_variable_is_named_with_its_reason(text: str, reason: str) -> None:
+def test_invalid_grant_in_a_variable_has_a_reason(text: str, reason: str) -> None:
     with pytest.raises(SettingError) as caught:
         of(environ={"TPUCTL_GRANTS": text}).grants()
 
@@ -51,18 +51,18 @@ def test_a_broken_grant_of_a_variable_is_named_with_its_reason(text: str, reason
 @pytest.mark.parametrize(
     ("text", "size"), [("1.2TB", 1_200_000_000_000), ("500GiB", 500 * 2**30), ("300", 300), ("5 kb", 5000)]
 )
-def test_a_size_is_read_in_bytes(text: str, size: int) -> None:
+def test_size_is_parsed_as_bytes(text: str, size: int) -> None:
     assert of({"dataset_size": text}).size("dataset_size") == size
     assert of().size("dataset_size") is None
 
 
 @pytest.mark.parametrize("text", ["much", "-1GB", "1iB", "", "1e3", "9" * 400])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_invalid_size_is_an_error(text: str) -> None:
     with pytest.raises(SettingError, match=r"it must be a size like 1\.2TB or 500GiB"):
         of({"dataset_size": text}).size("dataset_size")
 
 
-def test_what_is_checked_may_stand_in_either_file_and_is_read_as_its_kind() -> None:
+def test_check_settings_are_allowed_in_both_files() -> None:
     values: dict[str, Value] = {
         "buckets": ("gs://a", "gs://b/x"),
         "data_buckets": ("gs://c",),

@@ -83,14 +83,14 @@ def test_read_bytes_of_a_process_substitution_whose_program_has_ended(content: b
         os.close(ours)
 
 
-def test_dev_null_is_empty() -> None:
+def test_read_bytes_of_dev_null_is_empty() -> None:
     assert read_bytes(Path(os.devnull)) == b""
 
 
-def test_bytes_that_are_not_utf_8_are_named_with_their_place() -> None:
+def test_read_text_invalid_utf8_names_the_place() -> None:
     with pytest.raises(InvalidInputError, match=r"`f` cannot be read: not UTF-8 text: line 2, byte 3 \(0xff\)"):
         decode(b"a\nbc\xff\n", "`f`")
 
 
-def test_a_path_need_not_exist() -> None:
+def test_expand_path_need_not_exist() -> None:
     assert expand(Path("no/such/file")) == Path("no/such/file")

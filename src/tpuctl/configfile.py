@@ -141,7 +141,15 @@ def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
             raise SettingError(f"{place}: unknown key `{key}`", hint=_did_you_mean(key))
         if key in entries:
             raise SettingError(f"{place}: duplicate key `{key}`, first in line {entries[key].line}")
-        value = _value(value_node, key, path)
+        value: Value
+        if value_node.id == "sequence" and SETTINGS[key].kind is ValueKind.RECORDS:
+            value = tuple(_record(item, key, path) for item in value_node.value)
+        elif value_node.id == "sequence":
+            value = tuple(_scalar(item, key, path) for item in value_node.value)
+        elif value_node.id == "mapping":
+            value = _mapping(value_node, key, path)
+        else:
+            value = _scalar(value_node, key, path)
         try:
             check_shape(SETTINGS[key], value)
         except ValueError as error:
@@ -309,14 +317,6 @@ def _replace_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
         return f"{text[:begin]}: {rendered}{text[end:]}"
     # With a comment between key and value, the value stays below it, indented.
     return f"{text[:start]}{'' if value.start_mark.column else ' '}{rendered}{text[end:]}"
-
-
-def _value(node: _Node, key: str, path: Path) -> Value:
-    if node.id == "sequence" and SETTINGS[key].kind is ValueKind.RECORDS:
-        return tuple(_record(item, key, path) for item in node.value)
-    if node.id == "sequence":
-        return tuple(_scalar(item, key, path) for item in node.value)
-    return _mapping(node, key, path) if node.id == "mapping" else _scalar(node, key, path)
 
 
 def _mapping(node: _Node, key: str, path: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.diagnosis import Where, classify
-from tpuctl.errors import AccessError, CredentialsError, TpuctlError
+from tpuctl.errors import AccessError, CredentialsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,12 @@ def access_token(environ: Mapping[str, str], *, timeout: timedelta = timedelta(s
     code, output, complaint = _run_gcloud([program, "auth", "print-access-token", "--quiet"], environ, timeout)
     token = output.strip()
     if code != 0:
-        raise _refused_error(complaint)
+        verdict = classify(complaint, where=Where.API)
+        if verdict is not None and verdict.kind == AccessError.kind:
+            text = f"gcloud gave no token: {verdict.meaning}"
+            raise CredentialsError(text, hint="\n".join(verdict.remedy), error_id=verdict.id)
+        last = next((line.strip() for line in complaint.splitlines() if line.strip()), "it gave no reason")
+        raise CredentialsError(f"gcloud gave no token: {last}", hint="run `gcloud auth login`, then try again")
     # An empty or multi-line answer would break the Authorization header.
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise CredentialsError("gcloud printed no access token", hint="run `gcloud auth login`, then try again")
@@ -71,13 +76,3 @@ def _run_gcloud(argv: list[str], environ: Mapping[str, str], timeout: timedelta)
                 hint="run `gcloud auth print-access-token` to see what it waits for",
             ) from None
     return process.returncode, output, complaint
-
-
-def _refused_error(complaint: str) -> TpuctlError:
-    verdict = classify(complaint, where=Where.API)
-    if verdict is not None and verdict.kind == AccessError.kind:
-        return CredentialsError(
-            f"gcloud gave no token: {verdict.meaning}", hint="\n".join(verdict.remedy), error_id=verdict.id
-        )
-    last = next((line.strip() for line in complaint.splitlines() if line.strip()), "it did not say why")
-    return CredentialsError(f"gcloud gave no token: {last}", hint="run `gcloud auth login`, then try again")

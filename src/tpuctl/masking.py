@@ -78,7 +78,17 @@ def without_secret_values(arguments: Sequence[str], environ: Mapping[str, str]) 
     def shown_value(option: str, text: str) -> str:
         if option in _URL_OPTIONS:
             return public_url(text)
-        return text if option == "--env" and text in environ else _mask_pairs(option, text)
+        if option == "--env" and text in environ:
+            return text
+        # `KEY=VALUE,…`; `--env` takes one pair.
+        start, delimiter = "", "" if option == "--env" else ","
+        if delimiter and (match := OTHER_DELIMITER.match(text)):
+            start, delimiter = match[0], match["delimiter"]
+        masked = []
+        for part in text[len(start) :].split(delimiter) if delimiter else [text]:
+            key, equals, value = part.partition("=")
+            masked.append(f"{key}={hidden(value)}" if equals else hidden(part))
+        return start + delimiter.join(masked)
 
     shown: list[str] = []
     pending = ""
@@ -95,15 +105,3 @@ def without_secret_values(arguments: Sequence[str], environ: Mapping[str, str]) 
             shown.append(word)
             pending = word if word in _OPTIONS else ""
     return shown
-
-
-def _mask_pairs(option: str, text: str) -> str:
-    """Return `KEY=VALUE,…` with masked values; `--env` takes one pair."""
-    start, delimiter = "", "" if option == "--env" else ","
-    if delimiter and (match := OTHER_DELIMITER.match(text)):
-        start, delimiter = match[0], match["delimiter"]
-    masked = []
-    for part in text[len(start) :].split(delimiter) if delimiter else [text]:
-        key, equals, value = part.partition("=")
-        masked.append(f"{key}={hidden(value)}" if equals else hidden(part))
-    return start + delimiter.join(masked)

@@ -16,13 +16,13 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Level
 
 
-def test_where_all_is_well_nothing_is_said_but_that() -> None:
+def test_rules_without_problems_yield_only_ok() -> None:
     assert said(GOOD) == []
     assert {one.id for one in judge(GOOD)} >= {"TPU901", "TPU915", "TPU921", "TPU933", "TPU941", "TPU946"}
 
 
 @pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
-def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
+def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
     """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
     gap = Unknown("why")
     unknown: dict[str, dict[str, Any]] = {
@@ -181,11 +181,11 @@ NETWORK: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
-def test_a_login_is_advised_where_it_helps_and_can_be_done() -> None:
+def test_login_remedy_only_if_a_login_helps() -> None:
     login = "gcloud auth application-default login"
     nobody = refused(file=Absent(), gcloud_account=None)
     without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
@@ -202,7 +202,7 @@ def test_a_login_is_advised_where_it_helps_and_can_be_done() -> None:
     assert remedies(unasked, "TPU921") == []
 
 
-def test_what_goes_through_a_proxy_is_looked_for_there() -> None:
+def test_unreachable_host_behind_a_proxy_suggests_checking_the_proxy() -> None:
     def advice(seen: Surroundings) -> list[str]:
         return [text.partition(":")[0] for text, _ in remedies(seen, "TPU933")]
 

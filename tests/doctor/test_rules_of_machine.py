@@ -193,11 +193,11 @@ KEYS: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
-def test_gcloud_of_a_package_manager_is_updated_by_that() -> None:
+def test_gcloud_update_command_is_that_of_its_package_manager() -> None:
     texts = [
         one.found.text
         for packaging in (None, "apt", "snap", "other")
@@ -214,7 +214,7 @@ def test_gcloud_of_a_package_manager_is_updated_by_that() -> None:
     ]
 
 
-def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
+def test_fixes_are_local_and_remove_nothing() -> None:
     seen = replace(
         with_("machine", folders={"state": Entry(Path("/s"), 0o755)}),
         keys=replace(GOOD.keys, private=Entry(KEY, 0o644), folder=Entry(KEY.parent, 0o777)),
@@ -247,7 +247,7 @@ def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
     assert [change.command for change in changes][1::3] == [f"chmod 600 {KEY}", f"ssh-add {KEY}"]
 
 
-def test_a_command_that_is_advised_can_be_typed_as_it_stands() -> None:
+def test_remedy_commands_are_valid_shell() -> None:
     key = Path("/my home/key")
     seen = with_("keys", private=Entry(key, 0o600), public_half=Entry(key.with_suffix(".pub"), 0o644), public=Absent())
 

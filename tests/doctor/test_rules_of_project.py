@@ -132,7 +132,7 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
@@ -144,7 +144,7 @@ def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
         ({"file": Absent(), "token": Known(Token()), "gcloud_account": None}, "user:EMAIL"),
     ],
 )
-def test_the_account_that_lacks_a_permission_is_in_the_command(identity: dict[str, Any], member: str) -> None:
+def test_permission_remedy_names_the_account(identity: dict[str, Any], member: str) -> None:
     seen = replace(lacking("tpu.nodes.list"), identity=replace(GOOD.identity, **identity))
 
     assert [command for _, command in remedies(seen, "TPU941")] == [

@@ -42,7 +42,7 @@ def bad(found: list[dict[str, Any]]) -> list[str]:
 
 
 @one_face
-def test_a_healthy_node_and_its_workers_are_ok(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
+def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker in workers:
         worker.install("jax", "0.5.0")
@@ -58,9 +58,7 @@ def test_a_healthy_node_and_its_workers_are_ok(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_each_thing_that_is_broken_on_one_worker_is_found(
-    tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
-) -> None:
+def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker, version in zip(workers, ("0.5.0", "0.4.1"), strict=True):
         worker.install("jax", version, "jaxlib<=0.5.0")
@@ -103,7 +101,7 @@ def test_each_thing_that_is_broken_on_one_worker_is_found(
 
 
 @one_face
-def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
+def test_doctor_node_unreachable_worker_does_not_hide_the_others(
     tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
 ) -> None:
     put(sandbox, acceleratorType="v4-32")
@@ -127,7 +125,7 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
         ("CREATING", ["warning TPU950 demo: it is CREATING, and not READY yet"]),
     ],
 )
-def test_the_workers_of_a_node_that_does_not_run_are_not_asked(
+def test_doctor_node_stopped_does_not_call_workers(
     tpuctl: Console, sandbox: Sandbox, state: str, expected: list[str]
 ) -> None:
     put(sandbox, state=state, age=timedelta())
@@ -137,7 +135,7 @@ def test_the_workers_of_a_node_that_does_not_run_are_not_asked(
 
 
 @one_face
-def test_what_is_wrong_with_the_node_itself_is_found(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
+def test_doctor_node_finds_problems_of_the_node(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(
         sandbox,
         acceleratorType="v4-8",
@@ -158,7 +156,7 @@ def test_what_is_wrong_with_the_node_itself_is_found(tpuctl: Console, sandbox: S
 
 
 @one_face
-def test_an_operation_that_failed_is_found_whoever_asked_for_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error")
     tpuctl("start", "demo")
@@ -170,14 +168,14 @@ def test_an_operation_that_failed_is_found_whoever_asked_for_it(tpuctl: Console,
 
 
 @one_face
-def test_a_node_that_is_not_there_is_no_finding_but_an_error(tpuctl: Console) -> None:
+def test_doctor_node_absent_is_an_error(tpuctl: Console) -> None:
     _, err, code = tpuctl("doctor", "nowhere")
 
     assert ("`nowhere`" in err, code) == (True, 3)
 
 
 @pytest.mark.sshd
-def test_a_worker_with_a_real_sshd_tells_of_itself(tmp_path: Path) -> None:
+def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     key = ensure_key(folder / "sandbox", login=getuser())
     metadata = {"ssh-keys": metadata_entry(getuser(), key)}

@@ -275,7 +275,7 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
         ([("gave-up", {"error": "timed_out", "id": "another"})], Absent()),
     ],
 )
-def test_the_last_failure_is_the_journals(
+def test_last_failure_comes_from_the_journal(
     tmp_path: Path, events: list[tuple[str, dict[str, Any]]], expected: Absent | str
 ) -> None:
     journal, demo = Journal(tmp_path), node()
@@ -288,5 +288,5 @@ def test_the_last_failure_is_the_journals(
 
 
 @pytest.mark.parametrize(("rule", "known", "expected"), ROWS)
-def test_what_a_rule_says(rule: Rule[NodeFacts], known: NodeFacts, expected: list[str]) -> None:
+def test_rule_yields_the_findings_of_each_case(rule: Rule[NodeFacts], known: NodeFacts, expected: list[str]) -> None:
     assert [line.replace(" demo", "") for line in said(rule, known)] == expected

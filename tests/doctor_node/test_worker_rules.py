@@ -238,17 +238,19 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
-def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]) -> None:
+def test_rule_yields_the_findings_of_each_case(
+    rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
+) -> None:
     assert said(rule, seen(*changes)) == expected
 
 
-def test_a_type_that_the_table_lacks_promises_nothing() -> None:
+def test_chips_unknown_type_has_no_expected_number() -> None:
     facts = seen({}, acceleratorType="v9-8")
 
     assert said(tpu.devices, facts) == ["note worker 0: it has 4 chips; the number for `v9-8` is unknown"]
 
 
-def test_a_command_names_the_workers_that_it_is_for_where_those_are_not_all() -> None:
+def test_remedy_names_its_workers_unless_all() -> None:
     def commands(*changes: dict[str, Any]) -> list[str | None]:
         return [remedy.command for found in tpu.lock_file.judge(seen(*changes)) for remedy in found.remedies]
 
@@ -256,7 +258,7 @@ def test_a_command_names_the_workers_that_it_is_for_where_those_are_not_all() ->
     assert commands(hold(owner="ada"), hold(owner="ada")) == ["tpuctl unstick demo"]
 
 
-def test_logs_are_offered_for_removal_where_the_disk_is_full_and_they_take_room() -> None:
+def test_full_disk_remedy_removes_large_logs() -> None:
     def commands(size: int, path: str) -> list[str | None]:
         facts = seen(disk(98) | logs(LogState.WRITABLE, size, path))
         (found,) = machine.disk_space.judge(facts)
@@ -270,7 +272,7 @@ def test_logs_are_offered_for_removal_where_the_disk_is_full_and_they_take_room(
     assert commands(GIB, "/home/ada") == [look, None]
 
 
-def test_workers_that_did_not_answer_or_told_nothing_are_named_together() -> None:
+def test_unreachable_workers_are_grouped_by_cause() -> None:
     facts = WorkersFacts(
         node=node(),
         now=NOW,

@@ -189,7 +189,9 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
-def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]) -> None:
+def test_rule_yields_the_findings_of_each_case(
+    rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
+) -> None:
     assert said(rule, seen(*changes)) == expected
 
 
@@ -222,13 +224,13 @@ def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any
         ),
     ],
 )
-def test_tensorflow_is_of_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
+def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
     found = said(frameworks.tensorflow_fits, seen(has(python(**packages)), runtimeVersion=image))
 
     assert [line.replace(" worker 0", "") for line in found] == expected
 
 
-def test_who_differs_is_told_how_to_become_like_the_others() -> None:
+def test_different_versions_remedy_installs_the_usual_one() -> None:
     (found,) = frameworks.same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
     # A plain `pip` is that of the system, or of whichever environment comes first on PATH.
@@ -246,7 +248,7 @@ def test_who_differs_is_told_how_to_become_like_the_others() -> None:
     ]
 
 
-def test_a_path_that_a_worker_tells_is_quoted_in_what_is_advised() -> None:
+def test_environment_path_is_quoted_in_remedies() -> None:
     (found,) = frameworks.pairs.judge(seen(has(python("~/a; rm -rf x", jax="0.5.0"))))
 
     assert [remedy.command for remedy in found.remedies] == [

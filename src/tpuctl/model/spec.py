@@ -177,6 +177,10 @@ class NodeSpec:
         account = node.raw.get("serviceAccount") or {}
         secure = (node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
         accelerator = node.accelerator
+        # Fields that no option sets.
+        kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
+        if network.get("canIpForward"):
+            kept["networkConfig"] = {"canIpForward": True}
         shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
         return cls(
             accelerator_type=node.accelerator_type,
@@ -198,7 +202,7 @@ class NodeSpec:
             ),
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
-            kept=_without_options(node),
+            kept=kept,
         )
 
     def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
@@ -246,14 +250,6 @@ def _shown(value: Any) -> str:  # any field of a spec
     if isinstance(value, tuple):
         return f"`{', '.join(map(str, value))}`" if value else "none"
     return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _without_options(node: Node) -> dict[str, Any]:
-    """Return the fields of a node that no option sets, as API JSON."""
-    kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
-    if (node.raw.get("networkConfig") or {}).get("canIpForward"):
-        kept["networkConfig"] = {"canIpForward": True}
-    return kept
 
 
 def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:

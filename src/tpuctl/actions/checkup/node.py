@@ -83,19 +83,20 @@ def _fact(error: TpuctlError) -> Absent | Unknown:
 def _list_operations(node: Node, operations: Operations) -> tuple[Asked, ...]:
     targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
     found = operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS)
-    return tuple(map(_parse_operation, found))
-
-
-def _parse_operation(raw: Mapping[str, Any]) -> Asked:
-    about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
-    failed = operation_error(operation.error) if operation.error else None
-    return Asked(
-        verb=str(about.get("verb") or "a change"),
-        began=parse_timestamp(about.get("createTime")),
-        is_done=operation.done,
-        error=failed.message if failed else None,
-        error_id=failed.error_id if failed else None,
-    )
+    parsed = []
+    for raw in found:
+        about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
+        failed = operation_error(operation.error) if operation.error else None
+        parsed.append(
+            Asked(
+                verb=str(about.get("verb") or "a change"),
+                began=parse_timestamp(about.get("createTime")),
+                is_done=operation.done,
+                error=failed.message if failed else None,
+                error_id=failed.error_id if failed else None,
+            )
+        )
+    return tuple(parsed)
 
 
 def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:

@@ -12,7 +12,7 @@ from tpuctl.preflight.findings import Found, Level, Remedy, rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tpuctl.checkup.surroundings.facts import Program, Surroundings
+    from tpuctl.checkup.surroundings.facts import Surroundings
     from tpuctl.preflight.findings import Rule
 
 # The version with which the printed gcloud commands were tested.
@@ -140,7 +140,21 @@ def programs(environment: Surroundings) -> Iterator[Found]:
     for name, fact in environment.machine.programs.items():
         level, why = _NEEDED[name]
         if isinstance(fact, Known):
-            yield _judge_program(name, fact.value)
+            program, version = fact.value, known(fact.value.version)
+            facts = {"path": program.path, "version": version}
+            number = _SSH_VERSION.search(version) if name == "ssh" and version is not None else None
+            if number and (int(number[1]), int(number[2])) < _OLDEST_SSH:
+                yield Found(
+                    level=Level.WARNING,
+                    subject=name,
+                    text=f"`{program.path}` is {version}, older than OpenSSH 7.6",
+                    why="it lacks options that tpuctl uses",
+                    remedies=(Remedy(_OPENSSH),),
+                    facts=facts,
+                )
+                continue
+            known_as = f" ({version})" if version else ""
+            yield Found(level=Level.OK, subject=name, text=f"`{program.path}`{known_as}", facts=facts)
             continue
         if isinstance(fact, Unknown):
             text = f"`{name}` could not be checked: {fact.reason}"
@@ -149,21 +163,6 @@ def programs(environment: Surroundings) -> Iterator[Found]:
         remedy = Remedy(_INSTALL.get(name, _OPENSSH))
         text = f"`{name}` is not on PATH"
         yield Found(level=level, subject=name, text=text, why=why, remedies=(remedy,), facts={"path": None})
-
-
-def _judge_program(name: str, program: Program) -> Found:
-    version = known(program.version)
-    facts = {"path": program.path, "version": version}
-    if name == "ssh" and version is not None:
-        number = _SSH_VERSION.search(version)
-        if number and (int(number[1]), int(number[2])) < _OLDEST_SSH:
-            text = f"`{program.path}` is {version}, older than OpenSSH 7.6"
-            why = "it lacks options that tpuctl uses"
-            return Found(
-                level=Level.WARNING, subject=name, text=text, why=why, remedies=(Remedy(_OPENSSH),), facts=facts
-            )
-    known_as = f" ({version})" if version else ""
-    return Found(level=Level.OK, subject=name, text=f"`{program.path}`{known_as}", facts=facts)
 
 
 RULES: tuple[Rule[Surroundings], ...] = (gcloud, gcloud_updates, gcloud_configuration, programs)

@@ -94,7 +94,20 @@ def sources(environment: Surroundings) -> Iterator[Found]:
         spec.key: setting for spec, setting in settings if setting and setting.source.kind is not SourceKind.DEFAULT
     }
     for key, setting in chosen.items():
-        yield from _overridden_entries(environment, key, setting)
+        if setting.source.kind not in {SourceKind.ENVIRONMENT, SourceKind.CLOUDSDK}:
+            continue
+        for file in environment.configuration.files:
+            entry = file.entries.get(key)
+            if entry is None or str(entry.value) == str(setting.value):
+                continue
+            yield Found(
+                level=Level.NOTE,
+                subject=f"setting {key}",
+                text=f"`{setting.source}` sets `{key}` to {_shown(key, setting)}, which overrides "
+                f"`{file.path}` line {entry.line}",
+                remedies=(Remedy(f"unset `{setting.source}` to use the value of the file"),),
+                facts={"key": key, "source": str(setting.source), "hidden": f"{file.path} line {entry.line}"},
+            )
     words = [f"`{key}` is {_shown(key, setting)}, from {setting.source}" for key, setting in chosen.items()]
     text = "; ".join(words) or "all settings have their defaults"
     facts = {key: {"value": _plain(key, one), "source": str(one.source)} for key, one in chosen.items()}
@@ -152,23 +165,6 @@ def which_cloud(environment: Surroundings) -> Iterator[Found]:
         yield Found(level=Level.NOTE, subject="cloud", text=text, facts=facts)
     else:
         yield Found(level=Level.OK, subject="cloud", text="commands use Google Cloud", facts=facts)
-
-
-def _overridden_entries(environment: Surroundings, key: str, setting: Setting) -> Iterator[Found]:
-    if setting.source.kind not in {SourceKind.ENVIRONMENT, SourceKind.CLOUDSDK}:
-        return
-    for file in environment.configuration.files:
-        entry = file.entries.get(key)
-        if entry is None or str(entry.value) == str(setting.value):
-            continue
-        place = f"`{file.path}` line {entry.line}"
-        yield Found(
-            level=Level.NOTE,
-            subject=f"setting {key}",
-            text=f"`{setting.source}` sets `{key}` to {_shown(key, setting)}, which overrides {place}",
-            remedies=(Remedy(f"unset `{setting.source}` to use the value of the file"),),
-            facts={"key": key, "source": str(setting.source), "hidden": f"{file.path} line {entry.line}"},
-        )
 
 
 def _plain(key: str, setting: Setting) -> str:

@@ -235,7 +235,19 @@ def tensorflow_fits(facts: WorkersFacts, report: Examination) -> Iterator[Saying
             if numbers is None:
                 continue
             if numbers[:2] != wanted:
-                yield _wrong_tensorflow(package, version, one, name, wanted)
+                again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
+                yield Saying(
+                    level=Level.WARNING,
+                    text=f"{package} {version} in {one.name} is of another release than the image, `{name}`",
+                    why="client and TPU need the same release of TensorFlow: otherwise programs fail or hang",
+                    advice=(
+                        _install(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
+                        Advice(
+                            "or recreate the node with its image, if the zone offers it", "up", (again, "--replace")
+                        ),
+                    ),
+                    facts={"package": package, "version": version, "runtimeVersion": name},
+                )
             else:
                 yield Saying(level=Level.OK, text=f"{package} {version} in {one.name} fits `{name}`")
             for library in (library for library in _LIBRARIES if library in one.packages):
@@ -244,22 +256,6 @@ def tensorflow_fits(facts: WorkersFacts, report: Examination) -> Iterator[Saying
     if not has_any:
         text = f"no TensorFlow is found, although the image is `{name}`"
         yield Saying(level=Level.NOTE, text=text, why="a TensorFlow image contains the TensorFlow that fits it")
-
-
-def _wrong_tensorflow(
-    package: str, version: str, one: PythonEnvironment, image: str, wanted: tuple[int, int]
-) -> Saying:
-    again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], image, count=1)
-    return Saying(
-        level=Level.WARNING,
-        text=f"{package} {version} in {one.name} is of another release than the image, `{image}`",
-        why="client and TPU need the same release of TensorFlow: programs fail with strange errors otherwise, or hang",
-        advice=(
-            _install(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
-            Advice("or recreate the node with its image, if the zone offers it", "up", (again, "--replace")),
-        ),
-        facts={"package": package, "version": version, "runtimeVersion": image},
-    )
 
 
 RULES = (frameworks, same_versions, pairs, tensorflow_fits)
