@@ -1,7 +1,7 @@
 """The exceptions that users see, with their kinds and exit codes.
 
-Exit codes and `kind` are a contract with scripts (docs/reference/exit-codes.md). Translation from HTTP happens in
-`api/errors.py`; printing happens in `cli/program.py`; nothing in between catches.
+Exit codes and `kind` are a contract with scripts (docs/reference/exit-codes.md). HTTP errors are translated in the cloud room,
+and errors are printed by the main program; no code in between catches them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ OF_SURROUNDINGS = (
     *own_project.RULES,
     *settings.RULES,
 )
-# Of the checks before a node is made those that are about the project itself; their ids are the same.
+# The rules of `check` about the project itself, with the same ids.
 OF_PROJECTS = (project.services, project.billing, project.project)
 OF_NODES = (*condition.RULES, *equipment.RULES)
 OF_WORKERS = (*tpu.RULES, *worker_machine.RULES, *variables.RULES, *frameworks.RULES)

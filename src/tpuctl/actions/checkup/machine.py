@@ -97,23 +97,21 @@ def _gcloud(environ: Mapping[str, str]) -> Fact[Gcloud]:
     version = text_of(root / "VERSION", most=100)
     if not isinstance(version, Known):
         return Known(Gcloud(path, None, Unknown(f"there is no file `{root / 'VERSION'}`")))
-    return Known(Gcloud(path, str(root), Known(version.value.strip()), _packaging(root)))
-
-
-def _packaging(root: Path) -> str | None:
-    """Return what installed gcloud, if its component manager is disabled."""
     about = known(text_of(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
     try:
         is_off = bool(Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"))
     except ShapeError:
         is_off = False
-    if not is_off:
-        return None
-    if root.is_relative_to("/snap"):
-        return "snap"
-    if not root.is_relative_to("/usr"):
-        return "other"
-    return "apt" if Path("/var/lib/dpkg/status").exists() else "dnf" if Path("/etc/dnf").exists() else "other"
+    packaging = None
+    if is_off and root.is_relative_to("/snap"):
+        packaging = "snap"
+    elif is_off and root.is_relative_to("/usr") and Path("/var/lib/dpkg/status").exists():
+        packaging = "apt"
+    elif is_off and root.is_relative_to("/usr") and Path("/etc/dnf").exists():
+        packaging = "dnf"
+    elif is_off:
+        packaging = "other"
+    return Known(Gcloud(path, str(root), Known(version.value.strip()), packaging))
 
 
 def _distribution(name: str) -> Distribution | None:

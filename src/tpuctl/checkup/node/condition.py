@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.checkup.node.facts import Asked, NodeFacts
-    from tpuctl.model import Node, QueuedResource
 
 _SHOWN = 3
 _COMING = frozenset(
@@ -185,7 +184,26 @@ def queued_resource(facts: NodeFacts) -> Iterator[Found]:
         case None:
             return
         case Known(request):
-            yield _judge_queued_resource(facts.node, request)
+            name, id_ = facts.node.name.node_id, request.queued_resource_id
+            found = {
+                "queuedResource": request.name,
+                "state": str(request.state),
+                "stateInitiator": request.initiator,
+            }
+            if request.state is QueuedState.ACTIVE:
+                yield Found(level=Level.OK, subject=name, text=f"its queued resource `{id_}` is ACTIVE", facts=found)
+                return
+            by = " by the service" if request.initiator == "SERVICE" else ""
+            is_ending = request.state.is_dead or request.state in {QueuedState.SUSPENDING, QueuedState.DELETING}
+            remedies = (_own("delete it with its queued resource", "down", name), _own("request it again", "up", name))
+            yield Found(
+                level=Level.ERROR if is_ending else Level.WARNING,
+                subject=name,
+                text=f"its queued resource `{id_}` is {request.state}{by}",
+                why="a node ends with the queued resource that owns it",
+                remedies=remedies if is_ending else (),
+                facts=found,
+            )
         case Absent():
             text = f"the queued resource `{short(facts.node.queued_resource or '')}` that it names does not exist"
             yield Found(level=Level.WARNING, subject=facts.node.name.node_id, text=text)
@@ -193,25 +211,6 @@ def queued_resource(facts: NodeFacts) -> Iterator[Found]:
             text = f"its queued resource could not be read: {fact.reason}"
             name = facts.node.name.node_id
             yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
-
-
-def _judge_queued_resource(node: Node, request: QueuedResource) -> Found:
-    name, id_ = node.name.node_id, request.queued_resource_id
-    found = {"queuedResource": request.name, "state": str(request.state), "stateInitiator": request.initiator}
-    if request.state is QueuedState.ACTIVE:
-        return Found(level=Level.OK, subject=name, text=f"its queued resource `{id_}` is ACTIVE", facts=found)
-    by = " by the service" if request.initiator == "SERVICE" else ""
-    is_ending = request.state.is_dead or request.state in {QueuedState.SUSPENDING, QueuedState.DELETING}
-    return Found(
-        level=Level.ERROR if is_ending else Level.WARNING,
-        subject=name,
-        text=f"its queued resource `{id_}` is {request.state}{by}",
-        why="a node ends with the queued resource that owns it",
-        remedies=(_own("delete it with its queued resource", "down", name), _own("request it again", "up", name))
-        if is_ending
-        else (),
-        facts=found,
-    )
 
 
 @rule("TPU956", "last change that failed")

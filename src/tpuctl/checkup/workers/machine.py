@@ -153,26 +153,25 @@ def boots(facts: WorkersFacts) -> Iterator[Found]:
         if isinstance(report.uptime, Unknown):
             findings.append((number, unread("its boot time", report.uptime)))
         if number in up:
-            findings.append((number, _judge_uptime(up[number], longest, age)))
+            seconds, text = up[number].total_seconds(), "it has been up for {}"
+            level, why = Level.OK, None
+            advice: tuple[Advice, ...] = ()
+            if longest - up[number] > _BOOTS_APART:
+                level, text = Level.WARNING, "it booted {} ago, long after other workers"
+                why = "its programs were terminated, and programs on the other workers may wait for them"
+                advice = (Advice("start the training again on all workers"),)
+            elif up[number] < _NEWS and age > up[number] + _BOOTS_APART:
+                level, text = Level.NOTE, "it booted {} ago, which terminated its programs"
+            saying = Saying(
+                level=level,
+                text=text,
+                why=why,
+                advice=advice,
+                measure=Measure(seconds, format_duration(up[number])),
+                facts={"uptimeSeconds": round(seconds)},
+            )
+            findings.append((number, saying))
     return together(findings, facts)
-
-
-def _judge_uptime(up: timedelta, longest: timedelta, age: timedelta) -> Saying:
-    seconds = up.total_seconds()
-    ago, details = Measure(seconds, f"{format_duration(up)}"), {"uptimeSeconds": round(seconds)}
-    if longest - up > _BOOTS_APART:
-        return Saying(
-            level=Level.WARNING,
-            text="it booted {} ago, long after other workers",
-            why="its programs were terminated, and programs on the other workers may wait for them",
-            advice=(Advice("start the training again on all workers"),),
-            measure=ago,
-            facts=details,
-        )
-    if up < _NEWS and age > up + _BOOTS_APART:
-        text = "it booted {} ago, which terminated its programs"
-        return Saying(level=Level.NOTE, text=text, measure=ago, facts=details)
-    return Saying(level=Level.OK, text="it has been up for {}", measure=ago, facts=details)
 
 
 @rule("TPU987", "kernels of the workers")
