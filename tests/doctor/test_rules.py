@@ -190,7 +190,7 @@ def test_login_remedy_only_if_a_login_helps() -> None:
     nobody = refused(file=Absent(), gcloud_account=None)
     without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
     named = with_("identity", file=Unknown("why"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None)
-    unasked = with_("identity", file=Absent(), token=Unknown("the settings are broken"))
+    unasked = with_("identity", file=Absent(), token=Unknown("the settings are invalid"))
 
     assert remedies(nobody, "TPU921")[0] == ("log in", login)
     assert remedies(without, "TPU921")[0] == (
