@@ -32,7 +32,7 @@ def _described(name: str) -> str:
     return f"{name} {accelerator.chips} {accelerator.workers} {accelerator.topology}"
 
 
-def test_each_listed_type_has_its_chips_workers_and_topology() -> None:
+def test_listed_type_has_its_chips_workers_and_topology() -> None:
     names = [
         generation.type_of(size) for generation in accelerators.load().generations.values() for size in generation.sizes
     ]
@@ -56,7 +56,7 @@ def test_each_listed_type_has_its_chips_workers_and_topology() -> None:
         ("v6e-2", "v6e-2 2 1 None", False),
     ],
 )
-def test_a_type_that_no_list_names_is_counted_by_rule(name: str, said: str, is_listed: bool) -> None:
+def test_unlisted_type_is_computed_by_rule(name: str, said: str, is_listed: bool) -> None:
     assert (_described(name), accelerators.parse(name).is_listed, accelerators.check(name)) == (said, is_listed, name)
 
 
@@ -73,13 +73,13 @@ def test_a_type_that_no_list_names_is_counted_by_rule(name: str, said: str, is_l
         ("v4-7", "did you mean `v4-8`?"),  # cores come in pairs
         ("v6e", "did you mean `v6e-1`?"),
         ("v5litpod-8", "did you mean `v5litepod-8`?"),
-        ("tpu7x-8", "it is rented through Compute Engine or Google Kubernetes Engine"),
-        ("ironwood", "it is rented through Compute Engine or Google Kubernetes Engine"),
+        ("tpu7x-8", "it is available through Compute Engine or Google Kubernetes Engine"),
+        ("ironwood", "it is available through Compute Engine or Google Kubernetes Engine"),
         ("gpu!", "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`"),
         ("v4-8\n", "did you mean `v4-8`?"),
     ],
 )
-def test_a_near_miss_is_refused_with_what_was_probably_meant(text: str, hint: str) -> None:
+def test_misspelled_type_suggests_the_intended_one(text: str, hint: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         accelerators.check(text)
 
@@ -88,11 +88,11 @@ def test_a_near_miss_is_refused_with_what_was_probably_meant(text: str, hint: st
 
 
 @pytest.mark.parametrize("text", ["quantum-16", "v7-8", "v8e-256"])
-def test_a_well_formed_type_that_the_table_lacks_is_for_the_zone_to_judge(text: str) -> None:
+def test_unknown_well_formed_type_is_accepted(text: str) -> None:
     assert (accelerators.check(text), accelerators.find(text)) == (text, None)
 
 
-def test_no_type_is_no_accelerator() -> None:
+def test_find_without_a_type_is_none() -> None:
     assert accelerators.find(None) is None
 
 
@@ -108,7 +108,7 @@ def test_no_type_is_no_accelerator() -> None:
         ("v5p", "4x4x12", "v5p-384", 48),
     ],
 )
-def test_generation_and_topology_name_a_type(config_type: str, topology: str, name: str, workers: int) -> None:
+def test_from_config_returns_the_type_of_a_topology(config_type: str, topology: str, name: str, workers: int) -> None:
     accelerator = accelerators.from_config(config_type, topology)
 
     assert (accelerator.name, accelerator.workers, accelerator.topology) == (name, workers, topology.lower())
@@ -125,7 +125,7 @@ def test_generation_and_topology_name_a_type(config_type: str, topology: str, na
         ("v6e", "", "`` is not a topology of v6e"),
     ],
 )
-def test_the_part_of_type_and_topology_that_is_wrong_is_named(config_type: str, topology: str, message: str) -> None:
+def test_from_config_invalid_part_is_named(config_type: str, topology: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         accelerators.from_config(config_type, topology)
 
@@ -141,7 +141,7 @@ def test_the_default_topology_of_a_large_type_has_its_chips(multiple: int) -> No
 
 
 @given(st.text(max_size=20))
-def test_no_text_is_more_than_refused(text: str) -> None:
+def test_parse_any_text_raises_only_invalid_input(text: str) -> None:
     try:
         hint = f"for the zone to judge: {accelerators.check(text)}"
     except InvalidInputError as error:
@@ -149,7 +149,7 @@ def test_no_text_is_more_than_refused(text: str) -> None:
     assert hint
 
 
-def test_the_zones_of_a_type_leave_out_those_that_need_an_agreement() -> None:
+def test_zones_of_a_type_exclude_single_tenant_zones() -> None:
     v5p, v2 = accelerators.parse("v5p-8"), accelerators.parse("v2-8")
 
     assert accelerators.zones_of(v5p) == ("us-central1-a", "us-east5-a", "europe-west4-b")

@@ -98,7 +98,7 @@ def test_missing_foreign_and_unreadable_buckets_differ(tpuctl: Console, sandbox:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("gs://", "names no bucket"),
+        ("gs://", "has no valid bucket"),
         ("gs://data//", "several slashes"),
         ("s3://data", "not in Cloud Storage"),
         ("https://example.com/x", "not in Cloud Storage"),
@@ -217,7 +217,7 @@ def test_check_without_target_is_refused(tpuctl: Console) -> None:
     assert (code, err.splitlines()[0]) == (2, "error: no node or type to check")
     assert tpuctl("check", "missing", "--zone", ZONE)[2] == 3
     assert tpuctl("check", "missing")[1:] == (
-        "error: no node `missing` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+        "error: no node `missing` in any zone of project sandbox\n  hint: run `tpuctl list` to see the nodes of all zones\n",
         3,
     )
     assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]

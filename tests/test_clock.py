@@ -15,12 +15,12 @@ from tpuctl.clock import ManualClock, format_duration, format_timestamp, parse_d
     ("text", "seconds"),
     [("0", 0), ("90", 90), ("1.5", 1.5), ("90s", 90), ("30m", 1800), ("2H", 7200), (" 1d ", 86400), ("1h30m", 5400)],
 )
-def test_a_duration_is_read_with_or_without_units(text: str, seconds: float) -> None:
+def test_parse_duration_with_and_without_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("text", ["", "-5s", "5 m", "1w", "h", "1h30", "forever", "99999999999d", "9" * 400])
-def test_what_is_no_duration_is_refused_with_an_example_or_a_reason(text: str) -> None:
+def test_parse_duration_invalid_text_has_a_reason(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration; write it like 90s|is longer than 3650 days"):
         parse_duration(text)
 
@@ -41,12 +41,12 @@ def test_what_is_no_duration_is_refused_with_an_example_or_a_reason(text: str) -
         (-90, "-1m30s"),
     ],
 )
-def test_a_duration_is_said_as_people_say_it(seconds: float, text: str) -> None:
+def test_format_duration_is_short_text(seconds: float, text: str) -> None:
     assert format_duration(timedelta(seconds=seconds)) == text
 
 
 @given(st.timedeltas(min_value=timedelta(), max_value=timedelta(hours=47)))
-def test_a_duration_that_is_said_is_read_again_to_the_minute(duration: timedelta) -> None:
+def test_format_duration_round_trips_to_the_minute(duration: timedelta) -> None:
     assert abs(parse_duration(format_duration(duration)) - duration) <= timedelta(minutes=1)
 
 
@@ -64,16 +64,16 @@ def test_a_duration_that_is_said_is_read_again_to_the_minute(duration: timedelta
         ("0001-01-01T00:00:00+14:00", None),
     ],
 )
-def test_a_timestamp_of_the_api_is_read_in_utc_and_a_garbled_one_is_nothing(text: str, moment: datetime) -> None:
+def test_parse_timestamp_is_utc_and_none_if_invalid(text: str, moment: datetime) -> None:
     assert parse_timestamp(text) == moment
 
 
 @given(st.datetimes(timezones=st.just(UTC), min_value=datetime(1000, 1, 1)))  # noqa: DTZ001  # hypothesis wants it naive
-def test_a_timestamp_that_is_written_is_read_again_to_the_second(moment: datetime) -> None:
+def test_format_timestamp_round_trips_to_the_second(moment: datetime) -> None:
     assert parse_timestamp(format_timestamp(moment)) == moment.replace(microsecond=0)
 
 
-def test_a_manual_clock_moves_only_when_told_and_never_back() -> None:
+def test_manual_clock_moves_only_by_sleep() -> None:
     clock = ManualClock()
     clock.sleep(timedelta(seconds=-5))
     clock.sleep(timedelta(minutes=2))

@@ -154,7 +154,7 @@ def test_path_prints_files_in_order_of_precedence(offline: Console) -> None:
         ),
         (
             ("set", "lease", "bucket/prefix"),
-            ("error: `bucket/prefix` is not a place in Cloud Storage\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
+            ("error: `bucket/prefix` is not a Cloud Storage URL\n  hint: write it like `gs://BUCKET/PREFIX`\n"),
         ),
         (
             ("set", "grants", "zone=us-central2-b,type=v4,tier=spot,count=8", "--here"),
@@ -212,7 +212,7 @@ def test_set_of_an_unknown_zone_warns(offline: Console) -> None:
     [
         ("type: v4-8\nzoen: x\n", "line 2: unknown key `zoen`\n  hint: did you mean `zone`?\n"),
         ("zone: [a\n", "line 2 column 1: not valid YAML: did not find expected ',' or ']'\n"),
-        ("zone: a\nzone: b\n", "line 2: `zone` is there twice, first in line 1\n"),
+        ("zone: a\nzone: b\n", "line 2: duplicate key `zone`, first in line 1\n"),
         ("timeout: soon\n", "line 1: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m\n"),
         ("- a\n", "line 1: expected `key: value` lines\n  hint: an example line: `zone: us-central2-b`\n"),
         ("zone:\n  a: b\n", "line 1: `zone`: this is a mapping; it must be one value\n"),
@@ -220,7 +220,7 @@ def test_set_of_an_unknown_zone_warns(offline: Console) -> None:
             "sandbox: false\n",
             (
                 "line 1: `sandbox: false` is never read from a project file\n"
-                "  hint: set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real\n"
+                "  hint: set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud\n"
             ),
         ),
         (

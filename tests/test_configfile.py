@@ -17,7 +17,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tpuctl.yaml"
 
 
-def test_the_nearest_project_file_is_found_upward_as_far_as_home(tmp_path: Path) -> None:
+def test_find_project_file_searches_up_to_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     deep = home / "repo" / "src" / "deep"
     deep.mkdir(parents=True)
@@ -37,11 +37,11 @@ def test_the_nearest_project_file_is_found_upward_as_far_as_home(tmp_path: Path)
         ({"HOME": "/h"}, "/h/.config/tpuctl/config.yaml"),
     ],
 )
-def test_the_user_file_is_where_xdg_says(environ: dict[str, str], expected: str) -> None:
+def test_user_file_follows_xdg(environ: dict[str, str], expected: str) -> None:
     assert configfile.user_file(environ) == Path(expected)
 
 
-def test_values_keep_their_text_and_their_line(file: Path) -> None:
+def test_load_keeps_text_and_lines(file: Path) -> None:
     file.write_text(
         "# TPUs of the team\nzone: us-central2-b\nversion: 1.10\nsandbox: yes\nlabels:\n  on: off\ntags: [a, 7]\n"
     )
@@ -61,7 +61,7 @@ def test_values_keep_their_text_and_their_line(file: Path) -> None:
 GRANT = "zone: us-central2-b, type: v4, tier: spot, count: 8"
 
 
-def test_grants_are_a_list_of_mappings_or_of_texts(file: Path) -> None:
+def test_load_grants_as_mappings_or_texts(file: Path) -> None:
     file.write_text(
         "grants:\n  # of the research cloud\n  - zone: us-central2-b\n    type: v4\n    tier: on-demand\n    count: 32\n"
         "    until: 2026-12-31\n  - zone=us-central2-b,type=v4-8,tier=spot,count=1\n"
@@ -101,12 +101,12 @@ def test_grants_are_a_list_of_mappings_or_of_texts(file: Path) -> None:
             f"grants:\n- {{{GRANT}, until: soon}}\n",
             " line 2: `grants`: `until` is `soon`: it must be a day like 2026-12-31",
         ),
-        (f"grants:\n- {{{GRANT}, zone: b}}\n", " line 2: `grants.zone` is there twice"),
+        (f"grants:\n- {{{GRANT}, zone: b}}\n", " line 2: duplicate key `grants.zone`"),
         ("grants:\n- [a]\n", " line 2: `grants`: one plain value is expected here"),
         ("tags: [{a: b}]\n", " line 1: `tags`: one plain value is expected here"),
     ],
 )
-def test_what_is_wrong_in_a_grant_is_named_with_its_own_line(file: Path, text: str, message: str) -> None:
+def test_load_invalid_grant_names_its_own_line(file: Path, text: str, message: str) -> None:
     file.write_text(text)
 
     with pytest.raises(SettingError) as caught:
@@ -115,7 +115,7 @@ def test_what_is_wrong_in_a_grant_is_named_with_its_own_line(file: Path, text: s
     assert caught.value.message == f"{file}{message}"
 
 
-def test_grants_are_set_from_a_text_and_read_back(tmp_path: Path) -> None:
+def test_set_value_grants_round_trip(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("grants:\n- zone: a # old\n  count: 1\n# next\nzone: z\n")
 
@@ -128,7 +128,7 @@ def test_grants_are_set_from_a_text_and_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "\ufeff"])
-def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
+def test_load_empty_or_absent_file_has_no_entries(file: Path, text: str) -> None:
     assert configfile.load(file) == ConfigFile(file, {})
     file.write_text(text)
     assert configfile.load(file) == ConfigFile(file, {})
@@ -140,8 +140,8 @@ def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
         ("a: b\n", " line 1: unknown key `a`", "run `tpuctl config show` to see every setting"),
         ("\nzoen: x\n", " line 2: unknown key `zoen`", "did you mean `zone`?"),
         ("internal-ips: true\n", " line 1: unknown key `internal-ips`", "did you mean `internal_ips`?"),
-        ("zone: a\nzone: b\n", " line 2: `zone` is there twice, first in line 1", None),
-        ("labels: {a: 1, a: 2}\n", " line 1: `labels.a` is there twice", None),
+        ("zone: a\nzone: b\n", " line 2: duplicate key `zone`, first in line 1", None),
+        ("labels: {a: 1, a: 2}\n", " line 1: duplicate key `labels.a`", None),
         ("zone: [a]\n", " line 1: `zone`: this is a list; it must be one value", None),
         ("tags: {a: b}\n", " line 1: `tags`: this is a mapping; it must be a list", None),
         ("labels: a\n", " line 1: `labels`: it must be a mapping of keys to values", None),
@@ -152,7 +152,7 @@ def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
         (
             "hooks: rm -rf /\n",
             " line 1: `hooks` is not read from a file",
-            "a command that runs on this machine is given on the command line, never in a file",
+            "commands that run on this machine can only be given on the command line",
         ),
         (
             "zone: a\nb: c: d\n",
@@ -162,7 +162,7 @@ def test_an_empty_or_absent_file_says_nothing(file: Path, text: str) -> None:
         ("zone: a\n---\nzone: b\n", " line 2 column 1: not valid YAML: but found another document", None),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_line(file: Path, text: str, message: str, hint: str | None) -> None:
+def test_load_invalid_file_names_file_and_line(file: Path, text: str, message: str, hint: str | None) -> None:
     file.write_text(text)
 
     with pytest.raises(SettingError) as caught:
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_named_with_file_and_line(file: Path, text: str, messag
 @pytest.mark.parametrize(
     ("content", "message"), [(b"zone: \xff\n", " is not UTF-8 text"), (b"zone: \x00\n", ": not valid YAML")]
 )
-def test_bytes_that_are_no_text(file: Path, content: bytes, message: str) -> None:
+def test_load_bytes_that_are_not_utf8_is_an_error(file: Path, content: bytes, message: str) -> None:
     file.write_bytes(content)
 
     with pytest.raises(SettingError) as caught:
@@ -205,7 +205,7 @@ SETS = [
 @pytest.mark.parametrize(
     "value", ["a: b", "# c", "'\"\\", "null", "~ \u2028[", "\x7f\x85\u2029", "\t é😀 ", "a\nb\n", "- x", "{}"]
 )
-def test_any_text_that_is_set_is_read_back(file: Path, value: str) -> None:
+def test_set_value_any_text_round_trips(file: Path, value: str) -> None:
     file.write_text("description: old # keep\n")
 
     configfile.set_value(file, "description", value)
@@ -214,7 +214,7 @@ def test_any_text_that_is_set_is_read_back(file: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize(("before", "key", "value", "after"), SETS)
-def test_setting_a_value_leaves_every_other_line_as_it_was(
+def test_set_value_keeps_every_other_line(
     file: Path, before: str, key: str, value: str, after: str
 ) -> None:
     file.write_text(before, newline="")
@@ -226,7 +226,7 @@ def test_setting_a_value_leaves_every_other_line_as_it_was(
     assert [path.name for path in file.parent.iterdir()] == ["tpuctl.yaml"]
 
 
-def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
+def test_set_value_creates_folders_and_keeps_symlinks(tmp_path: Path) -> None:
     configfile.set_value(tmp_path / "new" / "config.yaml", "endpoint", "https://example.com/")
     (tmp_path / "link.yaml").symlink_to(tmp_path / "new" / "config.yaml")
     configfile.set_value(tmp_path / "link.yaml", "zone", "us-central2-b")
@@ -242,12 +242,12 @@ def test_folders_are_made_and_links_stay_links(tmp_path: Path) -> None:
         ("", "timeout", "soon", "{file}: `timeout` is `soon`: it must be a duration like 90s, 30m, 2h or 1h30m"),
         ("", "grants", "zone=b", "{file}: `grants` is never read from a project file"),
         ("", "endpoint", "https://e", "{file}: `endpoint` is never read from a project file"),
-        ("{project: p}\n", "zone", "z", "{file} is laid out in a way that `zone` cannot be changed in"),
-        ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} is laid out in a way that `scopes` cannot be changed in"),
-        ("zone: a\nzone: b\n", "zone", "c", "{file} is laid out in a way that `zone` cannot be changed in"),
+        ("{project: p}\n", "zone", "z", "{file} has a layout in which `zone` cannot be changed"),
+        ("tags: &t [a]\nscopes: *t\n", "scopes", "b", "{file} has a layout in which `scopes` cannot be changed"),
+        ("zone: a\nzone: b\n", "zone", "c", "{file} has a layout in which `zone` cannot be changed"),
     ],
 )
-def test_a_refused_change_changes_nothing(file: Path, before: str, key: str, value: str, message: str) -> None:
+def test_set_value_refused_change_keeps_the_file(file: Path, before: str, key: str, value: str, message: str) -> None:
     file.write_text(before)
 
     with pytest.raises(SettingError) as caught:
@@ -265,7 +265,7 @@ def test_a_refused_change_changes_nothing(file: Path, before: str, key: str, val
         ("zone: z", "zone", ""),
     ],
 )
-def test_unsetting_removes_the_lines_of_the_key_alone(file: Path, before: str, key: str, after: str) -> None:
+def test_unset_removes_only_the_lines_of_the_key(file: Path, before: str, key: str, after: str) -> None:
     file.write_text(before)
 
     assert (configfile.unset(file, key), file.read_text()) == (True, after)

@@ -48,7 +48,7 @@ def test_every_goal_has_its_row() -> None:
 
 def test_thresholds_are_those_of_the_settings_and_of_the_policy() -> None:
     rows = {words(row[0])[0]: (row[1], row[2]) for row in table("wait.md", "thresholds")}
-    lead = "how long until repair begins on "
+    lead = "time before repair of "
 
     assert rows == {
         key: (spec.default, spec.description.removeprefix(lead))

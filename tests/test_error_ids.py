@@ -39,7 +39,7 @@ def test_error_ends_with_its_id(tpuctl: Console, sandbox: Sandbox) -> None:
     ]
     assert absent[1].splitlines() == [
         "error: no node `absent` in any zone of project sandbox",
-        "  hint: run `tpuctl list` to see what there is",
+        "  hint: run `tpuctl list` to see the nodes of all zones",
         "  more: tpuctl explain not-found",
     ]
     _, err, code = shown("create", "demo", "--type", "v4-8", "--zone", "us-central2-b")

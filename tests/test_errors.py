@@ -31,13 +31,13 @@ _CONTRACT = {
 }
 
 
-def test_each_error_keeps_its_word_and_its_exit_code() -> None:
+def test_error_kinds_and_exit_codes_stay_the_same() -> None:
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, TpuctlError)]
 
     assert {cls.__name__: (cls.kind, int(cls.exit_code)) for cls in classes} == _CONTRACT
 
 
-def test_the_worst_of_several_results_is_the_first_in_the_documented_order() -> None:
+def test_worst_exit_code_follows_the_documented_order() -> None:
     order = [4, 1, 8, 7, 6, 10, 5, 3, 11, 9]
 
     for place, code in enumerate(order):
@@ -46,7 +46,7 @@ def test_the_worst_of_several_results_is_the_first_in_the_documented_order() -> 
     assert worst([ExitCode.USAGE, ExitCode.OK]) == ExitCode.USAGE
 
 
-def test_an_absent_node_is_named_with_its_zone_and_where_to_look() -> None:
+def test_node_not_found_names_zone_and_hint() -> None:
     error = errors.NodeNotFoundError("trainer", "us-central2-b")
 
     assert (str(error), error.hint) == (

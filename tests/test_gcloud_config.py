@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpuctl import gcloud
+from tpuctl import gcloud, gcloud_token
 from tpuctl.errors import AccessError
 from tpuctl.settings import GcloudProperty
 
@@ -23,7 +23,7 @@ def configuration(folder: Path, name: str, text: str) -> None:
 WORK = "[core]\nproject = p\nAccount = me@example.com\nverbosity = debug\n[compute]\nzone = us-central2-b\nregion =\n"
 
 
-def test_the_active_configuration_is_the_one_that_the_file_names(tmp_path: Path) -> None:
+def test_properties_of_the_active_configuration(tmp_path: Path) -> None:
     configuration(tmp_path, "work", WORK)
     configuration(tmp_path, "default", "[core]\nproject = other\n")
     (tmp_path / "active_config").write_text("work")
@@ -39,7 +39,7 @@ def test_the_active_configuration_is_the_one_that_the_file_names(tmp_path: Path)
     ("name", "project"),
     [("other", "o"), ("NONE", None), ("absent", None), ("../default", "d"), ("", "w")],
 )
-def test_a_variable_names_another_configuration(tmp_path: Path, name: str, project: str | None) -> None:
+def test_properties_of_the_configuration_of_a_variable(tmp_path: Path, name: str, project: str | None) -> None:
     for key, value in (("work", "w"), ("other", "o"), ("default", "d")):
         configuration(tmp_path, key, f"[core]\nproject = {value}\n")
     (tmp_path / "active_config").write_text("work")
@@ -52,13 +52,13 @@ def test_a_variable_names_another_configuration(tmp_path: Path, name: str, proje
 @pytest.mark.parametrize(
     "text", ["project = p\n", "[core\n", "[core]\n[core]\n", "[core]\nproject\n", "\x00", "[a]\nb = %(c)s\n"]
 )
-def test_a_broken_file_has_no_properties(tmp_path: Path, text: str) -> None:
+def test_properties_of_an_invalid_file_are_empty(tmp_path: Path, text: str) -> None:
     configuration(tmp_path, "default", text)
 
     assert gcloud.properties({"CLOUDSDK_CONFIG": str(tmp_path)}) == {}
 
 
-def test_unreadable_text_and_an_absent_folder_have_none_either(tmp_path: Path) -> None:
+def test_properties_unreadable_or_absent_are_empty(tmp_path: Path) -> None:
     (tmp_path / "active_config").write_bytes(b"\xff")
     (tmp_path / "configurations").mkdir()
     (tmp_path / "configurations" / "config_default").write_bytes(b"\xff\xfe")
@@ -68,7 +68,7 @@ def test_unreadable_text_and_an_absent_folder_have_none_either(tmp_path: Path) -
     assert gcloud.properties({}) == {}
 
 
-def test_a_percent_sign_is_read_as_gcloud_reads_it(tmp_path: Path) -> None:
+def test_properties_with_percent_signs_match_gcloud(tmp_path: Path) -> None:
     configuration(tmp_path, "default", "[proxy]\npassword = 50%%\nusername = 50%\nport = 1\n")
 
     assert gcloud.properties({"CLOUDSDK_CONFIG": str(tmp_path)}) == {
@@ -85,7 +85,7 @@ def test_a_percent_sign_is_read_as_gcloud_reads_it(tmp_path: Path) -> None:
         ({"HOME": "/h"}, "/h/.config/gcloud/application_default_credentials.json"),
     ],
 )
-def test_where_default_credentials_are_looked_for(environ: dict[str, str], expected: str) -> None:
+def test_adc_path_of_each_environment(environ: dict[str, str], expected: str) -> None:
     assert gcloud.adc_path(environ) == Path(expected)
 
 
@@ -96,12 +96,12 @@ def fake(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin", "CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT": "robot@p"}
 
 
-def test_the_token_is_asked_without_a_prompt_and_without_impersonation(tmp_path: Path) -> None:
+def test_access_token_without_prompt_and_impersonation(tmp_path: Path) -> None:
     environ = fake(
         tmp_path, 'read x; echo "$*,$x,$CLOUDSDK_AUTH_IMPERSONATE_SERVICE_ACCOUNT" >"$0.asked"; echo ya29.t; echo w >&2'
     )
 
-    assert gcloud.access_token(environ) == "ya29.t"
+    assert gcloud_token.access_token(environ) == "ya29.t"
     assert (tmp_path / "gcloud.asked").read_text() == "auth print-access-token --quiet,,\n"
 
 
@@ -133,29 +133,29 @@ REAUTH = "ERROR: There was a problem reauthenticating while refreshing your curr
             "gcloud gave no token: ERROR: gcloud crashed (X): y",
             "run `gcloud auth login`, then try again",
         ),
-        ("exit 1", "gcloud gave no token: it did not say why", "run `gcloud auth login`, then try again"),
+        ("exit 1", "gcloud gave no token: it gave no reason", "run `gcloud auth login`, then try again"),
         ("echo a; echo b", "gcloud printed no access token", "run `gcloud auth login`, then try again"),
         ("exit 0", "gcloud printed no access token", "run `gcloud auth login`, then try again"),
     ],
 )
-def test_why_there_is_no_token(tmp_path: Path, script: str, message: str, hint: str) -> None:
+def test_access_token_failure_has_reason_and_hint(tmp_path: Path, script: str, message: str, hint: str) -> None:
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(fake(tmp_path, script))
+        gcloud_token.access_token(fake(tmp_path, script))
 
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_without_gcloud_the_error_says_what_to_install(tmp_path: Path) -> None:
+def test_access_token_without_gcloud_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="gcloud is not installed"):
-        gcloud.access_token({"PATH": str(tmp_path)})
+        gcloud_token.access_token({"PATH": str(tmp_path)})
 
 
-def test_a_gcloud_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_access_token_timeout_terminates_gcloud_and_its_children(tmp_path: Path) -> None:
     environ = fake(tmp_path, 'sleep 60 & echo $! >"$0.pid"; wait')
     before = time.monotonic()
 
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(environ, timeout=timedelta(seconds=1))
+        gcloud_token.access_token(environ, timeout=timedelta(seconds=1))
 
     assert caught.value.message == "gcloud gave no token within 1 s"
     assert time.monotonic() - before < 5
@@ -172,7 +172,7 @@ def _is_running(pid: int) -> bool:
 
 
 @pytest.mark.gcloud
-def test_what_the_real_gcloud_writes_is_read_and_its_refusal_understood(tmp_path: Path) -> None:
+def test_real_gcloud_configuration_and_refusal_are_read(tmp_path: Path) -> None:
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -184,11 +184,11 @@ def test_what_the_real_gcloud_writes_is_read_and_its_refusal_understood(tmp_path
 
     assert gcloud.properties(environ)["proxy/username"] == GcloudProperty("50%", "default")
     with pytest.raises(AccessError) as caught:
-        gcloud.access_token(environ, timeout=timedelta(seconds=60))
+        gcloud_token.access_token(environ, timeout=timedelta(seconds=60))
     assert caught.value.error_id == "auth-no-active-account"
 
 
-def test_a_configuration_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_properties_of_a_pipe_do_not_block(tmp_path: Path) -> None:
     (tmp_path / "configurations").mkdir()
     for name in ("active_config", "configurations/config_default", "properties"):
         os.mkfifo(tmp_path / name)

@@ -59,7 +59,7 @@ def nothing(folder: Path) -> None:
     """The repository holds nothing beside its tpuctl.yaml."""
 
 
-OUTSIDE = "a project file names no script outside of its folder, {folder}"
+OUTSIDE = "a project file may only name a script inside its folder, {folder}"
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ BOMBS = {
         "nested deeper than",
     ),
     "laughs": (LAUGHS, "values"),
-    "itself in a list": ("a: &a [*a]\n", "line 1: the alias `*a` is inside of what it stands for"),
-    "itself in a mapping": ("a: &a {b: *a}\n", "line 1: the alias `*a` is inside of what it stands for"),
+    "itself in a list": ("a: &a [*a]\n", "line 1: the alias `*a` is inside its own anchor"),
+    "itself in a mapping": ("a: &a {b: *a}\n", "line 1: the alias `*a` is inside its own anchor"),
     "directives": ("".join(f"%TAG !{n}! x\n" for n in range(8000)), "more than 16 YAML directives"),
     "NUL": ("a: \0\n", "not valid YAML"),
     "open text": ('a: "' + "x" * 100_000, "not valid YAML"),

@@ -71,7 +71,7 @@ FULL_BODY = {
 }
 
 
-def test_a_node_that_says_nothing_has_an_answer_for_everything() -> None:
+def test_node_with_only_a_name_has_defaults() -> None:
     bare = Node.from_api({"name": str(NAME)})
 
     assert (bare.name, bare.id) == (NAME, "")
@@ -81,7 +81,7 @@ def test_a_node_that_says_nothing_has_an_answer_for_everything() -> None:
     assert (bare.labels, bare.metadata, bare.queued_resource, bare.why_not_restartable()) == ({}, {}, None, None)
 
 
-def test_what_the_service_noticed_and_announced_is_read() -> None:
+def test_node_symptoms_and_maintenance_are_parsed() -> None:
     noticed = node(
         symptoms=[{"symptomType": "LOW_MEMORY", "workerId": "3", "createTime": "2026-01-01T00:00:00Z"}, {}],
         upcomingMaintenance={"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule": True},
@@ -94,7 +94,7 @@ def test_what_the_service_noticed_and_announced_is_read() -> None:
     assert noticed.upcoming_maintenance == Maintenance("SCHEDULED", "PENDING", None, None, can_reschedule=True)
 
 
-def test_a_state_from_the_future_is_kept_and_equal_to_its_text() -> None:
+def test_unknown_state_is_kept_and_equals_its_text() -> None:
     new = NodeState("BRAND_NEW")
 
     assert (new, str(new), new.is_known, new.is_dead) == ("BRAND_NEW", "BRAND_NEW", False, False)
@@ -103,7 +103,7 @@ def test_a_state_from_the_future_is_kept_and_equal_to_its_text() -> None:
     assert NodeState("READY") is NodeState.READY
 
 
-def test_a_worker_is_counted_once_by_its_primary_network() -> None:
+def test_node_endpoints_have_one_entry_per_worker() -> None:
     listed = [{"ipAddress": f"10.{network}.0.{worker}"} for worker in (1, 2) for network in (0, 1)]
     several = node(acceleratorType="v4-16", networkConfigs=[{}, {}], networkEndpoints=listed)
     outside = node(networkEndpoints=[{"ipAddress": "10.0.0.1", "accessConfig": {"externalIp": "1.2.3.4"}}])
@@ -126,7 +126,7 @@ def test_a_worker_is_counted_once_by_its_primary_network() -> None:
         ({"acceleratorType": "v9-4", "networkEndpoints": [{}, {}, {}]}, "v9-4", 3),
     ],
 )
-def test_workers_are_counted_from_the_type_however_it_is_given(
+def test_node_workers_from_type_or_topology(
     fields: dict[str, Any], accelerator_type: str, workers: int
 ) -> None:
     assert (node(**fields).accelerator_type, node(**fields).workers) == (accelerator_type, workers)
@@ -154,7 +154,7 @@ _SPOT = {"schedulingConfig": {"spot": True}}
         ),
     ],
 )
-def test_what_the_service_refuses_is_known_before(fields: dict[str, Any], stop: str | None, start: str | None) -> None:
+def test_node_stop_and_start_refusals_have_reasons(fields: dict[str, Any], stop: str | None, start: str | None) -> None:
     found = node(**fields)
 
     assert (found.why_not_stoppable(), found.why_not_startable(), found.why_not_restartable()) == (
@@ -168,11 +168,11 @@ def test_what_the_service_refuses_is_known_before(fields: dict[str, Any], stop: 
     ("state", "fields", "is_preempted"),
     [("PREEMPTED", {}, True), ("TERMINATED", _SPOT, True), ("TERMINATED", {}, False), ("STOPPED", _SPOT, False)],
 )
-def test_a_spot_node_that_was_terminated_was_preempted(state: str, fields: dict[str, Any], is_preempted: bool) -> None:
+def test_terminated_spot_node_is_preempted(state: str, fields: dict[str, Any], is_preempted: bool) -> None:
     assert node(state=state, **fields).is_preempted is is_preempted
 
 
-def test_a_spec_becomes_the_node_to_create() -> None:
+def test_spec_to_api_is_the_node_to_create() -> None:
     smallest = NodeSpec(accelerator_type="v4-8", runtime_version="img")
 
     assert FULL_SPEC.to_api() == FULL_BODY
@@ -184,7 +184,7 @@ def test_a_spec_becomes_the_node_to_create() -> None:
     assert "schedulingConfig" not in replace(smallest, tier=Tier.ON_DEMAND).to_api()
 
 
-def test_a_spec_survives_the_journal_and_fields_of_another_version_are_left_out() -> None:
+def test_spec_json_round_trips_without_unknown_fields() -> None:
     written = json.loads(json.dumps(FULL_SPEC.to_json()))
 
     assert NodeSpec.from_json(written | {"invented_later": 1}) == FULL_SPEC
@@ -193,7 +193,7 @@ def test_a_spec_survives_the_journal_and_fields_of_another_version_are_left_out(
     )
 
 
-def test_a_node_is_made_again_as_it_was() -> None:
+def test_spec_from_node_recreates_the_node() -> None:
     made = node(**FULL_BODY, acceleratorType="v4-16")
     again = NodeSpec.from_node(made)
 
@@ -202,7 +202,7 @@ def test_a_node_is_made_again_as_it_was() -> None:
     assert replace(FULL_SPEC, named=_EVERY_FIELD).differences(made) == ()
 
 
-def test_a_label_of_a_request_is_not_made_again_and_a_default_topology_is_not_named() -> None:
+def test_spec_from_node_omits_own_labels_and_default_topology() -> None:
     made = node(labels={REQUEST_LABEL: "x", "a": "b"}, acceleratorConfig={"type": "V4", "topology": "2x2x1"})
     again = NodeSpec.from_node(made)
 
@@ -231,13 +231,13 @@ _SAME_SPEC = NodeSpec(
         },
     ],
 )
-def test_the_same_thing_spelled_otherwise_is_no_difference(fields: dict[str, Any]) -> None:
+def test_differences_ignore_equivalent_spellings(fields: dict[str, Any]) -> None:
     named = frozenset({"accelerator_type", "topology", "runtime_version", "tier", "network", "labels", "tags"})
 
     assert replace(_SAME_SPEC, named=named).differences(node(**fields)) == ()
 
 
-def test_only_what_the_user_named_can_differ() -> None:
+def test_differences_cover_only_fields_the_user_set() -> None:
     other = node(acceleratorType="v4-8", runtimeVersion="other", **_SPOT)
 
     assert _SAME_SPEC.differences(other) == ()
@@ -257,11 +257,11 @@ def test_only_what_the_user_named_can_differ() -> None:
         (Difference("subnetwork", "s", ""), "subnetwork: wanted `s`, found none"),
     ],
 )
-def test_a_difference_is_said_in_words(difference: Difference, text: str) -> None:
+def test_difference_as_text(difference: Difference, text: str) -> None:
     assert str(difference) == text
 
 
-def test_an_operation_tells_whether_and_why_it_failed() -> None:
+def test_operation_error_is_parsed() -> None:
     failed: dict[str, Any] = {
         "name": "projects/p/locations/z/operations/op1",
         "done": True,
@@ -275,7 +275,7 @@ def test_an_operation_tells_whether_and_why_it_failed() -> None:
     assert Operation.unnamed().short_name == "(its name was lost with the answer)"
 
 
-def test_a_queued_resource_owns_the_nodes_it_asks_for() -> None:
+def test_queued_resource_owns_its_nodes() -> None:
     name = "projects/p/locations/us-east1-d/queuedResources/q1"
     one = QueuedResource.from_api(
         {"name": name, "tpu": {"nodeSpec": [{"nodeId": "n1"}]}, "state": {"state": "SUSPENDED"}}
@@ -299,7 +299,7 @@ def test_a_queued_resource_owns_the_nodes_it_asks_for() -> None:
     )
 
 
-def test_a_node_made_again_keeps_what_no_option_can_name() -> None:
+def test_spec_from_node_keeps_fields_without_an_option() -> None:
     """Several networks, a disk key, ip forwarding: lost silently they would be found missing days later."""
     raw = {
         "name": "projects/p/locations/us-central2-b/nodes/trainer",

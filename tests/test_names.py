@@ -28,7 +28,7 @@ from tpuctl.names import NodeReference, check_node_id, check_project, check_zone
         ),
     ],
 )
-def test_a_node_is_named_in_four_ways(text: str, reference: NodeReference) -> None:
+def test_parse_reference_accepts_four_forms(text: str, reference: NodeReference) -> None:
     assert parse_reference(text) == reference
 
 
@@ -47,7 +47,7 @@ def test_a_node_is_named_in_four_ways(text: str, reference: NodeReference) -> No
         ("projects/p?x=1/locations/us-east1-d/nodes/t", "`p?x=1` is not a project id"),
     ],
 )
-def test_the_part_that_is_wrong_is_named(text: str, message: str) -> None:
+def test_parse_reference_invalid_part_is_named(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_reference(text)
 
@@ -58,7 +58,7 @@ def test_the_part_that_is_wrong_is_named(text: str, message: str) -> None:
     ("text", "proposal"),
     [("My Trainer!", "my-trainer"), ("8-chips", "tpu-8-chips"), ("_", "tpu"), ("a" * 70, "a" * 63)],
 )
-def test_a_name_that_would_do_is_proposed(text: str, proposal: str) -> None:
+def test_invalid_node_name_suggests_a_valid_one(text: str, proposal: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         check_node_id(text)
 
@@ -66,7 +66,7 @@ def test_a_name_that_would_do_is_proposed(text: str, proposal: str) -> None:
 
 
 @given(st.text(max_size=80) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True))
-def test_what_is_proposed_is_a_name(text: str) -> None:
+def test_suggested_node_name_is_valid(text: str) -> None:
     try:
         assert check_node_id(text) == text
     except InvalidInputError as error:
@@ -76,7 +76,7 @@ def test_what_is_proposed_is_a_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("zone", ["us-central2-b", "us-central1-ai1a", "northamerica-northeast1-a"])
-def test_zones_old_and_new_are_accepted(zone: str) -> None:
+def test_check_zone_accepts_old_and_new_zones(zone: str) -> None:
     assert check_zone(zone) == zone
 
 
@@ -91,7 +91,7 @@ def test_zones_old_and_new_are_accepted(zone: str) -> None:
         ("", False),
     ],
 )
-def test_a_project_is_an_id_or_a_number(project: str, is_right: bool) -> None:
+def test_check_project_accepts_ids_and_numbers(project: str, is_right: bool) -> None:
     try:
         assert check_project(project) == project
     except InvalidInputError:
@@ -100,7 +100,7 @@ def test_a_project_is_an_id_or_a_number(project: str, is_right: bool) -> None:
         assert is_right
 
 
-def test_the_region_of_a_zone_and_the_last_part_of_a_name() -> None:
+def test_region_of_a_zone_and_last_segment_of_a_name() -> None:
     assert (region_of("europe-west4-a"), short("projects/p/global/networks/default"), short("default")) == (
         "europe-west4",
         "default",

@@ -35,30 +35,30 @@ def marked() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("system", "folder"), [("linux", Path("/run/sshd")), ("darwin", None)], ids=["linux", "macos"])
-def test_sshd_has_its_folder_made_only_where_a_boot_removes_it(system: str, folder: Path | None) -> None:
+def test_sshd_folder_only_on_linux(system: str, folder: Path | None) -> None:
     assert platforms.sshd_privilege_separation(system) == folder
 
 
-def test_listed_processes_are_found_by_their_environment() -> None:
+def test_listed_with_finds_processes_by_variable() -> None:
     assert [*platforms.listed_with(b"MARK=/state/worker 0", LISTED)] == [501, 502]
 
 
 @needs_proc
-def test_running_processes_are_found_by_their_environment(marked: int) -> None:
+def test_processes_with_finds_running_processes(marked: int) -> None:
     assert [*platforms.processes_with("TPUCTL_MARK", "a b")] == [marked]
     assert [*platforms.processes_with("TPUCTL_MARK", "a")] == []
 
 
-def test_processes_without_proc_are_asked_of_ps(tmp_path: Path) -> None:
+def test_processes_with_uses_ps_without_proc(tmp_path: Path) -> None:
     """Whatever this system's `ps` makes of macOS's options."""
     assert [*platforms.processes_with("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []
 
 
-def test_mounts_without_proc_are_unknown(tmp_path: Path) -> None:
+def test_mount_table_without_proc_is_none(tmp_path: Path) -> None:
     assert platforms.mount_table(tmp_path) is None
 
 
-def test_what_is_written_to_disk_can_be_read(tmp_path: Path) -> None:
+def test_write_to_disk_keeps_the_content(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb", buffering=0) as file:
         file.write(b"kept")
         platforms.write_to_disk(file.fileno())
@@ -66,7 +66,7 @@ def test_what_is_written_to_disk_can_be_read(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"kept"
 
 
-def test_a_pipe_still_works_after_it_was_enlarged() -> None:
+def test_enlarged_pipe_still_works() -> None:
     readable, writable = os.pipe()
     try:
         platforms.enlarge_pipe(writable, 1 << 17)

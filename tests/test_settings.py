@@ -51,7 +51,7 @@ def of(
 
 
 @pytest.mark.parametrize("step", range(len(LADDER)))
-def test_the_highest_place_that_has_a_value_wins_and_is_remembered(step: int) -> None:
+def test_resolve_highest_source_wins_and_is_recorded(step: int) -> None:
     kinds = {kind for kind, *_ in LADDER[step:]}
     settings = of(
         {"zone": "flag"} if SourceKind.FLAG in kinds else {},
@@ -68,7 +68,7 @@ def test_the_highest_place_that_has_a_value_wins_and_is_remembered(step: int) ->
     assert settings["zone"] == Setting(value, Source(kind, place, path))
 
 
-def test_without_any_source_only_defaults_are_there() -> None:
+def test_resolve_without_sources_has_only_defaults() -> None:
     assert {spec.key: str(setting.value) for spec, setting in of() if setting} == {
         "sandbox": "false",
         "trust_project_file": "false",
@@ -90,14 +90,14 @@ def test_without_any_source_only_defaults_are_there() -> None:
     }
 
 
-def test_google_variables_name_the_project_after_gclouds_own() -> None:
+def test_google_variables_rank_below_gclouds_own() -> None:
     both = {"GOOGLE_CLOUD_PROJECT": "google", "CLOUDSDK_CORE_PROJECT": "sdk"}
 
     assert of(environ=both).text("project") == "sdk"
     assert of(environ={"GOOGLE_CLOUD_PROJECT": "google"}).text("project") == "google"
 
 
-def test_values_are_read_as_their_kind() -> None:
+def test_values_are_converted_to_their_type() -> None:
     settings = of(
         {"internal_ips": "true"},
         {"TPUCTL_TIMEOUT": "1h30m", "TPUCTL_LABELS": "team=nlp, run=a=b", "TPUCTL_DATA_DISKS": "source=a,mode=rw  b"},
@@ -117,7 +117,7 @@ def test_values_are_read_as_their_kind() -> None:
     assert settings.path("startup_script") == Path("/repo/boot.sh")
 
 
-def test_a_home_path_of_the_user_file_is_in_the_home_folder() -> None:
+def test_path_with_tilde_is_in_the_home_folder() -> None:
     settings = of(environ={"HOME": "/home/me"}, user={"ssh_key": "~/.ssh/tpu"})
 
     assert settings.path("ssh_key") == Path("/home/me/.ssh/tpu")
@@ -136,7 +136,7 @@ def test_a_home_path_of_the_user_file_is_in_the_home_folder() -> None:
         ("", False),
     ],
 )
-def test_a_boolean_variable_beats_the_project_file(text: str, *, expected: bool) -> None:
+def test_boolean_variable_overrides_the_project_file(text: str, *, expected: bool) -> None:
     assert of(environ={"TPUCTL_SANDBOX": text}, project={"sandbox": "true"}).is_on("sandbox") is expected
 
 
@@ -154,7 +154,7 @@ BROKEN: list[tuple[Callable[[Settings], object], dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("read", "environ", "words"), BROKEN)
-def test_a_broken_variable_is_named_with_its_value(
+def test_invalid_variable_is_named_with_its_value(
     read: Callable[[Settings], object], environ: dict[str, str], words: str
 ) -> None:
     with pytest.raises(SettingError) as caught:
@@ -165,14 +165,14 @@ def test_a_broken_variable_is_named_with_its_value(
     assert caught.value.message.endswith(words)
 
 
-def test_a_broken_secret_is_not_repeated() -> None:
+def test_invalid_secret_is_not_shown() -> None:
     with pytest.raises(SettingError) as caught:
         of({"metadata": "hunter2"}).pairs("metadata")
 
     assert caught.value.message == "--metadata: `metadata`: it must be KEY=VALUE pairs"
 
 
-def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
+def test_empty_flag_is_an_error() -> None:
     with pytest.raises(SettingError, match="--zone: `zone` is ``: it is empty"):
         of({"zone": ""}, {"TPUCTL_ZONE": "elsewhere"}).text("zone")
 
@@ -199,7 +199,7 @@ def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
             "project",
             {"sandbox": "false"},
             "/repo/tpuctl.yaml line 3: `sandbox: false` is never read from a project file",
-            "set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real",
+            "set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
         ),
         (
             "user",
@@ -230,7 +230,7 @@ def test_an_empty_flag_is_an_error_and_not_another_zone() -> None:
         ),
     ],
 )
-def test_what_a_file_may_not_say(place: str, entries: dict[str, Value], message: str, hint: str | None) -> None:
+def test_file_entry_not_allowed_names_sources(place: str, entries: dict[str, Value], message: str, hint: str | None) -> None:
     with pytest.raises(SettingError) as caught:
         of(
             {"timeout": "1m"},
@@ -241,7 +241,7 @@ def test_what_a_file_may_not_say(place: str, entries: dict[str, Value], message:
     assert (caught.value.message, caught.value.hint) == (message, hint)
 
 
-def test_a_missing_setting_says_where_it_was_looked_for_and_what_sets_it() -> None:
+def test_missing_setting_lists_sources_and_ways_to_set() -> None:
     error = of(user={"project": "p"}, gcloud={"core/account": "me@example.com"}).missing("zone")
 
     assert (error.message, error.hint) == (
@@ -257,11 +257,11 @@ def test_a_missing_setting_says_where_it_was_looked_for_and_what_sets_it() -> No
 
 
 @pytest.mark.parametrize(("word", "expected"), [("CURRENT_PROJECT", "p"), ("LEGACY", None), ("other", "other")])
-def test_gclouds_words_for_the_quota_project(word: str, expected: str | None) -> None:
+def test_special_values_of_quota_project(word: str, expected: str | None) -> None:
     assert of({"project": "p"}, gcloud={"billing/quota_project": word}).text("quota_project") == expected
 
 
-def test_what_is_gclouds_own_has_no_variable_of_ours() -> None:
+def test_gcloud_settings_have_no_tpuctl_variable() -> None:
     settings = of(environ={"TPUCTL_ACCOUNT": "x", "CLOUDSDK_PROXY_PORT": "3128"}, gcloud={"proxy/port": "1"})
 
     assert settings.text("account") is None

@@ -18,7 +18,7 @@ RECORDS = (
 )
 
 
-def test_grants_from_environment_equal_file() -> None:
+def test_grants_parse_alike_from_variable_and_file() -> None:
     expected = (
         Grant("us-central2-b", "v4", "on-demand", 32, date(2026, 12, 31)),
         Grant("us-central1-f", "v2-8", "spot", 5, None),
@@ -35,13 +35,13 @@ def test_grants_from_environment_equal_file() -> None:
     [
         ("zone=us-central2-b", "it lacks `type`, `tier`, `count`; an entry has zone, type, tier, count, until"),
         ("zone", "`zone` is not KEY=VALUE"),
-        ("zone=a,zone=b", "`zone` is there twice"),
+        ("zone=a,zone=b", "`zone` is given twice"),
         (GRANTS.replace("until", "util"), "unknown key `util`; did you mean `until`?"),
         (GRANTS.replace("until", "xyz"), "unknown key `xyz`; known are zone, type, tier, count, until"),
         (GRANTS.replace("32", "all"), "`count` is `all`: it must be a whole number, 1 or more"),
     ],
 )
-def test_invalid_grant_in_environment_is_explained(text: str, reason: str) -> None:
+def test_invalid_grant_in_a_variable_has_a_reason(text: str, reason: str) -> None:
     with pytest.raises(SettingError) as caught:
         of(environ={"TPUCTL_GRANTS": text}).grants()
 
@@ -57,12 +57,12 @@ def test_size_is_parsed_as_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["much", "-1GB", "1iB", "", "1e3", "9" * 400])
-def test_invalid_size_is_refused(text: str) -> None:
+def test_invalid_size_is_an_error(text: str) -> None:
     with pytest.raises(SettingError, match=r"it must be a size like 1\.2TB or 500GiB"):
         of({"dataset_size": text}).size("dataset_size")
 
 
-def test_check_settings_in_either_file_are_typed() -> None:
+def test_check_settings_are_allowed_in_both_files() -> None:
     values: dict[str, Value] = {
         "buckets": ("gs://a", "gs://b/x"),
         "data_buckets": ("gs://c",),

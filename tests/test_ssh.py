@@ -139,8 +139,8 @@ def test_ssh_options_and_worker_are_passed_on(
         ),
         (
             ("slice", "--worker", "3-", "--", "ls"),
-            "`3-` is no set of workers",
-            "name workers by number, like `0`, `1,3-5`, or say `all`",
+            "`3-` is not a set of workers",
+            "use worker numbers like `0` or `1,3-5`, or `all`",
             2,
         ),
         (
@@ -188,7 +188,7 @@ def test_ssh_options_and_worker_are_passed_on(
         (
             ("nope", "--", "ls"),
             "no node `nope` in any zone of project sandbox",
-            "run `tpuctl list` to see what there is",
+            "run `tpuctl list` to see the nodes of all zones",
             3,
         ),
     ],

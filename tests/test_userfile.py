@@ -35,9 +35,9 @@ def test_read_text_of_a_regular_file_returns_its_text(tmp_path: Path, content: b
         pytest.param("folder", "`folder` cannot be read: it is a directory", id="directory"),
         pytest.param("/dev/zero", "`/dev/zero` cannot be read: it is a device or a socket", id="device"),
         pytest.param("sparse", "`sparse` is too large: 10 GiB; the limit is 100 bytes", id="10-GiB"),
-        pytest.param("fifo", "`fifo` cannot be read: it is a pipe, and no program has opened it", id="no-writer"),
-        pytest.param("x" * 300, "` is no path: file name too long", id="long-name"),
-        pytest.param("a\0b", "` is no path: a path holds no zero byte", id="nul"),
+        pytest.param("fifo", "`fifo` cannot be read: it is a pipe, and no program opened it", id="no-writer"),
+        pytest.param("x" * 300, "` is not a path: file name too long", id="long-name"),
+        pytest.param("a\0b", "` is not a path: a path must not contain a zero byte", id="nul"),
         pytest.param("~no-such-user/x", "`~no-such-user/x`: no such user", id="no-such-user"),
     ],
 )
@@ -83,14 +83,14 @@ def test_read_bytes_of_a_process_substitution_whose_program_has_ended(content: b
         os.close(ours)
 
 
-def test_dev_null_is_empty() -> None:
+def test_read_bytes_of_dev_null_is_empty() -> None:
     assert read_bytes(Path(os.devnull)) == b""
 
 
-def test_bytes_that_are_not_utf_8_are_named_with_their_place() -> None:
+def test_read_text_invalid_utf8_names_the_place() -> None:
     with pytest.raises(InvalidInputError, match=r"`f` cannot be read: not UTF-8 text: line 2, byte 3 \(0xff\)"):
         decode(b"a\nbc\xff\n", "`f`")
 
 
-def test_a_path_need_not_exist() -> None:
+def test_expand_path_need_not_exist() -> None:
     assert expand(Path("no/such/file")) == Path("no/such/file")

@@ -1,7 +1,7 @@
-"""Accelerator types: how a name maps to chips, workers, a topology and a runtime version.
+"""Accelerator types: the chips, workers, topology and runtime version of a type name.
 
-Source of the table: `data/accelerators.yaml`. It suggests and counts; what it lacks may still exist, so a well-formed type
-that is not in it parses, with `is_listed` false.
+The table is `data/accelerators.yaml`. It may lack types that exist, so a well-formed type that is not in it is accepted, with
+`is_listed` false.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One generation of TPUs. Sizes count `unit`; `config_type` is the API's AcceleratorConfig.Type.
+    """One generation of TPUs. Sizes are numbers of `unit`; `config_type` is the API's AcceleratorConfig.Type.
 
-    `serving` are the sizes that count against a quota of their own [observed: users' logs].
+    `serving` are the sizes with a separate quota [observed: users' logs].
     """
 
     name: str
@@ -43,15 +43,15 @@ class Generation:
     serving: tuple[int, ...] = ()
 
     def chips(self, size: int) -> int:
-        """Return how many chips the number in a type name stands for."""
+        """Return the number of chips of a size (the number in a type name)."""
         return size // self.cores_per_chip
 
     def size(self, chips: int) -> int:
-        """Return the number in the type name of so many chips."""
+        """Return the size (the number in a type name) of a number of chips."""
         return chips * self.cores_per_chip
 
     def has(self, size: int) -> bool:
-        """Tell whether the documentation lists such a size."""
+        """Return whether the documentation lists this size."""
         if size in self.sizes:
             return True
         if not self.multiples_of or self.largest is None or size > self.largest:
@@ -59,7 +59,7 @@ class Generation:
         return size % self.multiples_of == 0 and _box(self.chips(size)) is not None
 
     def topology(self, size: int) -> str | None:
-        """Return the default shape of a size, where it is known."""
+        """Return the default topology of a size, None if it is unknown."""
         return self.topologies.get(size) or (_box(self.chips(size)) if self.dimensions == 3 else None)
 
     def type_of(self, size: int) -> str:
@@ -69,7 +69,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class AcceleratorType:
-    """What a type name says. `topology` is the default shape, nothing where it is not known."""
+    """A parsed type name. `topology` is the default one of its size, None if it is unknown."""
 
     name: str
     generation: Generation
@@ -78,7 +78,7 @@ class AcceleratorType:
 
     @property
     def chips(self) -> int:
-        """The chips of the whole slice."""
+        """The number of chips of the whole slice."""
         return self.generation.chips(self.size)
 
     @property
@@ -90,22 +90,22 @@ class AcceleratorType:
 
     @property
     def chips_per_worker(self) -> int:
-        """The chips that each worker has, and shows as device files."""
+        """The number of chips, and of their device files, of each worker."""
         return self.chips if self.workers == 1 else self.generation.per_worker
 
     @property
     def is_slice(self) -> bool:
-        """Tell whether it has more than one worker. Such nodes cannot be stopped [API field text of nodes.stop]."""
+        """Return whether it has more than one worker. Such nodes cannot be stopped [API field text of nodes.stop]."""
         return self.workers > 1
 
     @property
     def is_listed(self) -> bool:
-        """Tell whether the documentation lists it. What is not listed may exist all the same: ask the zone."""
+        """Return whether the documentation lists it. A zone may offer types that are not listed."""
         return self.generation.has(self.size)
 
     @property
     def runtime_version(self) -> str:
-        """The image that fits this accelerator when no framework asks for another."""
+        """The default image for this accelerator; a framework may need another one."""
         return self.generation.runtime_version
 
 
@@ -121,7 +121,7 @@ class Catalogue:
     tensorflow_images: dict[str, Any]  # YAML
 
     def by_prefix(self, prefix: str) -> Generation | None:
-        """Return the generation whose type names begin so."""
+        """Return the generation whose type names have this prefix, None if there is none."""
         return next((g for g in self.generations.values() if g.prefix == prefix), None)
 
 
@@ -135,8 +135,29 @@ def load() -> Catalogue:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = resources.files("tpuctl.data").joinpath("accelerators.yaml").read_text("utf-8")
     data = yaml.load(text, Loader=loader)  # noqa: S506  # the C version of the safe loader
+    generations = {
+        name: Generation(
+            name=name,
+            prefix=entry["type_format"].removesuffix("-{n}"),
+            config_type=entry["config_type"],
+            unit=entry["unit"],
+            cores_per_chip=entry["cores_per_chip"],
+            per_worker=entry["per_worker"],
+            single=tuple(entry["single"]),
+            sizes=tuple(entry["sizes"]),
+            runtime_version=entry["runtime_version"],
+            devices=entry["devices"],
+            dimensions=entry["topology_dimensions"],
+            hbm_gib_per_chip=entry["hbm_gib_per_chip"],
+            topologies=entry["topologies"],
+            multiples_of=entry.get("multiples_of"),
+            largest=entry.get("largest"),
+            serving=tuple(entry.get("serving", ())),
+        )
+        for name, entry in data["generations"].items()
+    }
     return Catalogue(
-        {name: _generation(name, entry) for name, entry in data["generations"].items()},
+        generations,
         {name: {size: tuple(where) for size, where in by.items()} for name, by in data["zones"].items()},
         data["elsewhere"],
         data["research_zone"],
@@ -146,10 +167,10 @@ def load() -> Catalogue:
 
 
 def parse(text: str) -> AcceleratorType:
-    """Return what a type name says.
+    """Parse a type name.
 
-    Raises `InvalidInputError` for what cannot be a type, with the nearest name that can (`v5e-16` → `v5litepod-16`), and for
-    a generation that the table lacks.
+    Raises `InvalidInputError` for an invalid name, with the nearest valid one (`v5e-16` → `v5litepod-16`), and for a generation
+    that is not in the table.
     """
     match = _WELL_FORMED.fullmatch(text)
     generation = load().by_prefix(match[1]) if match else None
@@ -161,7 +182,7 @@ def parse(text: str) -> AcceleratorType:
 
 @lru_cache(maxsize=256)
 def find(text: str | None) -> AcceleratorType | None:
-    """Return what a type name says, or nothing where the table cannot tell."""
+    """Parse a type name. None if it is invalid or not in the table."""
     try:
         return parse(text or "")
     except InvalidInputError:
@@ -169,9 +190,9 @@ def find(text: str | None) -> AcceleratorType | None:
 
 
 def check(text: str) -> str:
-    """Return the type name if the service may know it, be it listed here or not.
+    """Return the type name if the service may accept it, listed or not.
 
-    Raises `InvalidInputError` for a malformed name and for a near miss, with the name that was probably meant.
+    Raises `InvalidInputError` for a malformed name, and for a misspelled one with the name that was probably meant.
     """
     if find(text) is None and (not _WELL_FORMED.fullmatch(text) or _suggest(text) or sold_elsewhere(text)):
         raise _malformed(text)
@@ -179,7 +200,7 @@ def check(text: str) -> str:
 
 
 def of_size(text: str) -> tuple[str, ...]:
-    """Return the known types that have the size that a type name ends with: `v2-8`, `v3-8`, … for `v99-8`."""
+    """Return the known types with the size of a type name: `v2-8`, `v3-8`, … for `v99-8`."""
     match = _WELL_FORMED.fullmatch(text)
     size = int(match[2]) if match else 0
     return tuple(one.type_of(size) for one in load().generations.values() if match and one.has(size))
@@ -188,7 +209,7 @@ def of_size(text: str) -> tuple[str, ...]:
 def from_config(config_type: str, topology: str) -> AcceleratorType:
     """Return the accelerator of `--type v4 --topology 2x2x2`; the type is a generation or the API's enum name.
 
-    Raises `InvalidInputError` naming the part that is wrong.
+    Raises `InvalidInputError` that names the invalid part.
     """
     wanted = config_type.lower().replace("_", "-")
     for generation in load().generations.values():
@@ -211,14 +232,14 @@ def from_config(config_type: str, topology: str) -> AcceleratorType:
 
 
 def zones_of(accelerator: AcceleratorType, *, single_tenant: bool = False) -> tuple[str, ...]:
-    """Return the zones where the documentation says that a type is offered."""
+    """Return the zones that offer a type, according to the documentation."""
     offered = load().zones.get(accelerator.generation.name, {})
     zones = offered.get(str(accelerator.size), ()) + offered.get("all", ())
     return zones + (offered.get("single_tenant", ()) if single_tenant else ())
 
 
 def smallest_in(zone: str) -> str | None:
-    """Return the smallest type of the first generation that the documentation lists for a zone, None for other zones."""
+    """Return the smallest type of the first generation that a zone offers, None for a zone that is not documented."""
     for name, offered in load().zones.items():
         generation = load().generations[name]
         for size in sorted(generation.sizes):
@@ -227,29 +248,8 @@ def smallest_in(zone: str) -> str | None:
     return None
 
 
-def _generation(name: str, entry: dict[str, Any]) -> Generation:
-    return Generation(
-        name=name,
-        prefix=entry["type_format"].removesuffix("-{n}"),
-        config_type=entry["config_type"],
-        unit=entry["unit"],
-        cores_per_chip=entry["cores_per_chip"],
-        per_worker=entry["per_worker"],
-        single=tuple(entry["single"]),
-        sizes=tuple(entry["sizes"]),
-        runtime_version=entry["runtime_version"],
-        devices=entry["devices"],
-        dimensions=entry["topology_dimensions"],
-        hbm_gib_per_chip=entry["hbm_gib_per_chip"],
-        topologies=entry["topologies"],
-        multiples_of=entry.get("multiples_of"),
-        largest=entry.get("largest"),
-        serving=tuple(entry.get("serving", ())),
-    )
-
-
 def _box(chips: int) -> str | None:
-    """Return the most cubic box of so many chips whose sides are multiples of four, if there is one."""
+    """Return the most cubic topology with this number of chips, with sides that are multiples of four. None if impossible."""
     if chips % 64:
         return None
     cubes = chips // 64
@@ -267,7 +267,7 @@ def _box(chips: int) -> str | None:
 
 
 def sold_elsewhere(text: str) -> dict[str, str] | None:
-    """Return `name` and `through` of what another service rents, by a type name or its own name; else nothing."""
+    """Return `name` and `through` of a type that another service offers, by its type name or own name; else None."""
     bare = re.sub(r"[^a-z0-9]", "", text.lower())
     entries = load().elsewhere.items()
     return next((e for prefix, e in entries if bare.startswith((prefix, e["name"].lower()))), None)
@@ -277,7 +277,7 @@ def _malformed(text: str) -> InvalidInputError:
     if where := sold_elsewhere(text):
         return InvalidInputError(
             f"`{text}` ({where['name']}) is not served by the Cloud TPU API",
-            hint=f"it is rented through {where['through']}",
+            hint=f"it is available through {where['through']}",
         )
     if suggestion := _suggest(text.strip().lower().replace("_", "-")):
         return InvalidInputError(f"`{text}` is not an accelerator type", hint=f"did you mean `{suggestion}`?")
@@ -287,7 +287,7 @@ def _malformed(text: str) -> InvalidInputError:
     )
 
 
-# How people write the generations whose type names do not begin with the generation's own name.
+# Spellings of generations whose type names do not begin with the name of the generation.
 _SPELLINGS = {
     "v5e": "v5litepod",
     "v5lite": "v5litepod",

@@ -1,6 +1,6 @@
-"""Files and YAML that others may have written, read within bounds: of size, of depth, of number.
+"""Read untrusted files and YAML within limits of size, depth and number of values.
 
-Nothing is constructed from YAML here: what comes back are PyYAML's nodes, which know their lines.
+YAML is parsed into PyYAML's nodes, which have line numbers; no objects are constructed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-# PyYAML builds nodes by recursion, in C: a few thousand levels end the process. No document that is meant is this deep.
+# PyYAML builds nodes by recursion, in C: a few thousand levels crash the process. No real document is this deep.
 MAX_DEPTH = 32
 MAX_LENGTH = 4 << 20
 MAX_VALUES = 100_000
@@ -26,9 +26,9 @@ _YamlNode = Any  # PyYAML's node; with the C loader its types do not say what ma
 
 
 def read_file(path: Path, *, longest: int) -> tuple[bytes, os.stat_result]:
-    """Return the content of a regular file, and what the system knows of it; neither waits nor reads without an end.
+    """Return the content and the status of a regular file, without blocking, and at most `longest` bytes.
 
-    Raises `OSError` for what cannot be read, is not a regular file (a pipe, a device, a folder) or is longer.
+    Raises `OSError` if it cannot be read, is not a regular file (a pipe, a device, a folder) or is longer.
     """
     # `open` would wait for a writer of a pipe.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -57,8 +57,8 @@ def compose_yaml(
 ) -> _YamlNode | None:
     """Return the root node of a YAML document; None if it is empty.
 
-    Raises `error`, with `source` and the line, for what is not YAML, is nested deeper than `MAX_DEPTH`, has more values than
-    `most` once its aliases are replaced, or holds itself.
+    Raises `error`, with `source` and the line, if it is not YAML, has more than `MAX_DEPTH` levels, has more than `most` values
+    with aliases expanded, or contains itself.
     """
     if not text:
         return None
@@ -66,7 +66,7 @@ def compose_yaml(
         raise error(f"{source}: larger than {longest >> 10} KiB of text")
     if text.startswith("%") + text.count("\n%") > _MAX_DIRECTIVES:
         raise error(f"{source}: more than {_MAX_DIRECTIVES} YAML directives")
-    import yaml  # noqa: PLC0415  # most commands find no file to read
+    import yaml  # noqa: PLC0415  # most commands read no YAML
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -84,22 +84,22 @@ def compose_yaml(
 
 
 def _excess(events: Iterable[Any], *, most: int) -> str | None:
-    """Return where and how a document goes beyond the bounds; None if it does not. Reads no further than that."""
+    """Return where and how a document exceeds the limits, None if it does not. Reads no further than that."""
     import yaml  # noqa: PLC0415  # imported by the caller
 
-    # Of each collection that is open: its anchor, the values in it, how deep it is.
+    # For each open collection: its anchor, its number of values, its depth.
     levels: list[tuple[str | None, int, int]] = [(None, 0, 0)]
-    # What an alias stands for; None while that is still open.
+    # Values and depth of each anchor; None while its collection is open.
     anchors: dict[str | None, tuple[int, int] | None] = {}
     for event in events:
         if isinstance(event, yaml.CollectionStartEvent):
             levels.append((event.anchor, 1, 1))
             values, height, anchors[event.anchor] = 1, 1, None
         elif isinstance(event, yaml.AliasEvent):
-            seen = anchors.get(event.anchor, (1, 1))
-            if seen is None:
-                return f"{_line(event)}: the alias `*{event.anchor}` is inside of what it stands for"
-            values, height = seen
+            expanded = anchors.get(event.anchor, (1, 1))
+            if expanded is None:
+                return f"{_line(event)}: the alias `*{event.anchor}` is inside its own anchor"
+            values, height = expanded
         elif isinstance(event, yaml.ScalarEvent):
             values, height = anchors[event.anchor] = 1, 1
         elif isinstance(event, yaml.CollectionEndEvent):

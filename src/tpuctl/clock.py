@@ -1,6 +1,6 @@
-"""Time, all of it: now, and sleep. Nothing else in the project reads a clock or sleeps.
+"""The only module that reads a clock or sleeps; also deadlines, and durations as text.
 
-With the embedded sandbox the clock is the sandbox's (`sandbox/world.py`), which may run faster than real time.
+The sandbox has its own clock, which may run faster than real time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Where time comes from. `monotonic` counts from an arbitrary start and never goes back."""
+    """The source of time. `monotonic` counts from an arbitrary start and never goes back."""
 
     def now(self) -> datetime:
         """Return the wall-clock time, aware, in UTC."""
@@ -27,7 +27,7 @@ class Clock(Protocol):
         """Return the time since an arbitrary start; it does not jump when the wall clock is set."""
 
     def sleep(self, duration: timedelta) -> None:
-        """Return after `duration`; at once when it is not positive."""
+        """Return after `duration`, at once if it is not positive."""
 
 
 class SystemClock:
@@ -48,18 +48,18 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told: `sleep` moves it and returns at once. For tests and simulations."""
+    """A clock that only `sleep` moves, which returns at once. For tests and simulations."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._now = start
 
     def now(self) -> datetime:
-        """Return the time it was last moved to."""
+        """Return the start plus all sleeps."""
         return self._now
 
     def monotonic(self) -> timedelta:
-        """Return how far it was moved."""
+        """Return the sum of all sleeps."""
         return self._now - self._start
 
     def sleep(self, duration: timedelta) -> None:
@@ -67,17 +67,17 @@ class ManualClock:
         self._now += max(duration, timedelta())
 
 
-# How long a call to the cloud may take in real time, with all its retries; also all calls of a command without a deadline.
+# The limit for a call to the cloud in real time, with all its retries; also for all calls of a command without a deadline.
 PATIENCE = timedelta(seconds=60)
-# A call that begins just before a deadline would otherwise fail for lack of time, and say nothing about the service.
+# Without it, a call just before a deadline would fail for lack of time, which says nothing about the service.
 _SHORTEST_CALL = timedelta(seconds=1)
-# What one last look, an outcome that has to be looked up and the release of a lease may take after a deadline, together.
+# The time after a deadline for a last fetch, for reading the outcome of a change and for releasing a lease, together.
 GRACE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class _Deadline:
-    """A moment by `clock.monotonic()`, and how much longer calls may take that follow from what was begun before."""
+    """A moment of `clock.monotonic()`, and how much longer calls may take that complete work begun before it."""
 
     clock: Clock
     ends: timedelta
@@ -92,7 +92,7 @@ class _Deadline:
         left = self.left
         if left > timedelta():
             return max(left, _SHORTEST_CALL)
-        # A clock that runs fast would leave no time for it; where there is one, calls do not hang.
+        # A fast clock would leave no time; but only the sandbox has one, and its calls do not hang.
         return max(left + self.grace, timedelta()) if isinstance(self.clock, SystemClock) else self.grace
 
 
@@ -104,9 +104,9 @@ _DEADLINES: ContextVar[tuple[_Deadline, ...]] = ContextVar("deadlines", default=
 def limit_calls(
     clock: Clock, timeout: timedelta | None, *, since: timedelta | None = None, grace: timedelta = timedelta()
 ) -> Iterator[None]:
-    """Let every call to the cloud in this block end when `timeout` has passed `since` then, or since now.
+    """Limit every call to the cloud in this block to `timeout` after `since`, by default after now. None sets no limit.
 
-    Calls that begin later than that share the `grace`. Limits around the block stay in force. None sets no limit.
+    Calls that begin later share the `grace`. Outer limits stay in force.
     """
     if timeout is None:
         yield
@@ -120,23 +120,23 @@ def limit_calls(
 
 
 def time_left() -> timedelta | None:
-    """Return the time until the next limit in force, negative after it. None if there is none."""
+    """Return the time until the next limit, negative after it. None if there is no limit."""
     return min((limit.left for limit in _DEADLINES.get()), default=None)
 
 
 def is_late() -> bool:
-    """Tell whether a limit in force has passed, so that nothing may be begun any more."""
+    """Return whether a limit has passed, so that no new work may begin."""
     left = time_left()
     return left is not None and left <= timedelta()
 
 
 def time_for_call(longest: timedelta) -> timedelta:
-    """Return how long a call that begins now may take with all its retries; zero if it must not begin any more."""
+    """Return how long a call that begins now may take, with all its retries. Zero if it must not begin."""
     return min((longest, *(limit.time_for_call for limit in _DEADLINES.get())))
 
 
 def with_limits(act: Callable[..., T]) -> Callable[..., T]:
-    """Return `act` for other threads, where the limits of this one are to be in force too."""
+    """Return `act` with the limits of this thread, for use in other threads."""
     found = _DEADLINES.get()
 
     def act_in_time(*arguments: object) -> T:
@@ -156,9 +156,9 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that `90s`, `30m`, `2h`, `1d` or `1h30m` names; a bare number is seconds.
+    """Parse a duration like `90s`, `30m`, `2h`, `1d` or `1h30m`; a bare number is seconds.
 
-    Raises `ValueError` for anything else, and for a negative one.
+    Raises `ValueError` for anything else, and for a negative duration.
     """
     text = text.strip().lower()
     with_unit = text + "s" if re.fullmatch(r"\d+(?:\.\d+)?", text) else text
@@ -166,13 +166,13 @@ def parse_duration(text: str) -> timedelta:
         raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(with_unit))
     if seconds > _LONGEST.total_seconds():
-        # Beyond that, dates and the clocks of other programs overflow.
+        # Longer durations overflow dates and the clocks of other programs.
         raise ValueError(f"`{text}` is longer than {_LONGEST.days} days")
     return timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:
-    """Return a duration as a person says it: `45s`, `3m20s`, `2h05m`, `4d`."""
+    """Return a duration as short text: `45s`, `3m20s`, `2h05m`, `4d`."""
     seconds = round(duration.total_seconds())
     if seconds < 0:
         return "-" + format_duration(-duration)
@@ -188,11 +188,11 @@ def format_duration(duration: timedelta) -> str:
 
 
 def parse_timestamp(text: str | None) -> datetime | None:
-    """Return the time that an RFC 3339 string names, in UTC; nothing for what is absent or garbled."""
+    """Parse an RFC 3339 time, as UTC. None if it is absent or invalid."""
     if not text:
         return None
     try:
-        # The API sends up to nine digits of a second; those that datetime cannot hold are left out.
+        # The API sends up to nine digits of a second; datetime drops those beyond microseconds.
         parsed = datetime.fromisoformat(text)
         return parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     except (ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""The files of settings: find them, read them with their lines, change one line and leave the rest alone.
+"""Configuration files: find them, read them with line numbers, and change one line without touching the others.
 
-What a key means and where it may stand is `settings`' business; this module knows YAML and the disk.
+Which keys exist, and which files may have them, is the subject of the schema; this module handles YAML and the disk.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NULL = "tag:yaml.org,2002:null"
 # PyYAML's node; with the C loader its types do not say what marks hold.
 _Node = Any
 _LONGEST, _MOST = 256 << 10, 20_000
-# Compute Engine takes 256 KiB as one value of metadata [documentation of metadata].
+# Compute Engine accepts 256 KiB in one metadata value [documentation of metadata].
 _LONGEST_SCRIPT = 256 << 10
 _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp")}
 
 
 def find_project_file(start: Path, *, home: Path | None = None) -> Path | None:
-    """Return the nearest `tpuctl.yaml` in `start` or above it, as far as the home folder or the root; else nothing.
+    """Return the nearest `tpuctl.yaml` in `start` or above it, up to the home folder or the root. None if there is none.
 
-    A folder that may not be read is passed by.
+    Folders that cannot be read are skipped.
     """
     for folder in (start, *start.parents):
         candidate = folder / PROJECT_FILE_NAME
@@ -61,36 +61,42 @@ def find_project_file(start: Path, *, home: Path | None = None) -> Path | None:
 
 
 def user_file(environ: Mapping[str, str]) -> Path:
-    """Return where the user's own settings are: `$XDG_CONFIG_HOME/tpuctl/config.yaml`, there or not."""
+    """Return the path of the user file, `$XDG_CONFIG_HOME/tpuctl/config.yaml`, which need not exist."""
     configured = environ.get("XDG_CONFIG_HOME", "")
-    # The XDG specification says that a relative path is to be ignored.
+    # The XDG specification requires ignoring a relative path.
     if configured.startswith("/"):
         return Path(configured) / "tpuctl" / "config.yaml"
     return Path(environ.get("HOME") or _home() or "/") / ".config" / "tpuctl" / "config.yaml"
 
 
 def load(path: Path) -> ConfigFile:
-    """Return what a file says, each key with its line; an absent file says nothing.
+    """Read a configuration file, each key with its line; an absent file is empty.
 
-    Raises `SettingError` with file and line: broken YAML, no mapping, an unknown or repeated key, a value of the wrong
+    Raises `SettingError` with file and line for invalid YAML, no mapping, an unknown or repeated key, or a value of the wrong
     form.
     """
     return ConfigFile(path, _entries(path, _read(path)))
 
 
 def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool = False) -> ConfigFile:
-    """Return what a project file says, with the content of the script that it names and the digest of both.
+    """Read a project file, with the content of the script that it names and the digest of both.
 
-    All is read once: what the digest stands for is what is used. Raises `SettingError` as `load` does, for a file of another
-    user unless `any_owner` may have written it, and for a script that is not in the folder of the project.
+    Everything is read once, so the digest covers exactly what is used. Raises `SettingError` as `load` does, for a file of
+    another user unless `any_owner`, and for a script outside the project folder.
     """
     content, owners = _content(path)
     stranger = None if any_owner else foreign_owner(owners, os.geteuid(), environ)
     if stranger is not None:
+        import pwd  # noqa: PLC0415  # only for this error
+
+        try:
+            name = f"the user `{pwd.getpwuid(stranger).pw_name}`"
+        except KeyError:
+            name = f"another user (uid {stranger})"
         raise SettingError(
-            f"{path} belongs to {_user_name(stranger)}, not to you: it is not read",
-            hint="copy it to a folder of your own, or work where there is none\n"
-            "where you know who wrote it: pass `--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
+            f"{path} belongs to {name}, not to you: it is not read",
+            hint="copy it to a folder of your own, or run tpuctl elsewhere\n"
+            "if you trust its author: pass `--trust-project-file`, or set `TPUCTL_TRUST_PROJECT_FILE=1`",
         )
     entries = _entries(path, _decoded(path, content))
     parts = [os.fsencode(path.resolve()), content]
@@ -109,8 +115,8 @@ def load_project_file(path: Path, environ: Mapping[str, str], *, any_owner: bool
 def foreign_owner(owners: Iterable[int], uid: int, environ: Mapping[str, str]) -> int | None:
     """Return the first owner that is neither the user nor root; None if there is none.
 
-    Root who came by sudo is also the user that sudo was called by, as git has it for `safe.directory`. As there, it is
-    the owner that counts, not who may write to the folder: a file that another user puts there belongs to that user.
+    Under sudo, the calling user counts as the user too, as for git's `safe.directory`. As there, the owner decides, not write
+    access to the folder: a file that another user creates there belongs to that user.
     """
     known = {0, uid}
     if uid == 0 and (caller := environ.get("SUDO_UID", "")).isascii() and caller.isdigit() and len(caller) < 10:
@@ -119,7 +125,7 @@ def foreign_owner(owners: Iterable[int], uid: int, environ: Mapping[str, str]) -
 
 
 def is_within(path: Path, folder: Path) -> bool:
-    """Tell whether a path is in a folder, all links resolved."""
+    """Return whether a path is inside a folder, with all symlinks resolved."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
@@ -134,8 +140,16 @@ def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
         if key not in SETTINGS:
             raise SettingError(f"{place}: unknown key `{key}`", hint=_did_you_mean(key))
         if key in entries:
-            raise SettingError(f"{place}: `{key}` is there twice, first in line {entries[key].line}")
-        value = _value(value_node, key, path)
+            raise SettingError(f"{place}: duplicate key `{key}`, first in line {entries[key].line}")
+        value: Value
+        if value_node.id == "sequence" and SETTINGS[key].kind is ValueKind.RECORDS:
+            value = tuple(_record(item, key, path) for item in value_node.value)
+        elif value_node.id == "sequence":
+            value = tuple(_scalar(item, key, path) for item in value_node.value)
+        elif value_node.id == "mapping":
+            value = _mapping(value_node, key, path)
+        else:
+            value = _scalar(value_node, key, path)
         try:
             check_shape(SETTINGS[key], value)
         except ValueError as error:
@@ -145,38 +159,39 @@ def _entries(path: Path, text: str) -> dict[str, ConfigEntry]:
 
 
 def check_script(path: Path, named: str) -> None:
-    """Raise `SettingError` for a startup script that the project file at this path may not name, there or not."""
+    """Raise `SettingError` for a startup script that this project file may not name; the script need not exist."""
     try:
         _script_path(path.parent, named, place=f"{path}: `startup_script` is `{named}`")
     except (OSError, ValueError, RuntimeError) as error:  # as below
-        raise SettingError(f"{path}: `startup_script` is `{named}`: it is no path: {error}") from None
+        raise SettingError(f"{path}: `startup_script` is `{named}`: it is not a path: {error}") from None
 
 
 def _script_path(folder: Path, named: str, *, place: str) -> Path:
     script = (folder / named).resolve()
     if named.startswith("~") or Path(named).is_absolute() or not is_within(script, folder):
         raise SettingError(
-            f"{place}: a project file names no script outside of its folder, {folder}",
+            f"{place}: a project file may only name a script inside its folder, {folder}",
             hint="copy the script into that folder, or pass `--startup-script`",
         )
     return script
 
 
 def _script(path: Path, entry: ConfigEntry) -> bytes:
-    """Return the content of a project file's startup script. Raises `SettingError` if it is not in the project's folder."""
+    """Return the content of the startup script of a project file. Raises `SettingError` if it is outside the project folder."""
     named = str(entry.value)
     place = f"{path} line {entry.line}: `startup_script` is `{named}`"
     try:
-        # Should another file be put there in between, its content is another one, and not what was trusted.
+        # If the file is replaced in between, its content has another digest, which is not trusted.
         return read_file(_script_path(path.parent, named, place=place), longest=_LONGEST_SCRIPT)[0]
-    except (OSError, ValueError, RuntimeError) as error:  # before 3.13 a ring of links is a RuntimeError
+    except (OSError, ValueError, RuntimeError) as error:  # before 3.13 a symlink loop is a RuntimeError
         raise SettingError(f"{place}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _key_content(path: Path, entry: ConfigEntry) -> list[bytes]:
-    """Return where both halves of a key are, links resolved, and the content of what lies in the project's folder.
+    """Return the resolved paths of both files of a key, and their content if they are in the project folder.
 
-    A pull may replace either, or point a link at another key; and a `tpuctl.yaml` that is a link names a key beside the link.
+    A pull may replace either file, or point a symlink at another key; a `tpuctl.yaml` that is a symlink names a key beside the
+    symlink.
     """
     parts = []
     for suffix in ("", ".pub"):
@@ -189,20 +204,11 @@ def _key_content(path: Path, entry: ConfigEntry) -> list[bytes]:
     return parts
 
 
-def _user_name(uid: int) -> str:
-    import pwd  # noqa: PLC0415  # only for this error
-
-    try:
-        return f"the user `{pwd.getpwuid(uid).pw_name}`"
-    except KeyError:
-        return f"another user (uid {uid})"
-
-
 def set_value(path: Path, key: str, value: str) -> None:
-    """Set one key and leave every other line and comment as it is. The file becomes 0600, written in one step.
+    """Set one key, and keep every other line and comment. The file is replaced atomically, with mode 0600.
 
-    `value` is written as on the command line: a list `a,b`, pairs `a=1,b=2`. Raises `SettingError` for an unknown key,
-    a value that cannot be read, or a file whose form does not allow the change.
+    `value` is written as on the command line: a list `a,b`, pairs `a=1,b=2`. Raises `SettingError` for an unknown key, an
+    invalid value, or a file whose layout does not allow the change.
     """
     if key in NEVER_IN_FILES:
         raise SettingError(f"`{key}` is not a setting of a file", hint=NEVER_IN_FILES[key])
@@ -217,12 +223,12 @@ def set_value(path: Path, key: str, value: str) -> None:
         newline = "\r\n" if "\r\n" in text else "\n"
         changed = text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {render(wanted)}{newline}"
     else:
-        changed = _with_value(text, pair, render(wanted))
+        changed = _replace_value(text, pair, render(wanted))
     _replace_if_same(path, text, changed, {key: wanted})
 
 
 def unset(path: Path, key: str) -> bool:
-    """Remove a key with its lines; return whether it was there. Comments and other lines stay."""
+    """Remove a key with its lines, and keep comments and other lines. Return whether the key existed."""
     text = _read(path)
     pair = _find(_compose(path, text), key, path)
     if pair is None:
@@ -234,7 +240,7 @@ def unset(path: Path, key: str) -> bool:
 
 
 def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, Value | None]) -> None:
-    """Write the new text if it says what the old one said but for the change; a cleverly laid out file may not."""
+    """Write the new text if its content differs from the old one only by the change; with an unusual layout it may not."""
     expected = {**_plain(_compose(path, old), path), **change}
     try:
         same = _plain(_compose(path, new), path) == {key: value for key, value in expected.items() if value is not None}
@@ -242,12 +248,8 @@ def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, Value 
         same = False
     if not same:
         keys = ", ".join(f"`{key}`" for key in change)
-        raise SettingError(f"{path} is laid out in a way that {keys} cannot be changed in", hint="edit it by hand")
-    _write(path, new)
-
-
-def _write(path: Path, text: str) -> None:
-    # A link (dotfiles kept elsewhere) stays a link.
+        raise SettingError(f"{path} has a layout in which {keys} cannot be changed", hint="edit it by hand")
+    # A symlink (to dotfiles elsewhere) stays a symlink.
     target = path.resolve()
     try:
         make_private(target.parent)
@@ -255,7 +257,7 @@ def _write(path: Path, text: str) -> None:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
+                file.write(new)
                 file.flush()
                 os.fsync(file.fileno())
             Path(temporary).replace(target)
@@ -271,7 +273,7 @@ def _read(path: Path) -> str:
 
 
 def _content(path: Path) -> tuple[bytes, tuple[int, ...]]:
-    """Return what is in a file of settings, and who owns it and the link to it; an absent file is empty and has no owner."""
+    """Return the content of a configuration file, and the owners of it and of a symlink to it. Empty if it is absent."""
     try:
         content, status = read_file(path, longest=_LONGEST)
         return content, (status.st_uid, path.lstat().st_uid)
@@ -290,7 +292,7 @@ def _decoded(path: Path, content: bytes, entry: ConfigEntry | None = None) -> st
 
 
 def _compose(path: Path, text: str) -> _Node:
-    """Return YAML's nodes, which know their lines; nothing is constructed, so nothing in the file can act."""
+    """Return YAML nodes, which have line numbers; no objects are constructed, so the file cannot run anything."""
     return compose_yaml(text, str(path), error=SettingError, longest=_LONGEST, most=_MOST)
 
 
@@ -308,34 +310,26 @@ def _find(root: _Node, key: str, path: Path) -> tuple[_Node, _Node] | None:
     return next((pair for pair in _pairs(root, path) if pair[0].value == key), None)
 
 
-def _with_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
+def _replace_value(text: str, pair: tuple[_Node, _Node], rendered: str) -> str:
     name, value = pair
     begin, start, end = name.end_mark.index, value.start_mark.index, _end(value, text)
     if text[begin:start].strip() == ":":
         return f"{text[:begin]}: {rendered}{text[end:]}"
-    # A comment stands between key and value: the value stays below it, indented.
+    # With a comment between key and value, the value stays below it, indented.
     return f"{text[:start]}{'' if value.start_mark.column else ' '}{rendered}{text[end:]}"
-
-
-def _value(node: _Node, key: str, path: Path) -> Value:
-    if node.id == "sequence" and SETTINGS[key].kind is ValueKind.RECORDS:
-        return tuple(_record(item, key, path) for item in node.value)
-    if node.id == "sequence":
-        return tuple(_scalar(item, key, path) for item in node.value)
-    return _mapping(node, key, path) if node.id == "mapping" else _scalar(node, key, path)
 
 
 def _mapping(node: _Node, key: str, path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, item in node.value:
         if (inner := _scalar(name, key, path)) in texts:
-            raise SettingError(f"{_place(path, name)}: `{key}.{inner}` is there twice")
+            raise SettingError(f"{_place(path, name)}: duplicate key `{key}.{inner}`")
         texts[inner] = "" if item.tag == _NULL else _scalar(item, f"{key}.{inner}", path)
     return texts
 
 
 def _record(node: _Node, key: str, path: Path) -> Record:
-    """Return one entry of a list of records; what is wrong with it is named with its own line, not with the list's."""
+    """Return one entry of a list of records. Errors have the line of the entry, not of the list."""
     spec, at = SETTINGS[key], node
     texts = _mapping(node, key, path) if node.id == "mapping" else _scalar(node, key, path)
     try:
@@ -358,7 +352,7 @@ def _scalar(node: _Node, key: str, path: Path) -> str:
 
 
 def _plain(root: _Node, path: Path) -> dict[str, object]:
-    """Return a document's content for comparison, whatever it holds."""
+    """Return the content of any document, for comparison."""
 
     def content(node: _Node) -> object:
         if node.id == "sequence":
@@ -371,7 +365,7 @@ def _plain(root: _Node, path: Path) -> dict[str, object]:
 
 
 def _end(node: _Node, text: str) -> int:
-    """Return where a value ends. PyYAML lets a block end where the next token begins, past comments and blank lines."""
+    """Return the end of a value. In PyYAML a block ends at the next token, after comments and blank lines."""
     if node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last, text)

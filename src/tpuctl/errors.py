@@ -1,7 +1,7 @@
-"""What can go wrong, as the user sees it: the exceptions, their exit codes and their words.
+"""The exceptions that users see, with their kinds and exit codes.
 
-Exit codes and `kind` are a contract with scripts (docs/reference/exit-codes.md). Translation from HTTP happens in
-`api/errors.py`; printing happens in `cli/program.py`; nothing in between catches.
+Exit codes and `kind` are a contract with scripts (docs/reference/exit-codes.md). HTTP errors are translated in the cloud room,
+and errors are printed by the main program; no code in between catches them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """What the process ends with."""
+    """The exit codes of the process."""
 
     OK = 0
     FAILURE = 1
@@ -32,21 +32,21 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-# When several nodes end differently, the first of these that occurred is the exit code of the whole.
+# If several nodes end with different codes, the first of these that occurred is the exit code of the command.
 _SEVERITY = (4, 1, 8, 7, 6, 10, 5, 3, 11, 9)
 
 
 def worst(codes: Iterable[ExitCode]) -> ExitCode:
-    """Return the exit code that speaks for several results."""
-    seen = set(codes)
-    return next((ExitCode(code) for code in _SEVERITY if code in seen), max(seen, default=ExitCode.OK))
+    """Return the most important exit code of several results."""
+    occurred = set(codes)
+    return next((ExitCode(code) for code in _SEVERITY if code in occurred), max(occurred, default=ExitCode.OK))
 
 
 class TpuctlError(Exception):
-    """Anything the user can understand and act on.
+    """An error that the user can understand and act on.
 
-    `kind` is the word for it in JSON, `hint` what to do next, `error_id` the id of the message that was recognised, if one was.
-    `lines` are the message and the lines of `details` below it; a line end within one of them is shown as such.
+    `kind` identifies it in JSON; `hint` is what to do next; `error_id` is the id of the recognized message, if any. `lines` are
+    the message and the lines of `details` below it; a line end within one of them is escaped when printed.
     """
 
     exit_code = ExitCode.FAILURE
@@ -60,43 +60,43 @@ class TpuctlError(Exception):
         super().__init__(self.message)
         self.hint = hint
         self.error_id = error_id
-        # The node that it is about, where several were asked for.
+        # The node that failed, if the command has several.
         self.node: str | None = None
 
     @property
     def id(self) -> str:
-        """What `tpuctl explain` knows it by: the id of the message that was recognised, else the kind with dashes."""
+        """The topic for `tpuctl explain`: the id of the recognized message, else the kind with dashes."""
         return self.error_id or self.kind.replace("_", "-")
 
 
 class InvalidInputError(TpuctlError):
-    """A value that the user gave cannot be right; no request was sent."""
+    """A value from the user is invalid; no request was sent."""
 
     exit_code = ExitCode.USAGE
     kind = "invalid_input"
 
 
 class SettingError(InvalidInputError):
-    """A setting is missing, or a file of settings is broken."""
+    """A setting is missing, or a configuration file is invalid."""
 
     kind = "setting"
 
 
 class NotConfirmedError(TpuctlError):
-    """The answer was no. Nothing was done."""
+    """The user did not confirm. Nothing was changed."""
 
     kind = "not_confirmed"
 
 
 class InvalidRequestError(TpuctlError):
-    """The service refused the request as it stands; sending it again changes nothing."""
+    """The service rejected the request; sending it again has the same result."""
 
     exit_code = ExitCode.USAGE
     kind = "invalid_request"
 
 
 class NotFoundError(TpuctlError):
-    """What was named does not exist."""
+    """The named resource does not exist."""
 
     exit_code = ExitCode.NOT_FOUND
     kind = "not_found"
@@ -113,57 +113,59 @@ class NodeNotFoundError(NotFoundError):
 class NodeNowhereError(NotFoundError):
     """No zone of the project has a node of that name."""
 
-    def __init__(self, name: str, project: str, *, hint: str = "run `tpuctl list` to see what there is") -> None:
+    def __init__(
+        self, name: str, project: str, *, hint: str = "run `tpuctl list` to see the nodes of all zones"
+    ) -> None:
         super().__init__(f"no node `{name}` in any zone of project {project}", hint=hint)
 
 
 class AccessError(TpuctlError):
-    """The call is not allowed: no credentials, scopes, IAM, API disabled, billing."""
+    """The call is not allowed: missing credentials, scopes or IAM roles, a disabled API, or billing."""
 
     exit_code = ExitCode.NOT_ALLOWED
     kind = "not_allowed"
 
 
 class CredentialsError(AccessError):
-    """Nobody knows who calls: no credentials, expired ones, or such that the service does not accept. No call would work."""
+    """There are no credentials, or the service does not accept them. No call would succeed."""
 
 
 class TimedOutError(TpuctlError):
-    """The deadline passed. The text says what is still going on in the cloud."""
+    """The deadline passed. The text says what is still in progress in the cloud."""
 
     exit_code = ExitCode.TIMED_OUT
     kind = "timed_out"
 
 
 class NoCapacityError(TpuctlError):
-    """The zone has no such TPU free at the moment."""
+    """The zone has no free capacity for this TPU type at the moment."""
 
     exit_code = ExitCode.NO_CAPACITY
     kind = "no_capacity"
 
 
 class QuotaError(TpuctlError):
-    """The project's quota is used up, or is zero."""
+    """The quota of the project is exhausted, or is zero."""
 
     exit_code = ExitCode.QUOTA
     kind = "quota"
 
 
 class ConflictError(TpuctlError):
-    """The node differs from what is asked for, or is in a state that forbids it."""
+    """The node differs from the requested spec, or its state does not allow the request."""
 
     exit_code = ExitCode.CONFLICT
     kind = "conflict"
 
 
 class AlreadyExistsError(ConflictError):
-    """The name is taken, perhaps by a dead record."""
+    """The name is taken, perhaps by the record of a preempted or terminated node."""
 
     kind = "already_exists"
 
 
 class PreconditionFailedError(ConflictError):
-    """What was to be replaced is no longer what was read: somebody else was quicker. Nothing was changed."""
+    """The resource has changed since it was read: another client was faster. Nothing was changed."""
 
 
 class CheckFailedError(TpuctlError):
@@ -174,26 +176,26 @@ class CheckFailedError(TpuctlError):
 
 
 class BrokenNodeError(TpuctlError):
-    """The node is broken and repair is used up or impossible."""
+    """The node is broken, and repair is exhausted or impossible."""
 
     exit_code = ExitCode.BROKEN
     kind = "broken"
 
 
 class RemoteCommandError(TpuctlError):
-    """A command on a worker failed, or could not be started."""
+    """A command on a worker failed or could not start."""
 
     exit_code = ExitCode.REMOTE_FAILED
     kind = "remote_failed"
 
 
 class ServiceUnavailableError(TpuctlError):
-    """The service did not answer, or answered with a fault of its own, until retries were used up."""
+    """The service did not answer, or answered with a server error, until the retries were exhausted."""
 
     kind = "unavailable"
 
 
 class OutcomeUnknownError(ServiceUnavailableError):
-    """A change was sent, its answer was lost, and what became of it could not be read."""
+    """A change was sent, its answer was lost, and its outcome could not be read."""
 
     kind = "outcome_unknown"

@@ -1,4 +1,4 @@
-"""Secrets that have a known place: values of metadata in JSON, values of options in a command line."""
+"""Mask secrets whose place is known: metadata values in JSON, option values in a command line."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from tpuctl.errors import InvalidInputError
 
-# Options of ours whose values hold `KEY=VALUE` with secrets in VALUE.
+# Options whose value is `KEY=VALUE` with a secret in VALUE.
 _SECRET_OPTIONS = frozenset({"--metadata", "--update-metadata", "--env"})
-# Options that name an origin, whose URL may hold a password or a key.
+# Options whose value is a URL, which may contain a password or a key.
 _URL_OPTIONS = frozenset({"--endpoint"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://")
 _OPTIONS = _SECRET_OPTIONS | _URL_OPTIONS
@@ -21,64 +21,74 @@ OTHER_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
 
 
 def hidden(value: Any) -> str:  # JSON
-    """Return what stands for a value that is not shown. The form is documented."""
+    """Return the mask that replaces a value. The form is documented."""
     text = value if isinstance(value, str) else json.dumps(value)
     size = len(text.encode("utf-8", "surrogatepass"))
     return f"<hidden: {size} byte{'' if size == 1 else 's'}>"
 
 
 def is_hidden(text: str) -> bool:
-    """Tell whether a text holds what stands for a hidden value."""
+    """Return whether a text contains a mask."""
     return _HIDDEN.search(text) is not None
 
 
 def check_not_hidden(what: str, value: str) -> None:
-    """Raise `InvalidInputError` for what stands for a hidden value: a command that was shown is typed again as it was shown."""
+    """Raise `InvalidInputError` if a value is a mask, as in a command that was copied from masked output."""
     if _HIDDEN.fullmatch(value):
         raise InvalidInputError(
-            f"the value of {what} is `{value}`, which stands for one that was not shown", hint="give the value itself"
+            f"the value of {what} is `{value}`, which replaces a hidden value", hint="give the value itself"
         )
 
 
 def without_metadata_values(value: Any) -> Any:  # JSON
-    """Return JSON with the values of each node's metadata hidden, wherever a Node is in it: a list, a request, an operation.
+    """Return JSON with the metadata values of all nodes masked: in a list, a request, an operation.
 
-    The metadata of an operation has an `@type` and is no secret.
+    The metadata of an operation has an `@type` and is not a secret.
     """
-    if isinstance(value, Mapping):
-        return {key: _field(key, entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [without_metadata_values(entry) for entry in value]
-    return value
-
-
-def _field(key: str, value: Any) -> Any:  # JSON
-    if key == "metadata" and isinstance(value, Mapping) and "@type" not in value:
-        return {name: hidden(entry) for name, entry in value.items()}
-    return without_metadata_values(value)
+    if not isinstance(value, Mapping):
+        return value
+    masked = {}
+    for key, entry in value.items():
+        if key == "metadata" and isinstance(entry, Mapping) and "@type" not in entry:
+            masked[key] = {name: hidden(text) for name, text in entry.items()}
+        else:
+            masked[key] = without_metadata_values(entry)
+    return masked
 
 
 def public_url(text: str) -> str:
-    """Return a URL without what may be secret in it: user name and password, query, fragment. It need not be a right one."""
+    """Return a URL with user name, password, query and fragment masked. It need not be a valid URL."""
     scheme = found[0] if (found := _SCHEME.match(text)) else ""
     rest = text[len(scheme) :]
     cut = re.search(r"[?#]", rest)
     if "@" in rest:
-        # With both it is not certain where user name and password end.
+        # With both, the end of user name and password is ambiguous.
         return f"{scheme}<hidden>" if cut else f"{scheme}<hidden>@{rest.rpartition('@')[2]}"
     return f"{scheme}{rest[: cut.start() + 1]}<hidden>" if cut else text
 
 
 def without_secret_values(arguments: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return our own command line with the values of `--metadata` and `--env` hidden, and what is secret in an endpoint.
+    """Return a tpuctl command line with the values of `--metadata`, `--env` and `--endpoint` masked.
 
-    What follows `--` is kept. `--env NAME` is shown where `environ` has that variable: else it may be a value gone astray.
+    Words after `--` are kept. `--env NAME` is kept if `environ` has that variable; otherwise NAME may be a misplaced value.
     """
 
     def shown_value(option: str, text: str) -> str:
         if option in _URL_OPTIONS:
             return public_url(text)
-        return text if option == "--env" and text in environ else _pairs(option, text)
+        if option == "--env" and text in environ:
+            return text
+        # `KEY=VALUE,…`; `--env` takes one pair.
+        start, delimiter = "", "" if option == "--env" else ","
+        if delimiter and (match := OTHER_DELIMITER.match(text)):
+            start, delimiter = match[0], match["delimiter"]
+        masked = []
+        for part in text[len(start) :].split(delimiter) if delimiter else [text]:
+            key, equals, value = part.partition("=")
+            masked.append(f"{key}={hidden(value)}" if equals else hidden(part))
+        return start + delimiter.join(masked)
 
     shown: list[str] = []
     pending = ""
@@ -95,17 +105,3 @@ def without_secret_values(arguments: Sequence[str], environ: Mapping[str, str]) 
             shown.append(word)
             pending = word if word in _OPTIONS else ""
     return shown
-
-
-def _pairs(option: str, text: str) -> str:
-    """Return `KEY=VALUE,…` with hidden values; `--env` takes one pair."""
-    start, delimiter = "", "" if option == "--env" else ","
-    if delimiter and (match := OTHER_DELIMITER.match(text)):
-        start, delimiter = match[0], match["delimiter"]
-    parts = text[len(start) :].split(delimiter) if delimiter else [text]
-    return start + delimiter.join(map(_pair, parts))
-
-
-def _pair(text: str) -> str:
-    key, equals, value = text.partition("=")
-    return f"{key}={hidden(value)}" if equals else hidden(text)

@@ -1,7 +1,7 @@
-"""What differs between the systems that tpuctl runs on, Linux and macOS, with a way on each; all else is POSIX.
+"""Differences between Linux and macOS, with an implementation for each; the rest of tpuctl is POSIX.
 
-Programs for workers (`remote/onboard`) are Linux programs. The sandbox runs them on this machine: on macOS, without /proc, they
-report less. What was tried on which system is in docs/platforms.md.
+Worker programs are Linux programs. The sandbox runs them on this machine: on macOS, without /proc, they report less.
+docs/platforms.md lists what was tested on which system.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Bytes of the longest path of a socket: `sun_path` holds 104 with its end on macOS, 108 on Linux. Folders may be shared.
+# The longest socket path in bytes: `sun_path` holds 104 with its final NUL on macOS, 108 on Linux. Folders may be shared.
 LONGEST_SOCKET_PATH = 103
-# File descriptors that every system allows a process: macOS 256, most Linux systems 1024.
+# The number of file descriptors that every system allows a process: macOS 256, most Linux systems 1024.
 OPEN_FILES = 256
 # sshd is seldom on the PATH of an ordinary user: Debian, macOS; Homebrew. sftp-server: Debian, Fedora, Arch, macOS; Homebrew.
 SSHD_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin", "/opt/homebrew/opt/openssh/sbin", "/usr/bin")
@@ -37,14 +37,14 @@ _PS_SECONDS = 10
 
 
 def sshd_privilege_separation(system: str = sys.platform) -> Path | None:
-    """Return the folder that sshd needs when root runs it and that a boot removes; None where the system has it for good."""
+    """Return the folder that sshd needs under root and that a reboot removes. None if it is permanent on this system."""
     return Path("/run/sshd") if system == "linux" else None
 
 
 def write_to_disk(file: int) -> None:
-    """Have the contents of a descriptor written to the disk itself. Raises `OSError`.
+    """Flush the contents of a descriptor to the disk itself. Raises `OSError`.
 
-    `fsync` of macOS leaves them in the disk's own cache [fcntl(2) there], and not all its file systems know more.
+    `fsync` of macOS leaves them in the cache of the disk [fcntl(2) of macOS]; not all of its file systems support more.
     """
     full: int | None = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
@@ -55,13 +55,13 @@ def write_to_disk(file: int) -> None:
 
 
 def enlarge_pipe(pipe: int, size: int) -> None:
-    """Let a pipe hold more at once, where it can (Linux) and the user's limit allows it."""
+    """Enlarge the buffer of a pipe, if the system supports it (Linux) and the user's limit allows it."""
     with suppress(AttributeError, OSError):
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
 
 
 def mount_table(proc: Path = _PROC) -> str | None:
-    """Return the table of mounts of proc(5); None on macOS, whose temporary folders are on the disk."""
+    """Return the mount table of proc(5). None on macOS, whose temporary folders are on the disk."""
     try:
         return (proc / "self" / "mounts").read_text("utf-8", errors="replace")
     except OSError:
@@ -72,7 +72,7 @@ def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator
     """Yield the processes of this user that were started with this value of an environment variable."""
     wanted = f"{variable}={value}".encode(errors="surrogateescape")
     if not (proc / "self").exists():
-        import subprocess  # noqa: PLC0415  # most commands that come here need none
+        import subprocess  # noqa: PLC0415  # macOS only
 
         with suppress(OSError, subprocess.SubprocessError):
             listed = subprocess.run(
@@ -81,13 +81,13 @@ def processes_with(variable: str, value: str, *, proc: Path = _PROC) -> Iterator
             yield from listed_with(wanted, listed.stdout)
         return
     for folder in proc.glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if wanted in (folder / "environ").read_bytes().split(b"\0"):
                 yield int(folder.name)
 
 
 def listed_with(wanted: bytes, listing: bytes) -> Iterator[int]:
-    """Yield the processes that `ps -E` lists with `NAME=value` among the words after their command. Pure."""
+    """Yield the process ids in the output of `ps -E` that have `NAME=value` after their command. Pure."""
     for line in listing.splitlines():
         process, _, words = line.strip().partition(b" ")
         if process.isdigit() and b" %s " % wanted in b"%s " % words:

@@ -1,4 +1,4 @@
-"""Folders and lock files for the owner only, whatever the umask, for they may hold secrets; files that no link redirects."""
+"""Folders and lock files that only their owner may read, regardless of the umask; files that no symlink redirects."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Far more than anything that tpuctl writes: what is larger is not its own, or would fill the memory.
+# Far more than tpuctl ever writes: a larger file is not its own, and could exhaust the memory.
 _MOST = 64 << 20
 
 
 def read_bounded(path: Path) -> bytes:
-    """Return a file's content. Raises `OSError`, also for what is no regular file and for more than 64 MiB."""
+    """Return the content of a file. Raises `OSError`, also if it is not a regular file or has more than 64 MiB."""
     return read_file(path, longest=_MOST)[0]
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, all for the owner only."""
+    """Create a folder and its missing parents, all with mode 0700."""
     if folder.is_dir():
         return
-    # `Path.mkdir(parents=True)` gives its mode to the last folder alone.
+    # `Path.mkdir(parents=True)` sets the mode of the last folder only.
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
         try:
             missing.mkdir(mode=0o700)
@@ -37,26 +37,26 @@ def make_private(folder: Path) -> None:
             if not missing.is_dir():
                 raise
         else:
-            missing.chmod(0o700)  # whatever the umask takes away
+            missing.chmod(0o700)  # independent of the umask
 
 
 def open_private(path: Path) -> int:
-    """Return a descriptor of a file that is made, in a folder of the same kind, where there is none.
+    """Open a file for reading and writing, with mode 0600; create it and its folder if missing. Return its descriptor.
 
-    A file that an older version left open to others is closed to them, as far as it is ours.
+    The mode of an own file that is readable for others (older versions wrote such) is corrected.
     """
     make_private(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    seen = os.fstat(descriptor)
-    if seen.st_mode & 0o077 and seen.st_uid == os.geteuid():
+    status = os.fstat(descriptor)
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 def create_file(path: Path) -> BinaryIO:
-    """Open an empty file to be written, in place of the content of one that is there.
+    """Open a file for writing, replacing its content.
 
-    A repository may hold symlinks: none is followed but to a device such as `/dev/null`. Raises `OSError`, also for what is
+    A repository may contain symlinks: only those to a device such as `/dev/null` are followed. Raises `OSError`, also if it is
     neither a regular file nor such a device.
     """
     is_link = path.is_symlink()
@@ -80,7 +80,7 @@ def create_file(path: Path) -> BinaryIO:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is there for nothing else."""
+    """Hold the lock of a file that serves only as a lock."""
     descriptor = open_private(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""The door for JSON from outside: answers of the API and files on disk are checked once, against a declared shape.
+"""Validation of JSON from outside: API answers and files are checked once, against a declared shape.
 
-A shape lists the fields that tpuctl reads, with their types. Unknown fields, and unknown values of an enum, pass: the service
-may be newer than this version. All else that does not fit raises `ShapeError`, which names the path of the value.
+A shape lists the fields that tpuctl reads, with their types. Unknown fields, and unknown values of an enum, are accepted: the
+service may be newer than this version. Any other mismatch raises `ShapeError`, which has the path of the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
-# No answer of the API is nested more than 12 deep [discovery documents of TPU, Compute Engine and Cloud Storage].
+# API answers have at most 12 levels [discovery documents of TPU, Compute Engine and Cloud Storage].
 DEEPEST: Final = 64
 _LONGEST_ANSWER: Final = 64 << 20
 _MOST_DIGITS: Final = 20
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 
 class ShapeError(ValueError):
-    """A value is not what its shape declares. The text is `PATH: expected …`."""
+    """A value does not match its shape. The text is `PATH: expected …`."""
 
     def __init__(self, problem: str, path: str = "") -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
         self.problem, self.path = problem, path
 
     def below(self, place: str | int) -> ShapeError:
-        """Return the error as seen from the object, or the list, that holds the value at `place`."""
+        """Return the error with the path extended by the key or index of the value in its parent."""
         if isinstance(place, int):
             step = f"[{place}]"
         elif _FIELD.fullmatch(place):
@@ -46,22 +46,22 @@ class ShapeError(ValueError):
 
 
 class Checker(Protocol):
-    """Something that a value can be checked against."""
+    """A check for a value."""
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for a value that does not fit."""
+        """Raise `ShapeError` for a value that does not match."""
 
 
-# `str` and `bool` stand for themselves: nearly all values are one of them, and comparing the type is the quickest check.
+# `str` and `bool` are used directly: nearly all values have one of these types, and comparing types is the fastest check.
 Kind = type[str] | type[bool] | Checker
 Fields = Mapping[str, Kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that `accepts` takes; `words` says what it is. `json_type` is the type in a discovery document.
+    """A value for which `accepts` is true; `words` describes it in errors. `json_type` is the type in a discovery document.
 
-    Every value of the type `always` fits, and is not looked at.
+    Values of the type `always` match without a check.
     """
 
     words: str
@@ -70,25 +70,25 @@ class Scalar:
     always: type | None = None
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for a value that does not fit."""
+        """Raise `ShapeError` for a value that does not match."""
         if not self.accepts(value):
             raise ShapeError(f"expected {self.words}")
 
 
 class ListOf:
-    """A list whose items are all of one kind."""
+    """A list whose items all match one shape."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self._type, self._check = _prepared(kind)
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for a value that does not fit."""
+        """Raise `ShapeError` for a value that does not match."""
         if not isinstance(value, list):
             raise ShapeError("expected a list")
         expected, check, index = self._type, self._check, 0
         try:
-            for index, item in enumerate(value):  # noqa: B007  # the index is used where an item does not fit
+            for index, item in enumerate(value):  # noqa: B007  # the index is used if an item does not match
                 if type(item) is not expected:
                     check(item)
         except ShapeError as error:
@@ -96,19 +96,19 @@ class ListOf:
 
 
 class MapOf:
-    """An object with keys of any name, such as labels, whose values are all of one kind."""
+    """An object with arbitrary keys, such as labels, whose values all match one shape."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self._type, self._check = _prepared(kind)
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for a value that does not fit."""
+        """Raise `ShapeError` for a value that does not match."""
         if not isinstance(value, dict):
             raise ShapeError("expected an object")
         expected, check, key = self._type, self._check, ""
         try:
-            for key, item in value.items():  # noqa: B007  # the key is used where a value does not fit
+            for key, item in value.items():  # noqa: B007  # the key is used if a value does not match
                 if type(item) is not expected:
                     check(item)
         except ShapeError as error:
@@ -116,24 +116,24 @@ class MapOf:
 
 
 class Shape:
-    """An object with declared fields. `schema` names what declares it: document and schema of an API, `tpu.v2 Node`.
+    """An object with declared fields. `schema` is the document and the schema of an API, like `tpu.v2 Node`.
 
-    It is empty for an object that is declared within another one, or is tpuctl's own. Where `nullable`, null is as good as
-    absent; the API leaves out what is absent.
+    It is empty for an object declared inside another one, and for tpuctl's own. If `nullable`, null means absent; the API omits
+    absent fields.
     """
 
     def __init__(self, schema: str, fields: Fields, *, required: tuple[str, ...] = (), nullable: bool = False) -> None:
         self.schema, self.fields, self.required, self.nullable = schema, fields, required, nullable
-        # A list of nodes has a hundred thousand fields: what is the same for each of them is done once.
+        # A list of nodes has a hundred thousand fields: work that is the same for all of them is done once.
         self._find = {name: _prepared(kind) for name, kind in fields.items()}.get
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for a value that does not fit."""
+        """Raise `ShapeError` for a value that does not match."""
         if not isinstance(value, dict):
             raise ShapeError("expected an object")
         find, key = self._find, ""
         try:
-            for key, item in value.items():  # the key is used where a value does not fit
+            for key, item in value.items():  # the key is used if a value does not match
                 expected, check = find(key, _UNKNOWN)
                 if type(item) is not expected and not (item is None and self.nullable):
                     check(item)
@@ -144,7 +144,7 @@ class Shape:
                 raise ShapeError("missing", key)
 
     def read(self, value: Any) -> Mapping[str, Any]:
-        """Return the object once it is checked."""
+        """Check the object and return it."""
         self.check(value)
         found: Mapping[str, Any] = value
         return found
@@ -152,7 +152,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list: an object with items under `key`. Their own shape is checked as they are read."""
+    """One page of a list: an object with items under `key`. The items are checked when they are read."""
 
     schema: str
     key: str
@@ -160,43 +160,43 @@ class Page:
     @property
     def shape(self) -> Shape:
         """Return the shape of the page."""
-        # Compute Engine has the word in the plural [API compute v1].
+        # Compute Engine uses the plural [API compute v1].
         around: Fields = {"nextPageToken": str, "unreachable": ListOf(str), "unreachables": ListOf(str)}
         return Shape(self.schema, {self.key: ListOf(ITEM), **around})
 
     def check(self, value: Any) -> None:
-        """Raise `ShapeError` for what is no page. `{}` is an empty list, an object with unknown fields only is not a list."""
+        """Raise `ShapeError` if it is not a page. `{}` is an empty page; an object with only unknown fields is not a page."""
         shape = self.shape
         shape.check(value)
-        # Those with items under a key of that name are of the older kind, which is named without items, too [API storage v1].
+        # Pages with the key `items` are of the older kind, which have a `kind` even if empty [API storage v1].
         if value and not value.keys() & {*shape.fields, *(("kind",) if self.key == "items" else ())}:
             raise ShapeError("missing", self.key)
 
     def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
-        """Return what `read` makes of each item of a page that was checked; its errors name the item."""
+        """Return `read(item)` for each item of a checked page; errors have the path of the item."""
         return each(data, self.key, read)
 
 
 def each(data: Mapping[str, Any], key: str, read: Callable[[Any], T]) -> list[T]:
-    """Return what `read` makes of each item of a list; its errors name the item."""
+    """Return `read(item)` for each item of a list; errors have the path of the item."""
     found: list[T] = []
     try:
         for item in data.get(key) or ():
-            found.append(read(item))  # noqa: PERF401  # what is found tells which item does not fit
+            found.append(read(item))  # noqa: PERF401  # the number found is the index of the bad item
     except ShapeError as error:
         raise error.below(len(found)).below(key) from error
     return found
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Return JSON in UTF-8. Raises `ShapeError` for anything else, and for numbers that no field can hold."""
+    """Parse JSON in UTF-8. Raises `ShapeError` for anything else, and for numbers that exceed every field type."""
     if len(content) > _LONGEST_ANSWER:
         raise ShapeError(f"more than {_LONGEST_ANSWER >> 20} MiB")
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         value = _DECODER.decode(text)
         if "\\u" in text:
-            # Half of a surrogate pair is no character, and cannot be written to a terminal or a file.
+            # A lone surrogate cannot be written to a terminal or a file.
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeError as error:
         raise ShapeError("not UTF-8") from error
@@ -210,14 +210,14 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def _prepared(kind: Kind) -> tuple[type | None, Callable[[Any], None]]:
-    """Return a type that fits at once, and what checks a value of any other type."""
+    """Return the type that matches without a check, and the check for values of any other type."""
     if isinstance(kind, type):
         return kind, (TEXT if kind is str else _SWITCH).check
     return getattr(kind, "always", None), kind.check
 
 
 def _is_shallow(value: Any) -> bool:
-    """Tell whether a value of unknown shape is nested no deeper than `DEEPEST`."""
+    """Return whether a value of unknown shape has at most `DEEPEST` levels."""
     level = [value]
     for _ in range(DEEPEST):
         level = [
@@ -253,7 +253,7 @@ def _is_time(value: Any) -> bool:
 
 
 def matching(pattern: str, words: str) -> Scalar:
-    """Return the kind of text that matches a pattern as a whole."""
+    """Return the shape of a text that fully matches a pattern."""
     expression = re.compile(pattern, re.ASCII)
     return Scalar(words, lambda value: type(value) is str and expression.fullmatch(value) is not None)
 
@@ -264,7 +264,7 @@ RESOURCE: Final = matching(
     rf"projects/{_SEGMENT}/locations/{_SEGMENT}/[A-Za-z]{{1,64}}/{_SEGMENT}[0-9-]{{0,9}}", "a full resource name"
 )
 SEGMENT: Final = matching(_SEGMENT, "a name")
-# Empty as absent.
+# An empty text means absent.
 NODE_ID: Final = matching(rf"(?:{_SEGMENT})?", "the name of a node")
 ADDRESS: Final = matching(r"(?:[0-9A-Fa-f.:]{2,45})?", "an IP address")
 TEXT: Final = Scalar("text", lambda value: type(value) is str)
@@ -272,11 +272,11 @@ _SWITCH: Final = Scalar("true or false", lambda value: type(value) is bool, "boo
 TIME: Final = Scalar("a time like 2026-01-31T08:00:00Z", _is_time)
 # The API writes numbers of 64 bits as text [documentation of proto3 JSON].
 INTEGER: Final = Scalar("a whole number", _is_integer, "integer", always=int)
-# More seconds than that are more years than a calendar has.
+# More seconds would overflow the calendar.
 SECONDS: Final = Scalar("a number of seconds", lambda value: _is_integer(value) and 0 <= int(value) < 10**10, "integer")
 COUNT: Final = Scalar("a whole number, not negative", lambda value: _is_integer(value) and int(value) >= 0, "integer")
 NUMBER: Final = Scalar("a number", _is_number, "number")
-# Checked by who reads it.
+# The reader checks it.
 ITEM: Final = Scalar("anything", lambda _: True)
 ANY: Final = Scalar(f"at most {DEEPEST} levels", lambda value: type(value) not in {dict, list} or _is_shallow(value))
 _UNKNOWN: Final = _prepared(ANY)

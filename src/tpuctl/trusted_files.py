@@ -1,7 +1,7 @@
-"""Which project files their user has trusted: one small file for each in the state folder, for its owner only.
+"""The project files that the user trusts: one small private file for each, in the state folder.
 
-Its name is the digest of the project file and of what that names, its content the path. So a file that has changed is not
-found, two runs never overwrite each other, and there is nothing to parse before a command may begin.
+Its name is the digest of the project file and of the files that it names, its content is the path. So a changed file is not
+trusted, two runs never overwrite each other, and a command needs to parse nothing before it begins.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class TrustedFile:
-    """A project file that was trusted, and what it was then."""
+    """A trusted project file, with its digest at that time."""
 
     path: Path
     digest: str
@@ -36,17 +36,17 @@ class TrustedFile:
 
 
 class TrustedFiles:
-    """The project files that are trusted. What cannot be read is not trusted."""
+    """The trusted project files. An entry that cannot be read does not count."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def has(self, digest: str) -> bool:
-        """Tell whether a project file is trusted as it is now."""
+        """Return whether the project file with this digest is trusted."""
         return bool(_DIGEST.fullmatch(digest)) and self._read(digest) is not None
 
     def add(self, path: Path, digest: str) -> None:
-        """Trust a project file as it is now, and no longer as it was before. Raises `OSError` where that cannot be kept."""
+        """Trust a project file in its current form, and no older form. Raises `OSError` if that cannot be saved."""
         before = [one.digest for one in self if one.path == path.resolve()]
         make_private(self._folder)
         temporary = self._folder / f".{digest}.{os.getpid()}"
@@ -59,13 +59,13 @@ class TrustedFiles:
         self._remove(old for old in {*before, *oldest} if old != digest)
 
     def revoke(self, path: Path) -> bool:
-        """Trust a project file no longer, there or not; return whether it was trusted in any form."""
+        """Stop trusting a project file, which need not exist; return whether any form of it was trusted."""
         found = [one.digest for one in self if one.path == path.resolve()]
         self._remove(found)
         return bool(found)
 
     def __iter__(self) -> Iterator[TrustedFile]:
-        """Return all that are trusted, in the order of their paths."""
+        """Iterate over the trusted files, ordered by path."""
         with suppress(OSError):
             names = [path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name)]
             yield from sorted(filter(None, map(self._read, names)), key=lambda one: one.path)

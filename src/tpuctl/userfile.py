@@ -1,7 +1,7 @@
-"""Files that the user names: read whole, within a bound on size and time, or refused in words.
+"""Read files within limits of size and time, parse YAML within limits of size and depth, and write private files.
 
-A path may be a pipe (`--env-file <(generate)`), a device, a directory, or larger than the memory: each is either read
-within the bounds or an `InvalidInputError` (exit 2) that names the file and what was expected.
+A path from the user may be a pipe (`--env-file <(generate)`), a device, a directory, or larger than the memory: it is read
+within the limits, or raises an `InvalidInputError` (exit 2) with the file and the reason.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 # The largest value of one metadata key [Compute Engine documentation, "Metadata entries"].
 METADATA_LIMIT: Final = 256 * KIB
-# Configurations that people write by hand.
+# Enough for configurations that people write by hand.
 TEXT_LIMIT: Final = 4 * MIB
-# A pipe without a writer is given this long for one to open it.
+# The time for a writer to open a pipe that has none.
 _WRITER_SECONDS: Final = 2.0
-# A pipe whose writer is silent, in all: `<(gcloud secrets versions access …)` takes seconds.
+# The total time for reading a pipe: `<(gcloud secrets versions access …)` takes seconds.
 _PIPE_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.02
-# Reopening one of these after its writer has exited finds a pipe at its end, not one without a writer.
+# Reopening one of these after its writer has exited gives a pipe at its end, not one without a writer.
 _INHERITED: Final = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def read_text(path: Path, *, limit: int = TEXT_LIMIT, what: str | None = None) -> str:
     """Return the text of a UTF-8 file with line ends as `\\n`, as `Path.read_text` does.
 
-    `what` is what the error calls the file (default: its path). Raises what `read_bytes` raises, and `InvalidInputError`
-    naming the line for what is not UTF-8.
+    `what` names the file in errors (default: its path). Raises the errors of `read_bytes`, and `InvalidInputError` with the
+    line if the text is not UTF-8.
     """
     return decode(read_bytes(path, limit=limit, what=what), what or f"`{path}`")
 
@@ -46,9 +46,9 @@ def read_text(path: Path, *, limit: int = TEXT_LIMIT, what: str | None = None) -
 def read_bytes(path: Path, *, limit: int = TEXT_LIMIT, what: str | None = None) -> bytes:
     """Return the content of a regular file, a pipe, or `/dev/null`; `~` is expanded.
 
-    A pipe without a writer is refused after 2 seconds, one that has not ended after 60. Raises `InvalidInputError` for
-    anything else, for more than `limit` bytes, and for what cannot be opened or read; `FileNotFoundError` is its cause
-    where there is no file.
+    A pipe without a writer fails after 2 seconds, one that has not ended after 60. Raises `InvalidInputError` for other kinds
+    of file, for more than `limit` bytes, and if it cannot be opened or read; its cause is `FileNotFoundError` if there is no
+    file.
     """
     name = what or f"`{path}`"
     try:
@@ -57,7 +57,18 @@ def read_bytes(path: Path, *, limit: int = TEXT_LIMIT, what: str | None = None) 
     except (OSError, ValueError) as error:
         raise _unreadable(name, _reason(error)) from error
     try:
-        return _read(file, path, limit=limit, name=name)
+        status = os.fstat(file)
+        if stat.S_ISREG(status.st_mode):
+            if status.st_size > limit:
+                raise _too_large(name, limit, status.st_size)
+            return _take(lambda: os.read(file, MIB), limit=limit, name=name)
+        if stat.S_ISFIFO(status.st_mode):
+            is_inherited = str(path).startswith(_INHERITED)
+            return _take(_PipeReader(file, name, has_had_writer=is_inherited).read, limit=limit, name=name)
+        if stat.S_ISCHR(status.st_mode) and status.st_rdev == Path(os.devnull).stat().st_rdev:
+            return b""
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a socket"
+        raise _unreadable(name, f"it is {kind}", hint="name a regular file")
     except OSError as error:
         raise _unreadable(name, _reason(error)) from error
     finally:
@@ -78,7 +89,7 @@ def read_stream(stream: TextIO, *, limit: int = TEXT_LIMIT, what: str = "stdin")
 
 
 def decode(content: bytes, what: str) -> str:
-    """Return bytes as UTF-8 text with line ends as `\\n`. Raises `InvalidInputError` that names the line."""
+    """Decode UTF-8 text, with line ends as `\\n`. Raises `InvalidInputError` with the line."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -90,7 +101,7 @@ def decode(content: bytes, what: str) -> str:
 
 
 def expand(path: Path) -> Path:
-    """Return a path with `~` expanded, be there a file or not. Raises `InvalidInputError` for what can be no path."""
+    """Return a path with `~` expanded; the file need not exist. Raises `InvalidInputError` for an invalid path."""
     try:
         expanded = path.expanduser()
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
@@ -98,23 +109,8 @@ def expand(path: Path) -> Path:
     except RuntimeError:
         raise InvalidInputError(f"`{path}`: no such user", hint=f"write `./{path}` for a file of that name") from None
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"`{path}` is no path: {_reason(error).lower()}") from error
+        raise InvalidInputError(f"`{path}` is not a path: {_reason(error).lower()}") from error
     return expanded
-
-
-def _read(file: int, path: Path, *, limit: int, name: str) -> bytes:
-    status = os.fstat(file)
-    if stat.S_ISREG(status.st_mode):
-        if status.st_size > limit:
-            raise _too_large(name, limit, status.st_size)
-        return _take(lambda: os.read(file, MIB), limit=limit, name=name)
-    if stat.S_ISFIFO(status.st_mode):
-        is_inherited = str(path).startswith(_INHERITED)
-        return _take(_PipeReader(file, name, has_had_writer=is_inherited).read, limit=limit, name=name)
-    if stat.S_ISCHR(status.st_mode) and status.st_rdev == Path(os.devnull).stat().st_rdev:
-        return b""
-    kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a device or a socket"
-    raise _unreadable(name, f"it is {kind}", hint="name a regular file")
 
 
 def _take(read: Callable[[], bytes], *, limit: int, name: str) -> bytes:
@@ -127,14 +123,14 @@ def _take(read: Callable[[], bytes], *, limit: int, name: str) -> bytes:
 
 
 class _PipeReader:
-    """Reads a non-blocking pipe, for a bounded time."""
+    """Reads a non-blocking pipe for a limited time."""
 
     def __init__(self, file: int, name: str, *, has_had_writer: bool) -> None:
         self._file, self._name, self._has_had_writer = file, name, has_had_writer
         self._begin = time.monotonic()
 
     def read(self) -> bytes:
-        """Return what comes next, `b""` at the end."""
+        """Return the next bytes, `b""` at the end."""
         while True:
             passed = time.monotonic() - self._begin
             try:
@@ -150,7 +146,7 @@ class _PipeReader:
                 self._has_had_writer = True
                 return piece
             if passed > _WRITER_SECONDS:
-                text = f"it is a pipe, and no program has opened it for writing in {_WRITER_SECONDS:.0f} seconds"
+                text = f"it is a pipe, and no program opened it for writing within {_WRITER_SECONDS:.0f} seconds"
                 raise _unreadable(self._name, text, hint="name a regular file")
             time.sleep(_POLL_SECONDS)
 
@@ -158,8 +154,8 @@ class _PipeReader:
 def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    # What the system's calls refuse as a path [CPython: each version has other words for it].
-    return "a path holds no zero byte" if "null" in str(error) else str(error)
+    # System calls refuse such a path [the message of CPython depends on its version].
+    return "a path must not contain a zero byte" if "null" in str(error) else str(error)
 
 
 def _unreadable(name: str, reason: str, *, hint: str | None = None) -> InvalidInputError:

@@ -72,7 +72,7 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ),
         ("? [a]\n: b\n", "c.yaml line 1: a key must be a plain word", None),
         ("a: &a [1]\nb: *c\n", "c.yaml line 2 column 4: not valid YAML: found undefined alias", None),
-        ("a: &a {b: *a}\n", "c.yaml line 1: the alias `*a` is inside of what it stands for", None),
+        ("a: &a {b: *a}\n", "c.yaml line 1: the alias `*a` is inside its own anchor", None),
         (f"a: {'[' * 28}{']' * 28}\n", "c.yaml is nested too deeply for a job's configuration", None),
         (f"a: {'[' * 200}{']' * 200}\n", "c.yaml line 1: nested deeper than 32 levels", None),
         (

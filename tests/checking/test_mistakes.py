@@ -56,7 +56,7 @@ def test_mistake_in_file_names_file_and_line(tpuctl: Console, sandbox: Sandbox, 
         (("--check-timeout", "0"), "--check-timeout: `check_timeout` is `0`: it must be at least 0.1s"),
         (("--check-timeout", "11m"), "--check-timeout: `check_timeout` is `11m`: it must be at most 10m"),
         (("--skip-check", "TPU101,TPU999"), "`--skip-check TPU999`: there is no such check"),
-        (("--bucket", "gs://b-c///a"), "`gs://b-c///a` names no place: it has several slashes in a row"),
+        (("--bucket", "gs://b-c///a"), "`gs://b-c///a` has several slashes in a row"),
     ],
 )
 @one_face

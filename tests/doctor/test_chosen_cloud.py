@@ -87,7 +87,7 @@ def watched(tmp_path: Path, *arguments: str, **environ: str) -> tuple[str, str, 
 
 
 @pytest.mark.parametrize(("break_it", "text", "hint"), BROKEN)
-def test_a_sandbox_that_cannot_be_opened_leads_to_no_real_host(
+def test_doctor_unusable_sandbox_calls_no_real_host(
     tmp_path: Path, break_it: Callable[[Path], None], text: str, hint: str
 ) -> None:
     break_it(tmp_path / "state")
@@ -99,9 +99,9 @@ def test_a_sandbox_that_cannot_be_opened_leads_to_no_real_host(
     assert text in errors[0]["text"]
     assert [(one["text"], one["command"]) for one in errors[0]["remedies"]] == [
         (hint, None),
-        ("see what else helps", "tpuctl explain sandbox"),
+        ("see other solutions", "tpuctl explain sandbox"),
     ]
-    assert "`demo` was not looked at: the sandbox cannot be opened" in err
+    assert "`demo` was not checked: the sandbox cannot be opened" in err
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_sandbox_that_cannot_be_opened_leads_to_no_real_host(
         ({}, (), True, "TPU932"),
     ],
 )
-def test_while_it_is_not_known_that_google_is_meant_nobody_is_called(
+def test_doctor_invalid_settings_call_no_host(
     tmp_path: Path,
     environ: dict[str, str],
     arguments: tuple[str, ...],
@@ -127,15 +127,15 @@ def test_while_it_is_not_known_that_google_is_meant_nobody_is_called(
     assert id_ in {line.split("\t")[1] for line in out.splitlines() if line.startswith("error")}
 
 
-def test_a_closed_sandbox_is_said_once_and_with_what_helps() -> None:
+def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:
     seen = replace(GOOD, network=replace(GOOD.network, hosts=(), closed=Closed("it is damaged", ("mend it",))))
 
     assert [row for row in said(seen) if row[0] != "TPU934"] == [("TPU933", "error", "it is damaged")]
-    assert remedies(seen, "TPU933") == [("mend it", None), ("see what else helps", "tpuctl explain sandbox")]
+    assert remedies(seen, "TPU933") == [("mend it", None), ("see other solutions", "tpuctl explain sandbox")]
 
 
 @pytest.mark.parametrize("environ", [{}, {"TPUCTL_SSH_KEY": "/nowhere/key"}])
-def test_without_a_project_a_node_cannot_be_looked_for(
+def test_doctor_node_without_project_is_an_error(
     alone: Console, sandbox: Sandbox, clock: ManualClock, environ: dict[str, str]
 ) -> None:
     """What keeps the node from being found is among the findings, so that they are the result."""
@@ -147,11 +147,11 @@ def test_without_a_project_a_node_cannot_be_looked_for(
         without, fine = look(console, TPUCTL_ENDPOINT=server.url)
 
     assert (code, found["TPU940"]) == (9, ("error", "no project is set"))
-    assert any(line.startswith("warning: `demo` was not looked at: no project is set") for line in err.splitlines())
+    assert any(line.startswith("warning: `demo` was not checked: no project is set") for line in err.splitlines())
     assert (fine, without["TPU940"]) == (0, ("warning", "no project is set"))
 
 
-def test_gcloud_is_started_only_where_it_has_a_login(alone: Console, tmp_path: Path) -> None:
+def test_doctor_starts_gcloud_only_with_a_login(alone: Console, tmp_path: Path) -> None:
     """On a fresh machine it would take a second, and leave a folder behind."""
     program, folder = tmp_path / "programs" / "gcloud", Path(alone.environ["HOME"]) / ".config" / "gcloud"
     program.write_text('#!/bin/sh\n: >"$0.started"\necho token\n')
@@ -165,7 +165,7 @@ def test_gcloud_is_started_only_where_it_has_a_login(alone: Console, tmp_path: P
     after, _ = look(alone)
 
     assert (was_started, started.exists()) == (False, True)
-    assert before["TPU921"] == ("error", "nobody is logged in: there are no credentials on this machine")
+    assert before["TPU921"] == ("error", "not logged in: there are no credentials on this machine")
     assert "TPU921" not in after
 
 
@@ -188,7 +188,7 @@ def test_gcloud_is_started_only_where_it_has_a_login(alone: Console, tmp_path: P
         ({"config": ""}, {}, True),
     ],
 )
-def test_where_gcloud_may_have_a_login(
+def test_may_have_login_of_each_folder(
     tmp_path: Path, files: dict[str, str], environ: dict[str, str], expected: object
 ) -> None:
     for name, text in {"sdk/bin/gcloud": "", **files}.items():

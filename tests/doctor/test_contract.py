@@ -29,13 +29,13 @@ FROZEN = (
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object", type(None): "null"}
 
 
-def test_no_finding_is_renamed_or_removed() -> None:
+def test_finding_ids_stay_the_same() -> None:
     """Those of the project are `check`'s; what `--skip` takes is all of them."""
     assert sorted(rule.id for rule in OWN) == list(FROZEN)
     assert sorted((*FROZEN, *(rule.id for rule in OF_PROJECTS))) == list(IDS)
 
 
-def test_every_rule_has_a_chapter_a_title_and_a_text() -> None:
+def test_each_rule_has_a_chapter_a_title_and_a_text() -> None:
     assert [rule.id for rule in OWN if rule.id < min(CHAPTERS) or rule.title.endswith(".") or not rule.title] == []
     # The docstring is the text of the reference.
     assert [rule.id for rule in OWN if not rule.text.endswith((".", "]"))] == []
@@ -49,7 +49,7 @@ def types(value: dict[str, Any], path: str = "") -> dict[str, str]:
 
 
 @one_face
-def test_the_json_has_the_fields_of_the_reference_and_no_other(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_json_has_exactly_the_documented_fields(tpuctl: Console, sandbox: Sandbox) -> None:
     documented = {words(row[0])[0]: set(row[1].split(" or ")) for row in table("reference/doctor.md", "doctor-json")}
 
     seen = types(json.loads(tpuctl("doctor", "-o", "json")[0]))
@@ -58,7 +58,7 @@ def test_the_json_has_the_fields_of_the_reference_and_no_other(tpuctl: Console, 
     assert {path: kind for path, kind in seen.items() if kind not in documented[path]} == {}
 
 
-def test_values_of_settings_that_are_secret_are_not_told() -> None:
+def test_doctor_hides_secret_settings() -> None:
     """Nor any value at all: only where each comes from."""
     settings = Settings({"proxy_password": Setting("hunter2", Source(SourceKind.CLOUDSDK, "CLOUDSDK_PROXY_PASSWORD"))})
     seen = with_("configuration", settings=Known(settings))

@@ -19,7 +19,7 @@ from tpuctl.sandbox import admin, provision
 from tpuctl.sandbox.server import serve
 
 
-def test_in_a_sound_sandbox_nothing_is_wrong(tpuctl: Console) -> None:
+def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
     found_, code = look(tpuctl, "--skip", "TPU907")
 
     assert (code, {level for level, _ in found_.values()} <= {"note"}) == (0, True)
@@ -27,7 +27,7 @@ def test_in_a_sound_sandbox_nothing_is_wrong(tpuctl: Console) -> None:
 
 
 @one_face
-def test_the_sandbox_leaves_real_credentials_and_keys_alone(tpuctl: Console) -> None:
+def test_doctor_sandbox_ignores_real_credentials_and_keys(tpuctl: Console) -> None:
     """What is wrong with them is none of its business: they are not even read."""
     home = Path(tpuctl.environ["HOME"])
     (home / ".ssh").mkdir()
@@ -40,7 +40,7 @@ def test_the_sandbox_leaves_real_credentials_and_keys_alone(tpuctl: Console) -> 
     assert found_["TPU915"][0] == "note"
 
 
-def test_without_an_account_and_a_network_it_is_useful(alone: Console) -> None:
+def test_doctor_without_account_and_network_reports_the_rest(alone: Console) -> None:
     out, err, code = alone("doctor")
 
     lines = [line.split("\t")[:2] for line in out.splitlines()]
@@ -53,7 +53,7 @@ def test_without_an_account_and_a_network_it_is_useful(alone: Console) -> None:
     assert {line.split("\t")[1] for line in alone("doctor", "--all")[0].splitlines()} >= {"TPU901", "TPU903", "TPU908"}
 
 
-def test_without_ssh_and_gcloud(alone: Console) -> None:
+def test_doctor_without_ssh_and_gcloud_reports_both(alone: Console) -> None:
     found_, code = look(alone, PATH="/nowhere")
 
     assert (code, found_["TPU904"][0]) == (9, "warning")
@@ -78,7 +78,7 @@ def gcloud_of(root: Path, *, version: str, disable_updater: bool) -> None:
     (about / "config.json").write_text(json.dumps({"disable_updater": disable_updater}))
 
 
-def test_the_version_of_gcloud_is_read_and_gcloud_not_started(alone: Console, tmp_path: Path) -> None:
+def test_doctor_reads_the_gcloud_version_without_starting_it(alone: Console, tmp_path: Path) -> None:
     gcloud_of(tmp_path / "sdk", version="400.0.0", disable_updater=True)
     path = f"{tmp_path / 'sdk' / 'bin'}:{alone.environ['PATH']}"
 
@@ -86,11 +86,11 @@ def test_the_version_of_gcloud_is_read_and_gcloud_not_started(alone: Console, tm
 
     told = {one["id"]: one["text"] for one in json.loads(out)["findings"]}
     assert told["TPU904"].startswith("gcloud 400.0.0 is older than 528.0.0")
-    assert told["TPU905"].endswith("it is updated by whatever has installed it")
+    assert told["TPU905"].endswith("gcloud is updated by the program that installed it")
     assert json.loads(out)["surroundings"]["gcloud"] == "400.0.0"
 
 
-def test_a_broken_file_of_settings_is_named_and_nobody_is_called(alone: Console) -> None:
+def test_doctor_invalid_config_file_is_reported_without_calls(alone: Console) -> None:
     (alone.folder / "tpuctl.yaml").write_text("zoen: here\n")
 
     found_, code = look(alone)
@@ -114,22 +114,24 @@ def test_a_broken_file_of_settings_is_named_and_nobody_is_called(alone: Console)
         ),
         ({"TPUCTL_TIMEOUT": "soon"}, "TPU945", "error", "TPUCTL_TIMEOUT: `timeout` is `soon`"),
         ({"TPUCTL_ENDPOINT": "http://example.com"}, "TPU945", "error", "plain http is only for this machine"),
-        ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "nothing reads `TPUCTL_PROJETC`"),
+        ({"TPUCTL_PROJETC": "p"}, "TPU947", "warning", "`TPUCTL_PROJETC` has no effect"),
         ({"TPU_LOG_DIR": "deaktiviert"}, "TPU912", "warning", "`TPU_LOG_DIR=deaktiviert`"),
         ({"CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": "/nowhere.pem"}, "TPU935", "error", "there is no such file"),
         ({"CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}, "TPU906", "warning", "no configuration `work`"),
-        ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "there is no such key"),
+        ({"TPUCTL_SSH_KEY": "/nowhere/key"}, "TPU915", "error", "the key does not exist"),
         ({"SSH_AUTH_SOCK": "/nowhere/agent"}, "TPU917", "note", "does not answer"),
     ],
 )
-def test_a_variable_that_is_wrong(alone: Console, environ: dict[str, str], id_: str, level: str, text: str) -> None:
+def test_doctor_reports_each_invalid_variable(
+    alone: Console, environ: dict[str, str], id_: str, level: str, text: str
+) -> None:
     found_, _ = look(alone, **environ)
 
     assert found_[id_][0] == level
     assert text in found_[id_][1]
 
 
-def test_a_state_folder_that_is_none_and_a_journal_that_cannot_be_read(alone: Console, tmp_path: Path) -> None:
+def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "journal").write_text("no folder")
     (tmp_path / "file").write_text("")
@@ -140,12 +142,12 @@ def test_a_state_folder_that_is_none_and_a_journal_that_cannot_be_read(alone: Co
     assert journal["TPU910"][0] == "warning"
     assert (code, folder["TPU908"]) == (
         9,
-        ("error", "the folder of what is remembered cannot be used: it is no folder"),
+        ("error", "the state folder cannot be used: it is no folder"),
     )
 
 
 @one_face
-def test_an_api_that_is_off_is_enabled_by_fix(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
     before, code = look(tpuctl)
@@ -157,7 +159,7 @@ def test_an_api_that_is_off_is_enabled_by_fix(tpuctl: Console, sandbox: Sandbox)
 
 
 @one_face
-def test_a_project_without_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.add_project(sandbox.world, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
     provision.set_billing(sandbox.world, enabled=False)
 
@@ -171,7 +173,7 @@ def test_a_project_without_billing_and_permissions(tpuctl: Console, sandbox: San
     ]
 
 
-def test_an_endpoint_whose_time_is_another(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
+def test_doctor_notes_the_different_clock_of_an_endpoint(alone: Console, sandbox: Sandbox, clock: ManualClock) -> None:
     """The endpoint is this machine's, so that nothing is refused for it: it is only told."""
     with serve(sandbox.world) as server:
         server.start()
@@ -183,40 +185,40 @@ def test_an_endpoint_whose_time_is_another(alone: Console, sandbox: Sandbox, clo
     assert "10m behind that of the endpoint" in found_["TPU934"][1]
 
 
-def test_an_endpoint_where_nobody_listens(alone: Console) -> None:
+def test_doctor_reports_an_endpoint_that_does_not_answer(alone: Console) -> None:
     found_, code = look(alone, TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
 
     assert (code, found_["TPU933"]) == (9, ("error", "no answer: 127.0.0.1 cannot be reached: Connection refused"))
     assert found_["TPU941"][1].endswith("the cloud was not reached")
 
 
-def test_a_cloud_that_does_not_answer_is_not_asked_about_a_node(alone: Console) -> None:
+def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> None:
     """That would take as long as other commands have patience."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         _, err, code = alone("doctor", "demo", "--timeout", "0s", TPUCTL_ENDPOINT=url, TPUCTL_PROJECT="sandbox")
     _, explained, failed = alone("doctor", "demo", TPUCTL_ENDPOINT=NOWHERE, TPUCTL_PROJECT="sandbox")
 
-    unseen = "`demo` was not looked at: the cloud was not reached"
+    unseen = "`demo` was not checked: the cloud was not reached"
     assert (code, f"error: {unseen}" in err.splitlines()) == (1, True)
     assert (failed, f"warning: {unseen}" in explained.splitlines()) == (9, True)
 
 
 @one_face
-def test_a_known_finding_is_skipped_and_a_strict_look_fails(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_skip_accepts_findings_and_strict_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     provision.set_services(sandbox.world, {"tpu.googleapis.com": "DISABLED"})
 
     assert tpuctl("doctor", "--skip", "tpu501")[2] == 0
     assert tpuctl("doctor", "--skip", "tpu501", "--strict")[2] == 9
     assert tpuctl("doctor", "--skip", "TPU9001")[1].splitlines() == [
-        "error: `--skip TPU9001`: there is no such finding",
+        "error: `--skip TPU9001`: unknown finding",
         "  hint: did you mean `TPU901`?",
     ]
     assert tpuctl("doctor", "--skip", "TPU955,all")[2] == 0
 
 
 @one_face
-def test_a_node_that_is_not_there_ends_it_after_what_was_found(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_absent_node_fails_after_the_other_findings(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
 
     out, err, code = tpuctl("doctor", "dmeo")
@@ -225,7 +227,7 @@ def test_a_node_that_is_not_there_ends_it_after_what_was_found(tpuctl: Console, 
     assert "error: no node `dmeo` in any zone of project sandbox" in err.splitlines()
 
 
-def test_the_json_is_that_of_check_with_the_surroundings(alone: Console) -> None:
+def test_doctor_json_is_that_of_check_with_surroundings(alone: Console) -> None:
     said: dict[str, Any] = json.loads(alone("doctor", "-o", "json")[0])
 
     assert list(said) == ["schemaVersion", "target", "surroundings", "summary", "findings"]

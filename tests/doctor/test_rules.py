@@ -16,13 +16,13 @@ from tpuctl.preflight.fact import Absent, Known, Unknown
 from tpuctl.preflight.findings import Level
 
 
-def test_where_all_is_well_nothing_is_said_but_that() -> None:
+def test_rules_without_problems_yield_only_ok() -> None:
     assert said(GOOD) == []
     assert {one.id for one in judge(GOOD)} >= {"TPU901", "TPU915", "TPU921", "TPU933", "TPU941", "TPU946"}
 
 
 @pytest.mark.parametrize("part", ["machine", "keys", "identity", "network", "configuration", "cloud"])
-def test_no_rule_takes_what_is_not_known_for_ok(part: str) -> None:
+def test_rules_never_report_unknown_facts_as_ok(part: str) -> None:
     """Every fact of one part unknown: no rule fails, and none that looks at one of them is content with it."""
     gap = Unknown("why")
     unknown: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
     (with_("identity", needed=False, file=Absent(), token=None), []),
     (
         refused(file=Absent(), gcloud_account=None),
-        [("TPU921", "error", "nobody is logged in: there are no credentials on this machine")],
+        [("TPU921", "error", "not logged in: there are no credentials on this machine")],
     ),
     (
         refused(file=Absent()),
@@ -63,7 +63,7 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
             (
                 "TPU921",
                 "error",
-                "there is no file of credentials, and gcloud's login of `ada@example.com` gives no token: why",
+                "there is no credentials file, and gcloud's login of `ada@example.com` gives no token: why",
             )
         ],
     ),
@@ -74,7 +74,7 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
             (
                 "TPU921",
                 "unknown",
-                "there is no file of credentials, and whether this machine or gcloud has any is not known: too slow",
+                "there is no credentials file, and it is unknown whether this machine or gcloud has a login: too slow",
             )
         ],
     ),
@@ -90,7 +90,7 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
     ),
     (
         with_("identity", file=Known(replace(FILE, entry=Entry(ADC, 0o644)))),
-        [("TPU922", "warning", "others may read the credentials (mode 0644)")],
+        [("TPU922", "warning", "other users may read the credentials (mode 0644)")],
     ),
     (
         with_("identity", file=Known(replace(FILE, quota_project=None))),
@@ -98,10 +98,10 @@ IDENTITY: list[tuple[Surroundings, Said]] = [
     ),
     (with_("identity", file=Known(replace(FILE, quota_project=None)), quota_project="q"), []),
     (with_("identity", file=Known(replace(FILE, quota_project=None, kind="service_account"))), []),
-    (refused(), [("TPU924", "error", "no access token can be had: why")]),
+    (refused(), [("TPU924", "error", "no access token: why")]),
     (
         with_("identity", token=Unknown("too slow")),
-        [("TPU924", "unknown", "whether Google takes the credentials is not known: too slow")],
+        [("TPU924", "unknown", "it is unknown whether Google accepts the credentials: too slow")],
     ),
     (
         with_("identity", token=Known(Token("ada@example.com", frozenset({"https://a/b"})))),
@@ -122,14 +122,14 @@ def ahead(seconds: float, **fields: Any) -> Surroundings:
     return with_("network", hosts=(Host(TPU, None, Known(answer)),), **fields)
 
 
-NO_CLOCK = ("TPU934", "unknown", "whether the clock is right is not known: no host has answered with its time")
+NO_CLOCK = ("TPU934", "unknown", "the clock could not be checked: no host answered with its time")
 CLOCK = "the clock of this machine is"
 NETWORK: list[tuple[Surroundings, Said]] = [
     (with_("network", proxy=Known("http://h:1"), proxy_source="`HTTPS_PROXY`"), []),
     (with_("network", proxy=Unknown("why")), [("TPU931", "error", "the proxy cannot be used: why")]),
     (
         with_("network", proxy=Known("http://h:1"), bypassed=(TPU,)),
-        [("TPU931", "note", f"`NO_PROXY` leads past the proxy http://h:1 for {TPU}")],
+        [("TPU931", "note", f"`NO_PROXY` excludes {TPU} from the proxy http://h:1")],
     ),
     (with_("network", proxy=Known("http://h:1"), bypassed=("localhost:1",)), []),
     (
@@ -152,7 +152,7 @@ NETWORK: list[tuple[Surroundings, Said]] = [
     (
         with_("network", hosts=(Host(TPU, LATE, LATE),)),
         [
-            ("TPU932", "unknown", "whether the name resolves is not known: no answer within 4s"),
+            ("TPU932", "unknown", "the name was not resolved in time: no answer within 4s"),
             ("TPU933", "unknown", "no answer within 4s"),
             NO_CLOCK,
         ],
@@ -168,29 +168,29 @@ NETWORK: list[tuple[Surroundings, Said]] = [
             (
                 "TPU934",
                 "note",
-                f"{CLOCK} 5m01s behind that of the endpoint, which is on this machine and may have a time of its own",
+                f"{CLOCK} 5m01s behind that of the endpoint, which is on this machine and may have its own clock",
             )
         ],
     ),
     (with_("network", ca_file=Entry(Path("/ca"), 0o644)), []),
     (
         with_("network", ca_file=Entry(Path("/ca"))),
-        [("TPU935", "error", "the authorities to trust cannot be read: there is no such file")],
+        [("TPU935", "error", "the CA certificates cannot be read: there is no such file")],
     ),
 ]
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*IDENTITY, *NETWORK])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
-def test_a_login_is_advised_where_it_helps_and_can_be_done() -> None:
+def test_login_remedy_only_if_a_login_helps() -> None:
     login = "gcloud auth application-default login"
     nobody = refused(file=Absent(), gcloud_account=None)
     without = replace(nobody, machine=replace(GOOD.machine, gcloud=Absent()))
     named = with_("identity", file=Unknown("why"), named_by="GOOGLE_APPLICATION_CREDENTIALS", token=None)
-    unasked = with_("identity", file=Absent(), token=Unknown("the settings are broken"))
+    unasked = with_("identity", file=Absent(), token=Unknown("the settings are invalid"))
 
     assert remedies(nobody, "TPU921")[0] == ("log in", login)
     assert remedies(without, "TPU921")[0] == (
@@ -202,14 +202,14 @@ def test_a_login_is_advised_where_it_helps_and_can_be_done() -> None:
     assert remedies(unasked, "TPU921") == []
 
 
-def test_what_goes_through_a_proxy_is_looked_for_there() -> None:
+def test_unreachable_host_behind_a_proxy_suggests_checking_the_proxy() -> None:
     def advice(seen: Surroundings) -> list[str]:
         return [text.partition(":")[0] for text, _ in remedies(seen, "TPU933")]
 
     silent = (Host(TPU, None, LATE),)
     assert advice(with_("network", hosts=silent)) == [
-        "look at the network, the firewall, and whether a proxy is needed"
+        "check the network and the firewall, and whether a proxy is needed"
     ]
     assert advice(with_("network", hosts=silent, proxy=Known("http://h:1"))) == [
-        "see whether the proxy is up and the right one"
+        "check that the proxy is running and correct"
     ]

@@ -52,7 +52,7 @@ MACHINE: list[tuple[Surroundings, Said]] = [
             (
                 "TPU904",
                 "note",
-                "gcloud 527.9.9 is older than 528.0.0, with which the commands that tpuctl prints were tried",
+                "gcloud 527.9.9 is older than 528.0.0, with which the printed commands were tested",
             )
         ],
     ),
@@ -78,7 +78,7 @@ MACHINE: list[tuple[Surroundings, Said]] = [
     (with_("machine", programs={"ssh": Absent()}), [("TPU907", "error", "`ssh` is not on PATH")]),
     (
         with_("machine", programs={"ssh": Unknown("it was too slow")}),
-        [("TPU907", "unknown", "whether `ssh` is there was not found out: it was too slow")],
+        [("TPU907", "unknown", "`ssh` could not be checked: it was too slow")],
     ),
     (with_("machine", programs={"scp": Absent()}), [("TPU907", "warning", "`scp` is not on PATH")]),
     (with_("machine", programs={"rsync": Absent()}), [("TPU907", "note", "`rsync` is not on PATH")]),
@@ -89,24 +89,24 @@ MACHINE: list[tuple[Surroundings, Said]] = [
     ),
     (
         with_("machine", folders={"state": Entry(Path("/s"), problem="it is no folder")}),
-        [("TPU908", "error", "the folder of what is remembered cannot be used: it is no folder")],
+        [("TPU908", "error", "the state folder cannot be used: it is no folder")],
     ),
     (
         with_("machine", folders={"config": Entry(Path("/s"), problem="it is no folder")}),
-        [("TPU908", "warning", "the folder of your settings cannot be used: it is no folder")],
+        [("TPU908", "warning", "the configuration folder cannot be used: it is no folder")],
     ),
     (
         with_("machine", folders={"state": Entry(Path("/s"), 0o750)}),
-        [("TPU908", "note", "others may look into the folder of what is remembered (mode 0750)")],
+        [("TPU908", "note", "other users may read the state folder (mode 0750)")],
     ),
-    (with_("machine", bytes_left={"/s": 500 * MIB - 1}), [("TPU909", "warning", "499 MiB are left on its disk")]),
-    (with_("machine", bytes_left={"/s": 20 * MIB}), [("TPU909", "warning", "20 MiB are left on its disk")]),
-    (with_("machine", bytes_left={"/s": 20 * MIB - 1}), [("TPU909", "error", "19 MiB are left on its disk")]),
+    (with_("machine", bytes_left={"/s": 500 * MIB - 1}), [("TPU909", "warning", "its disk has 499 MiB left")]),
+    (with_("machine", bytes_left={"/s": 20 * MIB}), [("TPU909", "warning", "its disk has 20 MiB left")]),
+    (with_("machine", bytes_left={"/s": 20 * MIB - 1}), [("TPU909", "error", "its disk has 19 MiB left")]),
     (with_("machine", journal=Unknown("why")), [("TPU910", "warning", "the journal cannot be read: why")]),
     (with_("machine", journal=None), []),
     (
         with_("machine", encoding="ascii"),
-        [("TPU911", "note", "TERM is xterm, the language de_DE.UTF-8, written in ascii")],
+        [("TPU911", "note", "TERM is xterm, the locale is de_DE.UTF-8, the encoding ascii")],
     ),
     (with_("machine", encoding="UTF_8"), []),
 ]
@@ -115,12 +115,12 @@ NO_AGENT = "the key has a passphrase, and no agent holds it: "
 PAIR_UNKNOWN = (
     "TPU916",
     "unknown",
-    "whether both halves belong together is not known: the private one has a passphrase",
+    "the ssh keys could not be compared: the private key has a passphrase",
 )
 KEYS: list[tuple[Surroundings, Said]] = [
     (
         with_("keys", private=Entry(KEY, 0o640)),
-        [("TPU915", "error", "others may read the private key (mode 0640)")],
+        [("TPU915", "error", "other users may read the private key (mode 0640)")],
     ),
     (with_("keys", private=Entry(KEY, 0o400)), []),
     (with_("keys", private=Entry(KEY, 0o644, is_own=False)), []),
@@ -130,31 +130,31 @@ KEYS: list[tuple[Surroundings, Said]] = [
     ),
     (
         with_("keys", private=Entry(KEY), public=Absent(), derived=None),
-        [("TPU915", "note", "there is no ssh key yet; `tpuctl up` and `tpuctl ssh` make it when they need it")],
+        [("TPU915", "note", "no ssh key exists yet; `tpuctl up` and `tpuctl ssh` create it when they need it")],
     ),
     (
         with_("keys", private=Entry(KEY), public=Absent(), derived=None, home=None),
-        [("TPU915", "error", "there is no such key, and no agent holds it")],
+        [("TPU915", "error", "the key does not exist, and no agent holds it")],
     ),
     (with_("keys", private=Entry(KEY), derived=None, home=None, agent=Known(frozenset({LINE}))), []),
     (
         with_("keys", derived=Known(OTHER)),
-        [("TPU916", "error", "the public half does not belong to the private one")],
+        [("TPU916", "error", "the public key does not belong to the private key")],
     ),
     (
-        with_("keys", public=Unknown("it is no public key")),
-        [("TPU916", "error", "the public half cannot be used: it is no public key")],
+        with_("keys", public=Unknown("it is not a public key")),
+        [("TPU916", "error", "the public key cannot be used: it is not a public key")],
     ),
     (with_("keys", public=Absent()), []),
     (
         with_("keys", derived=Unknown("invalid format")),
-        [("TPU916", "error", f"`{KEY}` is no private key that can be used: invalid format")],
+        [("TPU916", "error", f"`{KEY}` is not a usable private key: invalid format")],
     ),
     (
-        with_("keys", derived=Unknown("it says nothing", is_passing=True)),
-        [("TPU916", "unknown", "whether both halves belong together is not known: it says nothing")],
+        with_("keys", derived=Unknown("it did not answer", is_passing=True)),
+        [("TPU916", "unknown", "the ssh keys could not be compared: it did not answer")],
     ),
-    (with_("keys", **LOCKED), [PAIR_UNKNOWN, ("TPU917", "warning", f"{NO_AGENT}there is no agent")]),
+    (with_("keys", **LOCKED), [PAIR_UNKNOWN, ("TPU917", "warning", f"{NO_AGENT}no agent is running")]),
     (with_("keys", **LOCKED, agent=Known(frozenset({LINE}))), []),
     (
         with_("keys", **LOCKED, agent=Known(frozenset({OTHER}))),
@@ -163,21 +163,27 @@ KEYS: list[tuple[Surroundings, Said]] = [
     (
         with_("keys", **LOCKED, public=Absent()),
         [
-            ("TPU916", "error", "there is no public half, and the private one has a passphrase"),
-            ("TPU917", "warning", f"{NO_AGENT}there is no agent"),
+            ("TPU916", "error", "the public key does not exist, and the private one has a passphrase"),
+            ("TPU917", "warning", f"{NO_AGENT}no agent is running"),
         ],
     ),
     (
         with_("keys", agent=Unknown("nobody listens")),
         [("TPU917", "note", "the agent of `SSH_AUTH_SOCK` does not answer: nobody listens")],
     ),
-    (with_("keys", folder=Entry(KEY.parent, 0o755)), [("TPU918", "note", "others may look into it (mode 0755)")]),
-    (with_("keys", folder=Entry(KEY.parent, 0o770)), [("TPU918", "warning", "others may write to it (mode 0770)")]),
+    (with_("keys", folder=Entry(KEY.parent, 0o755)), [("TPU918", "note", "other users may read it (mode 0755)")]),
+    (
+        with_("keys", folder=Entry(KEY.parent, 0o770)),
+        [("TPU918", "warning", "other users may write to it (mode 0770)")],
+    ),
     (with_("keys", folder=Entry(Path("/"), 0o755)), []),
-    (with_("keys", folder=Entry(Path("/tmp"), 0o1777)), [("TPU918", "warning", "others may write to it (mode 1777)")]),
+    (
+        with_("keys", folder=Entry(Path("/tmp"), 0o1777)),
+        [("TPU918", "warning", "other users may write to it (mode 1777)")],
+    ),
     (
         with_("keys", known_hosts=(Entry(Path("/h/known"), 0o664),)),
-        [("TPU918", "warning", "others may write to it (mode 0664)")],
+        [("TPU918", "warning", "other users may write to it (mode 0664)")],
     ),
     (
         with_("keys", known_hosts=(Entry(Path("/h/known"), 0o600, problem="it is a folder"),)),
@@ -187,11 +193,11 @@ KEYS: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*MACHINE, *KEYS])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
-def test_gcloud_of_a_package_manager_is_updated_by_that() -> None:
+def test_gcloud_update_command_is_that_of_its_package_manager() -> None:
     texts = [
         one.found.text
         for packaging in (None, "apt", "snap", "other")
@@ -199,16 +205,16 @@ def test_gcloud_of_a_package_manager_is_updated_by_that() -> None:
         if one.id == "TPU905"
     ]
 
-    off = "gcloud's component manager is switched off; it is updated by"
+    off = "gcloud's component manager is disabled; gcloud is updated by"
     assert texts == [
         "gcloud updates itself: `gcloud components update`",
         f"{off} `sudo apt-get update && sudo apt-get install --only-upgrade google-cloud-cli`",
         f"{off} `sudo snap refresh google-cloud-cli`",
-        f"{off} whatever has installed it",
+        f"{off} the program that installed it",
     ]
 
 
-def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
+def test_fixes_are_local_and_remove_nothing() -> None:
     seen = replace(
         with_("machine", folders={"state": Entry(Path("/s"), 0o755)}),
         keys=replace(GOOD.keys, private=Entry(KEY, 0o644), folder=Entry(KEY.parent, 0o777)),
@@ -241,7 +247,7 @@ def test_what_fix_may_do_is_on_this_machine_and_removes_nothing() -> None:
     assert [change.command for change in changes][1::3] == [f"chmod 600 {KEY}", f"ssh-add {KEY}"]
 
 
-def test_a_command_that_is_advised_can_be_typed_as_it_stands() -> None:
+def test_remedy_commands_are_valid_shell() -> None:
     key = Path("/my home/key")
     seen = with_("keys", private=Entry(key, 0o600), public_half=Entry(key.with_suffix(".pub"), 0o644), public=Absent())
 

@@ -26,12 +26,12 @@ CLOUD: list[tuple[Surroundings, Said]] = [
         [("TPU940", "error", "no project is set")],
     ),
     (
-        with_("cloud", unasked="nobody knows"),
-        [("TPU941", "unknown", "its APIs, its billing and what you may do in it were not looked at: nobody knows")],
+        with_("cloud", skip_reason="nobody knows"),
+        [("TPU941", "unknown", "its APIs, its billing and your permissions were not checked: nobody knows")],
     ),
     (
         with_("cloud", permissions=LATE),
-        [("TPU941", "unknown", "what you may do in the project is not known: no answer within 4s")],
+        [("TPU941", "unknown", "your permissions in the project are unknown: no answer within 4s")],
     ),
     (
         lacking("tpu.nodes.list", "tpu.nodes.stop", "compute.projects.get"),
@@ -57,18 +57,18 @@ def variables(**found: str) -> Surroundings:
 
 
 SANDBOX = (
-    "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are left alone"
+    "commands use the local sandbox (`TPUCTL_SANDBOX`): nothing is real or billed, and real credentials are not used"
 )
 CONFIGURATION: list[tuple[Surroundings, Said]] = [
     (variables(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="3"), []),
     (variables(TPU_LOG_DIR="/tmp/logs"), []),
     (
         variables(TPU_LOG_DIR="deaktiviert"),
-        [("TPU912", "warning", "`TPU_LOG_DIR=deaktiviert` is set here, which libtpu does not understand")],
+        [("TPU912", "warning", "`TPU_LOG_DIR=deaktiviert` is set here, and libtpu does not accept that value")],
     ),
     (
         variables(TPU_STDERR_LOG_LEVEL="4"),
-        [("TPU912", "warning", "`TPU_STDERR_LOG_LEVEL=4` is set here, which libtpu does not understand")],
+        [("TPU912", "warning", "`TPU_STDERR_LOG_LEVEL=4` is set here, and libtpu does not accept that value")],
     ),
     (
         with_("configuration", settings=Unknown("/c.yaml line 1: unknown key `zoen`")),
@@ -84,7 +84,7 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
             (
                 "TPU946",
                 "note",
-                "`TPUCTL_PROJECT` sets `project` to `other`, and hides what stands in `/c.yaml` line 3",
+                "`TPUCTL_PROJECT` sets `project` to `other`, which overrides `/c.yaml` line 3",
             )
         ],
     ),
@@ -100,7 +100,7 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
         with_("configuration", settings=setting("project", "x", SourceKind.FLAG, "--project"), files=(USER_FILE,)),
         [],
     ),
-    (variables(TPUCTL_PROJEKT=""), [("TPU947", "warning", "nothing reads `TPUCTL_PROJEKT`")]),
+    (variables(TPUCTL_PROJEKT=""), [("TPU947", "warning", "`TPUCTL_PROJEKT` has no effect: tpuctl does not read it")]),
     (variables(TPUCTL_PROJECT="", TPUCTL_STATE_DIR="", TPUCTL_NODE="", CLOUDSDK_CORE_PROJECT=""), []),
     (
         variables(CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU="http://h/"),
@@ -108,13 +108,13 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
             (
                 "TPU947",
                 "note",
-                "`CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU` leads gcloud to http://h/, where tpuctl does not go",
+                "`CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU` sends gcloud to http://h/, which tpuctl does not use",
             )
         ],
     ),
     (
         with_("configuration", endpoint="https://h/"),
-        [("TPU948", "note", "calls go to `https://h/`, and not to Google")],
+        [("TPU948", "note", "calls go to `https://h/`, not to Google")],
     ),
     (
         with_(
@@ -132,7 +132,7 @@ CONFIGURATION: list[tuple[Surroundings, Said]] = [
 
 
 @pytest.mark.parametrize(("seen", "expected"), [*CLOUD, *CONFIGURATION])
-def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
+def test_rule_yields_the_finding_of_each_case(seen: Surroundings, expected: Said) -> None:
     assert said(seen) == expected
 
 
@@ -144,7 +144,7 @@ def test_what_is_said_of_each(seen: Surroundings, expected: Said) -> None:
         ({"file": Absent(), "token": Known(Token()), "gcloud_account": None}, "user:EMAIL"),
     ],
 )
-def test_the_account_that_lacks_a_permission_is_in_the_command(identity: dict[str, Any], member: str) -> None:
+def test_permission_remedy_names_the_account(identity: dict[str, Any], member: str) -> None:
     seen = replace(lacking("tpu.nodes.list"), identity=replace(GOOD.identity, **identity))
 
     assert [command for _, command in remedies(seen, "TPU941")] == [

@@ -25,13 +25,13 @@ def credentials(home: Path, **about: object) -> Path:
     ("text", "told"),
     [
         (None, "there is no `{path}`"),
-        ("no json", "`{path}` holds no credentials"),
-        ("[1]", "`{path}` holds no credentials"),
-        ('{"type": 1}', "`{path}` holds no credentials"),
-        ("[" * 100_000, "`{path}` holds no credentials"),
+        ("no json", "`{path}` contains no credentials"),
+        ("[1]", "`{path}` contains no credentials"),
+        ('{"type": 1}', "`{path}` contains no credentials"),
+        ("[" * 100_000, "`{path}` contains no credentials"),
     ],
 )
-def test_a_file_of_credentials_that_is_none(alone: Console, text: str | None, told: str) -> None:
+def test_credentials_file_invalid_is_reported(alone: Console, text: str | None, told: str) -> None:
     path = Path(alone.environ["HOME"]) / "login.json"
     if text is not None:
         path.write_text(text)
@@ -43,7 +43,7 @@ def test_a_file_of_credentials_that_is_none(alone: Console, text: str | None, to
     assert "TPU924" not in found_
 
 
-def test_a_pipe_that_is_named_as_credentials_is_not_waited_for(alone: Console) -> None:
+def test_credentials_file_pipe_does_not_block(alone: Console) -> None:
     path = Path(alone.environ["HOME"]) / "login.json"
     os.mkfifo(path)
 
@@ -52,7 +52,7 @@ def test_a_pipe_that_is_named_as_credentials_is_not_waited_for(alone: Console) -
     assert found_["TPU921"][1].endswith(f"`{path}`: it is not a regular file")
 
 
-def test_a_login_that_others_may_read_and_that_names_no_quota_project(alone: Console) -> None:
+def test_credentials_file_mode_and_missing_quota_project(alone: Console) -> None:
     """Whether Google takes it is not known: the proxy keeps it from being asked. `--fix` mends the mode and nothing else."""
     home = Path(alone.environ["HOME"])
     path = credentials(home, type="authorized_user", client_id="i", client_secret="s", refresh_token="very-secret")
@@ -74,7 +74,7 @@ def test_a_login_that_others_may_read_and_that_names_no_quota_project(alone: Con
     assert "very-secret" not in out + err
 
 
-def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> None:
+def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> None:
     """Its token is taken as it is, where Google cannot be asked about it; one that gcloud does not give is told."""
     programs = tmp_path / "programs"
     gcloud = programs / "gcloud"
@@ -90,10 +90,10 @@ def test_a_login_of_gcloud_alone_is_enough(alone: Console, tmp_path: Path) -> No
     refused, code = look(alone, **given)
 
     texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
-    assert texts["TPU921"] == "no file, but a login of `ada@example.com`"
-    assert texts["TPU924"].startswith("an access token can be had for ")
+    assert texts["TPU921"] == "no credentials file, but a login of `ada@example.com`"
+    assert texts["TPU924"].startswith("access tokens are available for ")
     assert "very-secret" not in out + err
-    start = "there is no file of credentials, and gcloud's login of `ada@example.com` gives no token: "
+    start = "there is no credentials file, and gcloud's login of `ada@example.com` gives no token: "
     assert (code, refused["TPU921"][1].startswith(start)) == (9, True)
     assert "some reason" in refused["TPU921"][1]
 
@@ -135,7 +135,7 @@ def lock(pair: Path) -> None:
         (lock, {"TPU916": "unknown", "TPU917": "warning"}),
     ],
 )
-def test_a_key_pair_that_is_not_sound(
+def test_ssh_key_pair_problems_are_reported(
     alone: Console, pair: Path, damage: Callable[[Path], None], expected: dict[str, str]
 ) -> None:
     damage(pair)
@@ -146,7 +146,7 @@ def test_a_key_pair_that_is_not_sound(
     assert told == expected
 
 
-def test_what_is_open_to_others_is_closed_after_asking(alone: Console, pair: Path) -> None:
+def test_fix_restricts_modes_after_confirmation(alone: Console, pair: Path) -> None:
     break_mode(pair)
     break_folder(pair)
     fix = ("doctor", "--fix", "--skip", "TPU908")
@@ -165,7 +165,7 @@ def test_what_is_open_to_others_is_closed_after_asking(alone: Console, pair: Pat
     assert (unasked, code) == (2, 9)
 
 
-def test_a_key_that_is_missing_is_made(alone: Console) -> None:
+def test_fix_creates_a_missing_ssh_key(alone: Console) -> None:
     _, err, _ = alone("doctor", "--fix", "--yes", LOGNAME="ada")
     path = Path(alone.environ["HOME"]) / ".ssh" / "google_compute_engine"
 

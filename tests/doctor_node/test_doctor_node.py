@@ -42,7 +42,7 @@ def bad(found: list[dict[str, Any]]) -> list[str]:
 
 
 @one_face
-def test_a_healthy_node_and_its_workers_are_ok(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
+def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker in workers:
         worker.install("jax", "0.5.0")
@@ -58,9 +58,7 @@ def test_a_healthy_node_and_its_workers_are_ok(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
-def test_each_thing_that_is_broken_on_one_worker_is_found(
-    tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
-) -> None:
+def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker, version in zip(workers, ("0.5.0", "0.4.1"), strict=True):
         worker.install("jax", version, "jaxlib<=0.5.0")
@@ -81,29 +79,29 @@ def test_each_thing_that_is_broken_on_one_worker_is_found(
 
     assert bad(found) == [
         "error TPU968 worker 1: `/` is 97 % full",
-        "error TPU975 worker 1: it shows 3 of the 4 chips that `v4-16` promises",
+        "error TPU975 worker 1: it has 3 of the 4 chips of a `v4-16` worker",
         "error TPU984 worker 1: `jax` in `~/venv` is 0.5.0 on worker 0, 0.4.1 on worker 1",
-        "error TPU985 worker 0: jaxlib 0.5.1 in `~/venv` is not what jax 0.5.0 asks for: `<=0.5.0`",
-        "error TPU985 worker 1: jaxlib 0.5.1 in `~/venv` is not what jax 0.4.1 asks for: `<=0.5.0`",
-        "warning TPU971 worker 1: 1 % of the memory is left",
-        "warning TPU972 worker 1: since it booted the kernel ended processes for want of memory: one",
+        "error TPU985 worker 0: jaxlib 0.5.1 in `~/venv` is not what jax 0.5.0 requires: `<=0.5.0`",
+        "error TPU985 worker 1: jaxlib 0.5.1 in `~/venv` is not what jax 0.4.1 requires: `<=0.5.0`",
+        "warning TPU971 worker 1: it has 1 % of its memory left",
+        "warning TPU972 worker 1: the kernel killed processes since the last boot because memory ran out: 1",
         f"warning TPU973 worker 0: `sleep` of {getuser()} holds the TPU, which is free on other workers",
-        f"warning TPU974 worker 1: `/tmp/libtpu_lockfile` of {getuser()} is left over: nothing holds it",
+        f"warning TPU974 worker 1: `/tmp/libtpu_lockfile` of {getuser()} is stale: no process holds it",
         "warning TPU976 worker 1: it booted 10m ago, long after other workers",
         "warning TPU977 worker 1: cloud-init failed",
-        "warning TPU978 worker 1: its clock is not synchronised",
+        "warning TPU978 worker 1: its clock is not synchronized",
         "warning TPU980 worker 1: `TPU_LOG_DIR=deaktiviert` is set in login shells and ssh sessions",
         "warning TPU981 worker 1: `JAX_PLATFORMS=cpu` is set in login shells and ssh sessions",
         "warning TPU982 worker 1: `TPU_LOG_DIR` is not set on worker 0, `deaktiviert` on worker 1",
         "warning TPU982 worker 1: `JAX_PLATFORMS` is not set on worker 0, `cpu` on worker 1",
         # What installs the right one differs, as do the versions.
-        "warning TPU985 worker 0: there is a JAX in `~/venv`, and no libtpu",
-        "warning TPU985 worker 1: there is a JAX in `~/venv`, and no libtpu",
+        "warning TPU985 worker 0: `~/venv` has JAX but no libtpu",
+        "warning TPU985 worker 1: `~/venv` has JAX but no libtpu",
     ]
 
 
 @one_face
-def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
+def test_doctor_node_unreachable_worker_does_not_hide_the_others(
     tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
 ) -> None:
     put(sandbox, acceleratorType="v4-32")
@@ -113,7 +111,7 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
 
     assert bad(found) == [
         "error TPU966 workers 2-3: cannot be reached: ssh: no route",
-        "unknown TPU967 worker 1: it tells nothing of itself: it has no `python3`, which the examination needs",
+        "unknown TPU967 worker 1: it sent no report: it has no `python3`, which the examination needs",
     ]
     assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 
@@ -124,20 +122,20 @@ def test_a_worker_that_cannot_be_asked_is_named_and_the_others_are_looked_at(
     [
         ("STOPPED", ["warning TPU950 demo: it is STOPPED"]),
         ("PREEMPTED", ["error TPU950 demo: it is PREEMPTED: the service took it back, with its boot disk"]),
-        ("CREATING", ["warning TPU950 demo: it is CREATING: on its way"]),
+        ("CREATING", ["warning TPU950 demo: it is CREATING, and not READY yet"]),
     ],
 )
-def test_the_workers_of_a_node_that_does_not_run_are_not_asked(
+def test_doctor_node_stopped_does_not_call_workers(
     tpuctl: Console, sandbox: Sandbox, state: str, expected: list[str]
 ) -> None:
     put(sandbox, state=state, age=timedelta())
 
-    unasked = f"unknown TPU965 demo: its workers were not looked at: `demo` is {state}: ssh cannot reach it"
+    unasked = f"unknown TPU965 demo: its workers were not examined: `demo` is {state}: ssh cannot reach it"
     assert bad(findings(tpuctl)) == [*expected, unasked]
 
 
 @one_face
-def test_what_is_wrong_with_the_node_itself_is_found(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
+def test_doctor_node_finds_problems_of_the_node(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(
         sandbox,
         acceleratorType="v4-8",
@@ -152,13 +150,13 @@ def test_what_is_wrong_with_the_node_itself_is_found(tpuctl: Console, sandbox: S
     assert bad(findings(tpuctl)) == [
         "error TPU951 demo: it is UNHEALTHY_TENSORFLOW",
         "error TPU957 demo: `v2-alpha-tpuv6e` on v4-8: it is documented for v6e, not for v4",
-        "warning TPU952 demo: the service noticed LOW_MEMORY on worker 0",
-        "warning TPU959 demo: its scopes let programs only read from Cloud Storage",
+        "warning TPU952 demo: the service reports LOW_MEMORY on worker 0",
+        "warning TPU959 demo: its scopes allow programs only to read from Cloud Storage",
     ]
 
 
 @one_face
-def test_an_operation_that_failed_is_found_whoever_asked_for_it(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error")
     tpuctl("start", "demo")
@@ -170,14 +168,14 @@ def test_an_operation_that_failed_is_found_whoever_asked_for_it(tpuctl: Console,
 
 
 @one_face
-def test_a_node_that_is_not_there_is_no_finding_but_an_error(tpuctl: Console) -> None:
+def test_doctor_node_absent_is_an_error(tpuctl: Console) -> None:
     _, err, code = tpuctl("doctor", "nowhere")
 
     assert ("`nowhere`" in err, code) == (True, 3)
 
 
 @pytest.mark.sshd
-def test_a_worker_with_a_real_sshd_tells_of_itself(tmp_path: Path) -> None:
+def test_doctor_node_with_a_real_sshd_reads_the_report(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     key = ensure_key(folder / "sandbox", login=getuser())
     metadata = {"ssh-keys": metadata_entry(getuser(), key)}
@@ -202,5 +200,5 @@ def test_a_worker_with_a_real_sshd_tells_of_itself(tmp_path: Path) -> None:
 
     assert bad(findings(run)) == [
         "warning TPU968 worker 0: `/` is 90 % full",
-        "warning TPU972 worker 0: since it booted the kernel ended processes for want of memory: one",
+        "warning TPU972 worker 0: the kernel killed processes since the last boot because memory ran out: 1",
     ]

@@ -62,7 +62,7 @@ def worker(tmp_path: Path) -> Worker:
     return Worker(tmp_path)
 
 
-def test_a_healthy_worker_tells_all_of_itself(worker: Worker) -> None:
+def test_examination_healthy_worker_reports_everything(worker: Worker) -> None:
     _, told = look(worker)
 
     assert told.disks == Known((Disk("/", 102400, 0, 20),))
@@ -77,7 +77,7 @@ def test_a_healthy_worker_tells_all_of_itself(worker: Worker) -> None:
     assert (told.kernel, told.offset.low <= timedelta() <= told.offset.high) == (os.uname().release, True)
 
 
-def test_what_is_broken_is_told(worker: Worker) -> None:
+def test_examination_reports_each_problem(worker: Worker) -> None:
     worker.says("dmesg", "[1] Out of memory: Killed process 7 (python3)\n[2] oom_reaper: reaped process 7\n")
     worker.says("timedatectl", "NTPSynchronized=no\n")
     worker.says("cloud-init", "status: error\n")
@@ -99,7 +99,7 @@ def test_what_is_broken_is_told(worker: Worker) -> None:
     assert holder == HolderSeen(process.pid, getuser(), "sleep", holder.age)
 
 
-def test_packages_are_read_from_their_metadata(worker: Worker) -> None:
+def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
     worker.install("jax", "0.4.35", "jaxlib<=0.4.35,>=0.4.34", 'libtpu-nightly==0.1.dev1 ; extra == "tpu"', "numpy>=1")
     worker.install("torch_xla", "2.5.0+libtpu")
     worker.install("numpy", "2.0")
@@ -131,7 +131,7 @@ def test_packages_are_read_from_their_metadata(worker: Worker) -> None:
     )
 
 
-def test_variables_of_the_session_of_login_shells_and_of_jobs_are_told_and_no_others(worker: Worker) -> None:
+def test_examination_reports_only_known_variables(worker: Worker) -> None:
     (worker.home / ".profile").write_text("export JAX_PLATFORMS=cpu TOKEN=secret; echo welcome\n")
     job = worker.home / ".tpuctl/jobs/train.0"
     job.mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_variables_of_the_session_of_login_shells_and_of_jobs_are_told_and_no_ot
     assert told.logs == Known(LogFolder(str(worker.home), LogState.LACKS_PARENT, 0, 0, is_complete=True))
 
 
-def test_what_hangs_or_fails_takes_nothing_else_with_it(worker: Worker) -> None:
+def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     (worker.programs / "df").write_text("#!/bin/sh\nexec sleep 60\n")
     worker.says("dmesg", "dmesg: read kernel buffer failed: Operation not permitted\n", code=1)
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
@@ -184,7 +184,7 @@ def test_what_hangs_or_fails_takes_nothing_else_with_it(worker: Worker) -> None:
     assert told.variables.value.login_unread == "a login shell runs no commands: it ended with 3"
 
 
-def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
+def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
     (worker.home / ".profile").write_text("exec sleep 60\n")
     (worker.root / "proc/uptime").write_text("\n")
 
@@ -216,11 +216,11 @@ def test_a_profile_that_waits_is_told_in_words(worker: Worker) -> None:
         ),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_unknown(text: str, expected: str) -> None:
+def test_examination_invalid_answer_is_unknown(text: str, expected: str) -> None:
     assert examination.read(text, NOW, NOW) == Unknown(expected)
 
 
-def test_a_part_that_makes_no_sense_is_unknown_and_the_others_count() -> None:
+def test_examination_invalid_part_is_unknown() -> None:
     told: dict[str, Any] = {
         "version": 1,
         "began": NOW.timestamp() + 5,

@@ -86,10 +86,10 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
         facts(state="TERMINATED", schedulingConfig={"spot": True}),
         ["error: it is TERMINATED: the service took it back, with its boot disk"],
     ),
-    (condition.state, facts(state="TERMINATED"), ["error: it is TERMINATED: nothing but its record is left"]),
-    (condition.state, facts(state="UNKNOWN"), ["error: it is UNKNOWN, and does not come back by itself"]),
+    (condition.state, facts(state="TERMINATED"), ["error: it is TERMINATED: only its record is left"]),
+    (condition.state, facts(state="UNKNOWN"), ["error: it is UNKNOWN, and does not recover by itself"]),
     (condition.state, facts(state="STOPPED"), ["warning: it is STOPPED"]),
-    (condition.state, facts(state="CREATING"), ["warning: it is CREATING: on its way"]),
+    (condition.state, facts(state="CREATING"), ["warning: it is CREATING, and not READY yet"]),
     (condition.state, facts(state="STOPPING"), ["warning: it is STOPPING"]),
     (condition.state, facts(state="NEW"), ["unknown: it is NEW, a state that this version of tpuctl does not know"]),
     (condition.health, facts(), ["ok: it is HEALTHY"]),
@@ -97,12 +97,12 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
     (
         condition.health,
         facts(health=""),
-        ["note: the service says nothing of its health, which it does a while after a start"],
+        ["note: the service reports no health, which is normal for a while after a start"],
     ),
     (condition.health, facts(health="TIMEOUT", healthDescription="gone"), ["error: it is TIMEOUT (gone)"]),
     (condition.health, facts(health="UNHEALTHY_MAINTENANCE"), ["warning: it is UNHEALTHY_MAINTENANCE"]),
     (condition.health, facts(health="NEW"), ["error: it is NEW"]),
-    (condition.symptoms, facts(), ["ok: the service noticed no symptoms"]),
+    (condition.symptoms, facts(), ["ok: the service reports no symptoms"]),
     (
         condition.symptoms,
         facts(
@@ -113,7 +113,7 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
         ),
         [
             (
-                "warning: the service noticed HBM on worker 1, 1h ago, OUT_OF_MEMORY on worker 1, 1h ago, "
+                "warning: the service reports HBM on worker 1, 1h ago, OUT_OF_MEMORY on worker 1, 1h ago, "
                 "LOW_MEMORY on worker 1, 1h ago, and 1 older"
             ),
         ],
@@ -137,20 +137,20 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
     (
         condition.maintenance,
         facts(**coming(None)),
-        ["warning: maintenance (SCHEDULED, PENDING) comes at a time that is not told"],
+        ["warning: maintenance (SCHEDULED, PENDING) comes at an unknown time"],
     ),
-    (condition.tier, facts(), ["ok: its tier is on-demand, and it was made 24h ago"]),
+    (condition.tier, facts(), ["ok: its tier is on-demand, and it was created 24h ago"]),
     (
         condition.tier,
         facts(schedulingConfig={"spot": True}),
-        ["note: its tier is spot, and it was made 24h ago: the service may take it at any moment"],
+        ["note: its tier is spot, and it was created 24h ago: the service may take it at any moment"],
     ),
     (
         condition.tier,
         facts(schedulingConfig={"preemptible": True}, createTime="2026-01-01T12:00:00Z"),
         [
             (
-                "note: its tier is preemptible, and it was made 12h ago: the service may take it at any moment, "
+                "note: its tier is preemptible, and it was created 12h ago: the service may take it at any moment, "
                 "and in 12h at the latest"
             ),
         ],
@@ -166,22 +166,26 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
     (
         condition.queued_resource,
         facts({"request": Absent()}, queuedResource=OWNER),
-        ["warning: the queued resource `q` that it names is not there"],
+        ["warning: the queued resource `q` that it names does not exist"],
     ),
     (
         condition.queued_resource,
         facts({"request": Unknown("no")}),
         ["unknown: its queued resource could not be read: no"],
     ),
-    (condition.failure, facts(), ["ok: no change of tpuctl's has failed lately"]),
+    (condition.failure, facts(), ["ok: no recent change by tpuctl failed"]),
     (
         condition.failure,
         facts({"failure": Known(LastFailure("start failed: no room", "no_capacity", NOW - timedelta(hours=2)))}),
-        ["note: the last change did not go well, 2h ago: start failed: no room"],
+        ["note: the last change failed, 2h ago: start failed: no room"],
     ),
-    (condition.operations, facts(), ["ok: the API remembers no operation on it"]),
-    (condition.operations, asked("stop"), ["ok: the newest operation on it, stop, 3h ago, went well"]),
-    (condition.operations, asked("stop", is_done=False), ["note: an operation on it goes on: stop, begun 3h ago"]),
+    (condition.operations, facts(), ["ok: the API lists no operation on it"]),
+    (condition.operations, asked("stop"), ["ok: the newest operation on it, stop, 3h ago, succeeded"]),
+    (
+        condition.operations,
+        asked("stop", is_done=False),
+        ["note: an operation on it is in progress: stop, begun 3h ago"],
+    ),
     (
         condition.operations,
         asked("start", error="no room"),
@@ -214,20 +218,20 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
     (
         equipment.addresses,
         facts(networkEndpoints=[{"ipAddress": "10.0.0.1"}, {"ipAddress": "10.0.0.2"}]),
-        ["note: its workers have internal addresses only: they are reached by `--iap`, or from inside their network"],
+        ["note: its workers have internal addresses only: connect with `--iap`, or from inside their network"],
     ),
     (equipment.addresses, facts(state="CREATING", networkEndpoints=[]), []),
     (equipment.account, facts(), []),
-    (equipment.account, facts(**scopes("cloud-platform")), ["ok: its scopes let programs at Cloud Storage"]),
+    (equipment.account, facts(**scopes("cloud-platform")), ["ok: its scopes allow programs to use Cloud Storage"]),
     (
         equipment.account,
         facts(**scopes("devstorage.read_only", "logging.write")),
-        ["warning: its scopes let programs only read from Cloud Storage"],
+        ["warning: its scopes allow programs only to read from Cloud Storage"],
     ),
     (
         equipment.account,
         facts(**scopes("logging.write")),
-        ["warning: its scopes keep programs from Cloud Storage"],
+        ["warning: its scopes do not allow programs to use Cloud Storage"],
     ),
     (equipment.equipment, facts(), ["ok: it has no data disk"]),
     (
@@ -248,14 +252,14 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
     (
         equipment.published,
         facts({"published": Unknown("403")}),
-        ["unknown: what its workers publish could not be read: 403"],
+        ["unknown: the guest attributes of its workers could not be read: 403"],
     ),
     (equipment.published, facts({"published": Known(())}, state="STOPPED"), []),
     (equipment.can_be_asked, facts(), []),
     (
         equipment.can_be_asked,
         facts({"obstacle": "no `ssh` here"}),
-        ["unknown: its workers were not looked at: no `ssh` here"],
+        ["unknown: its workers were not examined: no `ssh` here"],
     ),
 ]
 
@@ -271,7 +275,7 @@ ROWS: list[tuple[Rule[NodeFacts], NodeFacts, list[str]]] = [
         ([("gave-up", {"error": "timed_out", "id": "another"})], Absent()),
     ],
 )
-def test_the_last_failure_is_the_journals(
+def test_last_failure_comes_from_the_journal(
     tmp_path: Path, events: list[tuple[str, dict[str, Any]]], expected: Absent | str
 ) -> None:
     journal, demo = Journal(tmp_path), node()
@@ -284,5 +288,5 @@ def test_the_last_failure_is_the_journals(
 
 
 @pytest.mark.parametrize(("rule", "known", "expected"), ROWS)
-def test_what_a_rule_says(rule: Rule[NodeFacts], known: NodeFacts, expected: list[str]) -> None:
+def test_rule_yields_the_findings_of_each_case(rule: Rule[NodeFacts], known: NodeFacts, expected: list[str]) -> None:
     assert [line.replace(" demo", "") for line in said(rule, known)] == expected

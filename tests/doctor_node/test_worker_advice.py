@@ -34,7 +34,7 @@ UP, RENEW, HINT = "tpuctl up demo", "tpuctl ssh-key renew", None
         (None, False, False, [HINT]),
     ],
 )
-def test_what_brings_the_key_to_a_worker(
+def test_ssh_remedies_put_the_key_on_a_worker(
     error_id: str | None,
     has_own_key: bool,
     some_get_in: bool,
@@ -64,7 +64,7 @@ def test_what_brings_the_key_to_a_worker(
         ("no such identity: /own/key: No such file or directory", "/own/key", []),
     ],
 )
-def test_a_refused_or_missing_key_names_the_command_that_mends_it(  # noqa: PLR0917  # fixtures, and what a row says
+def test_ssh_key_problem_names_the_command_that_fixes_it(  # noqa: PLR0917  # fixtures, and what a row says
     tpuctl: Console, sandbox: Sandbox, workers: list[Worker], said: str, key: str | None, expected: list[str]
 ) -> None:
     put(sandbox, acceleratorType="v4-8")
@@ -76,7 +76,7 @@ def test_a_refused_or_missing_key_names_the_command_that_mends_it(  # noqa: PLR0
     assert [one["command"] for one in found["remedies"] if one["command"]] == expected
 
 
-def test_the_kernels_log_is_searched_by_one_shell_line_that_can_be_read() -> None:
+def test_kernel_log_remedy_is_one_readable_shell_line() -> None:
     (found,) = machine.kills.judge(seen({"kills": Known(Kills(1, "Killed"))}))
     command = found.remedies[0].command or ""
 

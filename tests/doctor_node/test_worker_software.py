@@ -33,7 +33,7 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
     (
         variables.log_variables,
         (env(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="0"), env(TPU_LOG_DIR="/logs", TPU_STDERR_LOG_LEVEL="3")),
-        ["ok workers 0-1: no variable is in the way of logs"],
+        ["ok workers 0-1: no variable prevents logs"],
     ),
     (
         variables.log_variables,
@@ -55,7 +55,7 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
         variables.log_variables,
         (env(TF_CPP_MIN_LOG_LEVEL="1"), env(TF_CPP_MIN_LOG_LEVEL="2")),
         [
-            "ok worker 0: no variable is in the way of logs",
+            "ok worker 0: no variable prevents logs",
             "note worker 1: `TF_CPP_MIN_LOG_LEVEL=2` is set in login shells",
         ],
     ),
@@ -67,12 +67,12 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
     (
         variables.log_variables,
         ({"variables": Known(Variables(login_unread="no shell"))},),
-        ["unknown worker 0: what login shells set could not be read: no shell"],
+        ["unknown worker 0: the variables of login shells could not be read: no shell"],
     ),
     (
         variables.backend_variables,
         (env(JAX_PLATFORMS="tpu,cpu", PJRT_DEVICE="TPU"),),
-        ["ok worker 0: no variable keeps programs from the TPU"],
+        ["ok worker 0: no variable keeps programs from using the TPU"],
     ),
     (
         variables.backend_variables,
@@ -132,8 +132,8 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
         frameworks.same_versions,
         (has(python(jax="1")), has(python(jax="1")), has(python(jax="2", flax="3")), has()),
         [
-            "warning worker 3: there are no frameworks in `~/venv`, as there are on workers 0-2",
-            "error worker 2: `flax` in `~/venv` is not there on workers 0-1, 3 on worker 2",
+            "warning worker 3: `~/venv` has no frameworks here, but does on workers 0-2",
+            "error worker 2: `flax` in `~/venv` is not installed on workers 0-1, 3 on worker 2",
             "error worker 2: `jax` in `~/venv` is 1 on workers 0-1, 2 on worker 2",
         ],
     ),
@@ -145,7 +145,7 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
     (
         frameworks.pairs,
         (has(python(jax="0.4.35 jaxlib <=0.4.35,>=0.4.34", jaxlib="0.4.34", libtpu="1")),),
-        ["ok worker 0: the frameworks in `~/venv` fit one another"],
+        ["ok worker 0: the frameworks in `~/venv` are compatible"],
     ),
     (
         frameworks.pairs,
@@ -156,23 +156,23 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
                 )
             ),
         ),
-        ["error worker 0: jaxlib 0.4.36 in `~/venv` is not what jax 0.4.35 asks for: `<=0.4.35,>=0.4.34`"],
+        ["error worker 0: jaxlib 0.4.36 in `~/venv` is not what jax 0.4.35 requires: `<=0.4.35,>=0.4.34`"],
     ),
     (
         frameworks.pairs,
         (has(python(jax='0.5.0 libtpu ==0.0.8.*; extra == "tpu"', libtpu="0.0.7.1")),),
-        ["warning worker 0: libtpu 0.0.7.1 in `~/venv` is not what jax 0.5.0 asks for on TPUs: `==0.0.8.*`"],
+        ["warning worker 0: libtpu 0.0.7.1 in `~/venv` is not what jax 0.5.0 requires on TPUs: `==0.0.8.*`"],
     ),
     (
         frameworks.pairs,
         (has(python(jax='0.5.0 libtpu ==0.0.8.*; extra == "cuda"', libtpu="0.0.7.1")),),
-        ["ok worker 0: the frameworks in `~/venv` fit one another"],
+        ["ok worker 0: the frameworks in `~/venv` are compatible"],
     ),
     (
         frameworks.pairs,
         (has(python(torch="2.5.1+cpu", torch_xla="2.5.0")), has(python(torch="2.6.0+cpu", torch_xla="2.5.0"))),
         [
-            "ok worker 0: the frameworks in `~/venv` fit one another",
+            "ok worker 0: the frameworks in `~/venv` are compatible",
             "error worker 1: torch 2.6.0+cpu and torch-xla 2.5.0 in `~/venv` are of different releases",
         ],
     ),
@@ -180,7 +180,7 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
         frameworks.pairs,
         (has(python(jax="0.5.0")), has(python(libtpu="1", libtpu_nightly="2"))),
         [
-            "warning worker 0: there is a JAX in `~/venv`, and no libtpu",
+            "warning worker 0: `~/venv` has JAX but no libtpu",
             "warning worker 1: libtpu 1 and libtpu-nightly 2 are both in `~/venv`",
         ],
     ),
@@ -189,7 +189,9 @@ ROWS: list[tuple[Rule[WorkersFacts], tuple[dict[str, Any], ...], list[str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "changes", "expected"), ROWS)
-def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]) -> None:
+def test_rule_yields_the_findings_of_each_case(
+    rule: Rule[WorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
+) -> None:
     assert said(rule, seen(*changes)) == expected
 
 
@@ -205,36 +207,36 @@ def test_what_a_rule_says(rule: Rule[WorkersFacts], changes: tuple[dict[str, Any
         (
             "tpu-vm-tf-2.11.0-pod",
             {"tensorflow": "2.12.0"},
-            ["warning: tensorflow 2.12.0 in `~/venv` is not of the release of the image, `tpu-vm-tf-2.11.0-pod`"],
+            ["warning: tensorflow 2.12.0 in `~/venv` is of another release than the image, `tpu-vm-tf-2.11.0-pod`"],
         ),
         (
             "tpu-vm-tf-2.11.0-pod",
             {"tensorflow": "2.11.0", "libtpu": "0.1"},
             [
                 "ok: tensorflow 2.11.0 in `~/venv` fits `tpu-vm-tf-2.11.0-pod`",
-                "note: libtpu 0.1 in `~/venv` lies beside the libtpu of `tpu-vm-tf-2.11.0-pod`",
+                "note: libtpu 0.1 in `~/venv` is installed beside the libtpu of `tpu-vm-tf-2.11.0-pod`",
             ],
         ),
         (
             "tpu-vm-tf-2.11.0-pod",
             {"jax": "0.5.0"},
-            ["note: no TensorFlow is found, though the image is `tpu-vm-tf-2.11.0-pod`"],
+            ["note: no TensorFlow is found, although the image is `tpu-vm-tf-2.11.0-pod`"],
         ),
     ],
 )
-def test_tensorflow_is_of_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
+def test_tensorflow_matches_the_release_of_its_image(image: str, packages: dict[str, str], expected: list[str]) -> None:
     found = said(frameworks.tensorflow_fits, seen(has(python(**packages)), runtimeVersion=image))
 
     assert [line.replace(" worker 0", "") for line in found] == expected
 
 
-def test_who_differs_is_told_how_to_become_like_the_others() -> None:
+def test_different_versions_remedy_installs_the_usual_one() -> None:
     (found,) = frameworks.same_versions.judge(seen(*[has(python(jax="1"))] * 2, has(python(jax="2"))))
 
     # A plain `pip` is that of the system, or of whichever environment comes first on PATH.
     assert found.remedies == (
         Remedy(
-            "install one version on all; 1 stands for that, and must fit the other packages there and the image",
+            "install one version on all, here 1; it must fit the other packages and the image",
             "tpuctl run demo --worker 2 -- '~/venv/bin/python -m pip install \"jax==1\"'",
         ),
     )
@@ -246,7 +248,7 @@ def test_who_differs_is_told_how_to_become_like_the_others() -> None:
     ]
 
 
-def test_a_path_that_a_worker_tells_is_quoted_in_what_is_advised() -> None:
+def test_environment_path_is_quoted_in_remedies() -> None:
     (found,) = frameworks.pairs.judge(seen(has(python("~/a; rm -rf x", jax="0.5.0"))))
 
     assert [remedy.command for remedy in found.remedies] == [

@@ -38,7 +38,7 @@ from tpuctl.checkup.workers.specifiers import Requirement, meets, parse_requirem
         ("1.0", ">=1.*", None),
     ],
 )
-def test_versions_are_compared_as_pip_does(version: str, clauses: str, expected: bool | None) -> None:
+def test_versions_compare_as_in_pip(version: str, clauses: str, expected: bool | None) -> None:
     assert meets(version, clauses) is expected
 
 
@@ -53,9 +53,9 @@ def test_versions_are_compared_as_pip_does(version: str, clauses: str, expected:
         ("libtpu @ https://host/x.whl", None),
     ],
 )
-def test_a_requirement_is_read_or_left_alone(text: str, expected: Requirement | None) -> None:
+def test_parse_requirement_returns_none_for_unknown_forms(text: str, expected: Requirement | None) -> None:
     assert parse_requirement(text) == expected
 
 
-def test_a_version_without_numbers_has_no_release() -> None:
+def test_release_of_text_without_numbers_is_none() -> None:
     assert (release("2.5.1+cpu"), release("x")) == ((2, 5, 1), None)

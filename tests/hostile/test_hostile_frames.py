@@ -559,7 +559,7 @@ def test_a_worker_that_prints_without_end_is_a_finding_of_doctor(pod: HostileSli
         "the answer.began: expected 0 to 2.21845e+11, got 1e+300",
     )
     found = [
-        ["TPU967", f"worker {at}", f"it tells nothing of itself: unexpected answer: {what}"]
+        ["TPU967", f"worker {at}", f"it sent no report: unexpected answer: {what}"]
         for at, what in enumerate(whats)
     ]
     assert [row for row in rows if row[0] == "TPU967"] == found

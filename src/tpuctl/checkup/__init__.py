@@ -1,6 +1,5 @@
-"""The decisions of `doctor`: what is wrong here, with the credentials, the project, a node and its workers. Pure.
+"""`tpuctl doctor`: find what is wrong with this machine, the credentials, the network, the project, a node and its workers.
 
-`catalogue` has all rules, and what they come to. `surroundings` is what is looked at on this machine and on the way to the
-cloud, `node` a node as the API and the journal know it, `workers` what its workers tell of themselves. In each `facts` is what
-was seen, and the other modules have the rules about it, by what they are about.
+Start reading at `command`. Probes gather facts, each of them known, absent or unknown; rules turn facts into findings. Rules
+are pure: they read no file, make no request and know no clock. This room uses `check` for findings and their evaluation.
 """

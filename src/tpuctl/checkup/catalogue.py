@@ -1,4 +1,4 @@
-"""All rules of `doctor`, by what they look at, and what those say that need no node."""
+"""All rules of `doctor`, by subject, and their evaluation without a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.checkup.surroundings.facts import Surroundings
     from tpuctl.preflight.findings import Finding, Rule
 
-# The hundreds are `check`'s; each of these is a chapter of the reference, from this id on.
+# Chapters of the reference, each with the id where it begins. The hundreds have chapters of `check`.
 CHAPTERS = {
     "TPU901": "This machine",
     "TPU915": "The ssh key",
@@ -36,7 +36,7 @@ OF_SURROUNDINGS = (
     *own_project.RULES,
     *settings.RULES,
 )
-# Of the checks before a node is made those that are about the project itself; their ids are the same.
+# The rules of `check` about the project itself, with the same ids.
 OF_PROJECTS = (project.services, project.billing, project.project)
 OF_NODES = (*condition.RULES, *equipment.RULES)
 OF_WORKERS = (*tpu.RULES, *worker_machine.RULES, *variables.RULES, *frameworks.RULES)
@@ -45,7 +45,7 @@ OWN: tuple[Rule[Any], ...] = (*OF_SURROUNDINGS, *OF_NODES, *OF_WORKERS)
 IDS = tuple(sorted(rule.id for rule in (*OWN, *OF_PROJECTS)))
 
 
-def judge(seen: Surroundings) -> tuple[Finding, ...]:
-    """Return everything that is to be said of the surroundings, the project included where it could be asked about."""
-    facts = seen.cloud.facts
-    return (*findings_of(seen, OF_SURROUNDINGS), *(findings_of(facts, OF_PROJECTS) if facts else ()))
+def judge(environment: Surroundings) -> tuple[Finding, ...]:
+    """Return all findings without a node; those about the project only if it could be read."""
+    facts = environment.cloud.facts
+    return (*findings_of(environment, OF_SURROUNDINGS), *(findings_of(facts, OF_PROJECTS) if facts else ()))

@@ -71,7 +71,7 @@ class MachineDocuments:
         from tpuctl.cli.doctor_ways import ways  # noqa: PLC0415  # as above
 
         given = ways(self._app, timeout=min(_PATIENCE, self._patience()))
-        return Looking(given).look(given.cloud_clock.now())
+        return Looking(given).gather(given.cloud_clock.now())
 
     @property
     def _home(self) -> str:

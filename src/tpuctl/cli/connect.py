@@ -12,6 +12,7 @@ from tpuctl.api.tpu import TpuClient
 from tpuctl.api.transport import HttpFactory, Proxy, TransportOptions
 from tpuctl.cli.served import way_to_workers
 from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.gcloud_token import access_token
 from tpuctl.names import BucketPath, check_project
 from tpuctl.settings import SourceKind
 
@@ -155,7 +156,7 @@ def load_credentials(app: App, *, gcloud_token: Callable[[], str] | None = None)
     return credentials.load(
         environ,
         adc=gcloud.adc_path(environ),
-        gcloud_token=gcloud_token or (lambda: gcloud.access_token(environ)),
+        gcloud_token=gcloud_token or (lambda: access_token(environ)),
         impersonate=app.settings.text("impersonate_service_account"),
         quota_project=_quota_project(app),
         request=AuthRequest(transport_options(app)),

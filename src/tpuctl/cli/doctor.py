@@ -12,27 +12,25 @@ from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from tpuctl.cli.app import App
-    from tpuctl.cli.doctor_looking import Visit
-    from tpuctl.preflight.evaluation import Report
 
 
 @cli_command("doctor", asks_trust=False)
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
 @click.option(
-    "--skip", "skipped", metavar="ID", multiple=True, help="Findings that are known, like TPU911,TPU923, or all."
+    "--skip", "skipped", metavar="ID", multiple=True, help="Finding ids to accept, like TPU911,TPU923, or all."
 )
-@click.option("--all", "shows_all", is_flag=True, help="Show also what is ok.")
-@click.option("--strict", is_flag=True, help="Fail also by warnings, and by what could not be looked at.")
-@click.option("--fix", is_flag=True, help="Do what is safe to do, after showing it; removes nothing.")
+@click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
+@click.option("--strict", is_flag=True, help="Fail also on warnings and on checks without a result.")
+@click.option("--fix", is_flag=True, help="Apply safe fixes after confirmation; removes nothing.")
 @yes_option
-@click.option("--timeout", type=Duration(), metavar="TIME", help="How long it may take to be answered. [default: 4s]")
+@click.option("--timeout", type=Duration(), metavar="TIME", help="Time to wait for answers. [default: 4s]")
 @reach_options
 def command(app: App, **options: Any) -> int:  # click's options
-    """Look for what is wrong: on this machine, with the account, on the way to the cloud, and in the project.
+    """Find problems with this machine, the credentials, the network and the project.
 
-    Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and names, credentials, APIs, billing and
-    permissions, settings and where they come from. With a NODE also the node and each of its workers. It needs neither a
-    network nor an account, and says what it could not look at.
+    Checks Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and host names, credentials, APIs,
+    billing and permissions, and the sources of settings. With NODE also the node and each of its workers. Works without a
+    network and without an account, and lists what it could not check.
 
     \b
     Examples:
@@ -40,20 +38,16 @@ def command(app: App, **options: Any) -> int:  # click's options
       tpuctl doctor trainer
       tpuctl doctor --fix
     """
-    from tpuctl.cli.doctor_looking import Visit  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.cli.doctor_looking import Visit  # noqa: PLC0415  # completion and --help do not need it
 
-    visit = Visit(app, options)
-    report, mended = _visit(app, visit, options)
+    visit, fix_code = Visit(app, options), ExitCode.OK
+    if options["fix"]:
+        from tpuctl.cli.check_fix import look_and_mend  # noqa: PLC0415  # rarely used
+
+        report, fix_code = look_and_mend(app, visit.check, visit.show, yes=options["yes"], form=visit.form)
+    else:
+        report = visit.check()
+        visit.show(report)
     if visit.failure is not None:
         raise visit.failure
-    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else mended
-
-
-def _visit(app: App, visit: Visit, options: dict[str, Any]) -> tuple[Report, ExitCode]:
-    if options["fix"]:
-        from tpuctl.cli.check_fix import look_and_mend  # noqa: PLC0415  # rarely asked for
-
-        return look_and_mend(app, visit.look, visit.show, yes=options["yes"], form=visit.form)
-    report = visit.look()
-    visit.show(report)
-    return report, ExitCode.OK
+    return ExitCode.CHECK_FAILED if report.fails(strict=options["strict"]) else fix_code

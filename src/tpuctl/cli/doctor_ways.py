@@ -1,4 +1,4 @@
-"""What the checkup is given: places, settings and connections, each also where another of them is broken."""
+"""Build the context of the probes: paths, settings and connections. Each works also if another one is invalid."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tpuctl.cli.connect import load_credentials, transport_options
 from tpuctl.cli.places import journal_folder, state_folder
 from tpuctl.clock import SystemClock
 from tpuctl.errors import CredentialsError, TpuctlError
+from tpuctl.gcloud_token import access_token
 from tpuctl.preflight.fact import Absent, Fact, Known, Unknown, known
 from tpuctl.preflight.wanted import Wishes
 from tpuctl.settings import SourceKind, check_value
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Cloud:
-    """Which cloud commands would talk to; `access` is nothing where none may be called."""
+    """The cloud that commands use; `access` is None if no cloud may be called."""
 
     is_sandbox: bool
     endpoint: Fact[Endpoint]
@@ -44,15 +45,19 @@ class _Cloud:
 
 
 def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
-    """Return where things are and how the cloud is reached. Raises nothing for settings that are broken."""
+    """Return the context of the probes. Invalid settings raise nothing: values that depend on them are Unknown."""
     environ = app.invocation.environ
     settings = _fact(lambda: _trusted_settings(app))
-    travel = settings if isinstance(settings, Unknown) else _fact(lambda: transport_options(app))
-    how = _patient(known(travel) or TransportOptions(), timeout)
+    transport = settings if isinstance(settings, Unknown) else _fact(lambda: transport_options(app))
+    # The deadline of doctor ends calls without an answer; a time-out of the transport must not come first.
+    longer = timeout + timedelta(seconds=1)
+    how = replace(known(transport) or TransportOptions(), connect_timeout=longer, timeout=longer)
     cloud = _cloud(app, settings, how)
-    wishes = _wishes(app, settings, cloud)
+    wishes: Fact[Wishes] = settings if isinstance(settings, Unknown) else Known(Wishes())
+    if isinstance(settings, Known) and cloud.closed is None:  # without the sandbox there is no clock for it
+        wishes = _fact(lambda: gate(app, {}).wishes)
     home = Path(environ.get("HOME") or Path.home())
-    project_file, user_file, files = _files(app, home)
+    project_file, user_file, files = _config_files(app, home)
     values = known(settings)
     state = state_folder(environ) / "sandbox" if cloud.is_sandbox else state_folder(environ)
     gcloud_hosts = () if cloud.is_sandbox else (home / ".ssh" / "google_compute_known_hosts",)
@@ -68,12 +73,12 @@ def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
         known_hosts=(state / "known_hosts", *gcloud_hosts),
         settings=settings,
         problems=tuple(dict.fromkeys(_problems(values, wishes, cloud.endpoint))),
-        project=_project(app, settings),
+        project=_find_project(app, settings),
         wishes=known(wishes) or Wishes(),
         zone=(values and values.text("zone")) or "",
         is_sandbox=cloud.is_sandbox,
         endpoint=cloud.endpoint,
-        proxy=_proxy(environ, settings, travel),
+        proxy=_find_proxy(environ, settings, transport),
         proxy_source=_proxy_source(environ, values),
         ca_file=how.ca_file,
         clock=app.invocation.clock or SystemClock(),
@@ -86,29 +91,15 @@ def ways(app: App, *, timeout: timedelta, node: str | None = None) -> Ways:
 
 
 def _trusted_settings(app: App) -> Settings:
-    """Return the settings. Raises why they cannot be used, also that their file is not trusted."""
+    """Return the settings. Raises an error if they cannot be used, or if their file is not trusted."""
     app.require_trust()
     return app.settings
 
 
-def _patient(how: TransportOptions, timeout: timedelta) -> TransportOptions:
-    """Let the deadline of the checkup end what is silent: whether it would have answered is not known then."""
-    longer = timeout + timedelta(seconds=1)
-    return replace(how, connect_timeout=longer, timeout=longer)
-
-
-def _wishes(app: App, settings: Fact[Settings], cloud: _Cloud) -> Fact[Wishes]:
-    if isinstance(settings, Unknown):
-        return settings
-    if isinstance(settings, Known) and cloud.closed is None:  # whose clock it would want
-        return _fact(lambda: gate(app, {}).wishes)
-    return Known(Wishes())
-
-
 def _cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _Cloud:
-    """Return which cloud is meant. While nobody knows that it is not a sandbox, or where that is broken, none is called."""
+    """Return the chosen cloud. None is called as long as the sandbox may be meant but cannot be used."""
     if not isinstance(settings, Known):
-        return _Cloud(is_sandbox=False, endpoint=Unknown("the settings are broken"))
+        return _Cloud(is_sandbox=False, endpoint=Unknown("the settings are invalid"))
     is_sandbox = _fact(lambda: app.is_sandbox)
     if not isinstance(is_sandbox, Known):
         return _Cloud(is_sandbox=False, endpoint=Unknown(is_sandbox.reason))
@@ -126,7 +117,7 @@ def _cloud(app: App, settings: Fact[Settings], how: TransportOptions) -> _Cloud:
     )
     access = CloudAccess(
         origins=origins(other),
-        # Asked without an account, so that no project pays for it.
+        # Without an account, so that no project is billed.
         http=lambda: _http(replace(how, quota_project=None)),
         clock=app.invocation.clock or SystemClock(),
         tokens=None if other and other.is_loopback else tokens,
@@ -142,7 +133,7 @@ def _sandbox(app: App) -> _Cloud:
     try:
         http, _ = http_access(app)
         access = CloudAccess(origins=SANDBOX, http=http, clock=app.clock, has_names=False)
-        # A damaged world may well open: it is read once.
+        # A damaged sandbox may open without an error, so its state is read once.
         admin.status(app.world)
     except WorldError as error:
         closed = Closed(error.message, tuple((error.hint or "").splitlines()))
@@ -153,10 +144,10 @@ def _sandbox(app: App) -> _Cloud:
 
 
 def _gcloud_token(environ: Mapping[str, str]) -> str:
-    """Return gcloud's token. gcloud is not started where it has no login: it would take a second, and make its folder."""
+    """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
     if find_program("gcloud", environ) and not gcloud.may_have_login(environ):
         raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
-    return gcloud.access_token(environ)
+    return access_token(environ)
 
 
 def _http(how: TransportOptions) -> Any:  # httplib2 ships no types
@@ -171,8 +162,8 @@ def _request(how: TransportOptions) -> Any:  # a google.auth.transport.Request
     return AuthRequest(how)
 
 
-def _files(app: App, home: Path) -> tuple[Path | None, Path, tuple[ConfigFile, ...]]:
-    """Return the project's file, the user's, and what can be read of them."""
+def _config_files(app: App, home: Path) -> tuple[Path | None, Path, tuple[ConfigFile, ...]]:
+    """Return the paths of the project file and the user file, and those that can be read."""
     user = configfile.user_file(app.invocation.environ)
     project = configfile.find_project_file(app.invocation.folder, home=home)
     read = (_fact(lambda path=path: configfile.load(path)) for path in (project, user) if path)  # type: ignore[misc]  # a default binds it now
@@ -180,7 +171,7 @@ def _files(app: App, home: Path) -> tuple[Path | None, Path, tuple[ConfigFile, .
 
 
 def _problems(values: Settings | None, wishes: Fact[Wishes], endpoint: Fact[Endpoint]) -> Iterator[str]:
-    """Yield what is wrong with values that are only read when they are needed."""
+    """Yield what is wrong with values that commands read only when they need them."""
     if values is None:
         return
     wrong = False
@@ -194,12 +185,13 @@ def _problems(values: Settings | None, wishes: Fact[Wishes], endpoint: Fact[Endp
             yield bad_value(spec, setting.value, setting.source.place, str(error)).message
     if isinstance(endpoint, Unknown):
         yield endpoint.reason
-    # What is wrong with one value keeps the others from being put together.
+    # One invalid value is reason enough for invalid wishes.
     if isinstance(wishes, Unknown) and not wrong:
         yield wishes.reason
 
 
-def _project(app: App, settings: Fact[Settings]) -> Fact[str]:
+def _find_project(app: App, settings: Fact[Settings]) -> Fact[str]:
+    """Return the project of the settings, Absent if none is set."""
     if not isinstance(settings, Known):
         return Unknown("the settings cannot be read")
     if settings.value["project"] is None and known(_fact(lambda: app.is_sandbox)) is False:
@@ -207,9 +199,9 @@ def _project(app: App, settings: Fact[Settings]) -> Fact[str]:
     return _fact(lambda: app.project)
 
 
-def _proxy(environ: Mapping[str, str], settings: Fact[Settings], travel: Fact[TransportOptions]) -> Fact[Proxy]:
-    """Return the proxy that requests go through; while the settings are broken that of the environment, if it has one."""
-    found = travel
+def _find_proxy(environ: Mapping[str, str], settings: Fact[Settings], transport: Fact[TransportOptions]) -> Fact[Proxy]:
+    """Return the proxy for requests; with invalid settings that of the environment, if it has one."""
+    found = transport
     if isinstance(settings, Unknown):
         found = _fact(lambda: TransportOptions(proxy=Proxy.from_environment(environ)))
     if isinstance(found, Known):
@@ -225,7 +217,7 @@ def _proxy_source(environ: Mapping[str, str], values: Settings | None) -> str | 
 
 
 def _fact(get: Callable[[], T]) -> Fact[T]:
-    """Return what can be had, or why it cannot."""
+    """Return the value as a fact, Unknown with the message of an error."""
     try:
         return Known(get())
     except (TpuctlError, OSError) as error:

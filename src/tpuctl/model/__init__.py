@@ -1,4 +1,4 @@
-"""The nouns: frozen values, read from and written to the API's JSON. No decision and no call is made here."""
+"""Frozen values for the resources of the API, parsed from its JSON. They make no decision and no call."""
 
 from tpuctl.model.node import Endpoint, Maintenance, Node, Symptom
 from tpuctl.model.operation import Operation, OperationError

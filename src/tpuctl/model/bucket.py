@@ -1,4 +1,4 @@
-"""A bucket of Cloud Storage: where it is, what it costs to keep things in it, and what it forbids."""
+"""A Cloud Storage bucket: its location, storage class, access and retention settings."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CACHE = Shape("storage.v1 AnywhereCache", {"zone": str, "anywhereCacheId": str, 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a bucket is, in the API's words, in upper case: EUROPE-WEST4, EUR4, US.
+    """The location of a bucket, in the API's words, in upper case: EUROPE-WEST4, EUR4, US.
 
-    `kind` is `region`, `dual-region`, `multi-region`, `zone`, or a word that this version does not know; `data_locations` are
-    the two regions that a configurable dual-region names, or the zone of a zonal bucket, whose `location` is its region
-    [observed in two programs that read such buckets; gcloud 528 makes them with `--placement`].
+    `kind` is `region`, `dual-region`, `multi-region`, `zone`, or a value unknown to this version; `data_locations` are the two
+    regions of a configurable dual-region, or the zone of a zonal bucket, whose `location` is its region [observed in two
+    programs that read such buckets; gcloud 528 creates them with `--placement`].
     """
 
     location: str
@@ -55,7 +55,7 @@ class Placement:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Placement:
-        """Read a Bucket, or a BucketStorageLayout, which both have these fields [API storage v1]. Raises `ShapeError`."""
+        """Parse a Bucket or a BucketStorageLayout, which share these fields [API storage v1]. Raises `ShapeError`."""
         PLACEMENT.check(data)
         placed = (data.get("customPlacementConfig") or {}).get("dataLocations") or ()
         return cls(
@@ -84,7 +84,7 @@ class Bucket:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Bucket:
-        """Read a Bucket [API storage v1].
+        """Parse a Bucket [API storage v1].
 
         An absent soft-delete policy, or one of 0 seconds, means none. Raises `ShapeError`.
         """
@@ -111,7 +111,7 @@ class Bucket:
 class AnywhereCache:
     """A zonal read cache of a bucket: CREATING, RUNNING, PAUSED or DISABLED [documentation, AnywhereCache resource].
 
-    Only one that is RUNNING takes in what is read; of the last two what is in them is read until it expires.
+    Only a RUNNING one caches what is read; a PAUSED or DISABLED one serves its content until that expires.
     """
 
     zone: str
@@ -119,21 +119,21 @@ class AnywhereCache:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether it serves reads now and goes on doing so."""
+        """Return whether it is RUNNING."""
         return self.state.upper() == "RUNNING"
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> AnywhereCache:
-        """Read an AnywhereCache. Raises `ShapeError`."""
+        """Parse an AnywhereCache. Raises `ShapeError`."""
         CACHE.check(data)
         return cls(str(data.get("zone") or data.get("anywhereCacheId") or ""), str(data.get("state") or ""))
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What the first page of a listing below a prefix shows.
+    """The objects on the first page of a listing of a prefix.
 
-    `size` in bytes is that of everything there where `is_complete`, else that of a part.
+    `size` in bytes is that of all objects if `is_complete`, else a lower bound.
     """
 
     objects: int

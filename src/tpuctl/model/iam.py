@@ -1,4 +1,4 @@
-"""Who may do what: the policies of projects and buckets."""
+"""IAM policies of projects and buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PERMISSIONS = Shape("cloudresourcemanager.v3 TestIamPermissionsResponse", {"perm
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One role, and who has it; with a `condition` (its expression) only sometimes."""
+    """One role and its members. A `condition` is the expression that limits it."""
 
     role: str
     members: tuple[str, ...]
@@ -30,14 +30,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class IamPolicy:
-    """A policy as `getIamPolicy` returns it; `etag` guards a change against another that came first."""
+    """A policy as returned by `getIamPolicy`; `etag` detects concurrent changes."""
 
     bindings: tuple[Binding, ...]
     etag: str = ""
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> IamPolicy:
-        """Read a Policy. Raises `ShapeError`."""
+        """Parse a Policy. Raises `ShapeError`."""
         POLICY.check(data)
         bindings = [
             Binding(

@@ -1,9 +1,9 @@
-"""Labels and network tags: what the service takes, checked before anything is sent. Pure.
+"""Validate labels and network tags before a request is sent. Pure.
 
 Source of the rule for labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63
 characters, values of 0 to 63; lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter or
 an international character. For tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from
-Compute Engine's documentation. What these leave open passes: the service has the last word.
+Compute Engine's documentation. Where these rules are silent, any value is accepted, and the service decides.
 """
 
 from __future__ import annotations
@@ -29,41 +29,37 @@ _TAG_RULE = (
 
 
 def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
-    """Return the labels, or raise `InvalidInputError` with the rule and the nearest ones that the service takes.
+    """Return the labels, or raise `InvalidInputError` with the rule and the most similar valid label.
 
-    `kept` is how many more tpuctl itself will put there.
+    `kept` is the number of labels that tpuctl adds itself.
     """
     if len(labels) > MOST - kept:
         own = f", {kept} of them tpuctl's own" if kept else ""
         raise InvalidInputError(f"{len(labels)} labels are too many", hint=f"a node has at most {MOST}{own}")
     for key, value in labels.items():
-        good = _key(key), _part(value)
+        name = _part(key)
+        while name and not name[0].isalpha() and name[0].isascii():
+            name = name[1:]
+        good = name, _part(value)
         if good != (key, value):
             meant = f"; did you mean `{good[0]}={good[1]}`?" if good[0] else ""
-            raise InvalidInputError(f"`{key}={value}` cannot be a label", hint=_LABEL_RULE + meant)
+            raise InvalidInputError(f"`{key}={value}` is not a valid label", hint=_LABEL_RULE + meant)
     return dict(labels)
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """Return the network tags, or raise `InvalidInputError` with the rule and the nearest one that the service takes."""
+    """Return the network tags, or raise `InvalidInputError` with the rule and the most similar valid tag."""
     if len(set(tags)) > MOST:
         raise InvalidInputError(f"{len(set(tags))} network tags are too many", hint=f"a node has at most {MOST}")
     for tag in tags:
         if not _TAG.fullmatch(tag):
             good = re.sub(r"^[^a-z]+", "", re.sub(r"[^a-z0-9]+", "-", tag.lower()))[:LONGEST].rstrip("-")
             meant = f"; did you mean `{good}`?" if good else ""
-            raise InvalidInputError(f"`{tag}` cannot be a network tag", hint=_TAG_RULE + meant)
+            raise InvalidInputError(f"`{tag}` is not a valid network tag", hint=_TAG_RULE + meant)
     return tuple(tags)
 
 
-def _key(text: str) -> str:
-    good = _part(text)
-    while good and not good[0].isalpha() and good[0].isascii():
-        good = good[1:]
-    return good
-
-
 def _part(text: str) -> str:
-    """Return the nearest text that may be a key or a value. Only ASCII is judged, and upper case of any script."""
+    """Return the most similar valid key or value. Only ASCII, and upper case of any script, is validated."""
     lower = text if text == text.lower() else text.lower()
     return re.sub(r"[\x00-\x2c./:-@\[-^`{-\x7f]+", "-", lower)[:LONGEST]

@@ -1,4 +1,4 @@
-"""Virtual machines and disks of Compute Engine that stand beside a TPU node."""
+"""Compute Engine resources that TPU nodes need: instances, disks, networks, firewall rules, quotas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DISK = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A virtual machine. Without an account it has no scopes either."""
+    """A virtual machine. Without a service account it has no scopes."""
 
     name: str
     zone: str
@@ -36,7 +36,7 @@ class Machine:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Machine:
-        """Read an Instance; the zone without its path. Raises `ShapeError`."""
+        """Parse an Instance; the zone without its path. Raises `ShapeError`."""
         MACHINE.check(data)
         account = next(iter(data.get("serviceAccounts") or ()), dict[str, Any]())
         return cls(
@@ -50,7 +50,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A persistent disk. `users` are the names of what it is attached to; `kind` its type, such as `pd-balanced`."""
+    """A persistent disk. `users` are the names of its instances; `kind` is its type, like `pd-balanced`."""
 
     name: str
     zone: str
@@ -60,7 +60,7 @@ class Disk:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Disk:
-        """Read a Disk; zone, type and users without their paths. Raises `ShapeError`."""
+        """Parse a Disk; zone, type and users without their paths. Raises `ShapeError`."""
         DISK.check(data)
         return cls(
             str(data["name"]),

@@ -1,4 +1,4 @@
-"""Networks of Compute Engine, as far as a TPU node needs them."""
+"""Networks of Compute Engine, with the fields that TPU nodes need."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Network:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Network:
-        """Read a Network; one with an address range of its own is of the old kind, without subnetworks. Raises `ShapeError`."""
+        """Parse a Network; one with its own address range is a legacy network, without subnetworks. Raises `ShapeError`."""
         NETWORK.check(data)
         is_legacy = bool(data.get("IPv4Range"))
         return cls(
@@ -73,7 +73,7 @@ class Subnetwork:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Subnetwork:
-        """Read a Subnetwork; region and network without their paths. Raises `ShapeError`."""
+        """Parse a Subnetwork; region and network without their paths. Raises `ShapeError`."""
         SUBNETWORK.check(data)
         return cls(
             str(data["name"]),
@@ -85,7 +85,7 @@ class Subnetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirewallRule:
-    """A firewall rule. `protocols` are what it allows, or denies where `denies`: protocol → ports, empty for all of them."""
+    """A firewall rule. `protocols` are those that it allows, or denies if `denies`: protocol → ports, empty for all ports."""
 
     name: str
     network: str
@@ -102,12 +102,12 @@ class FirewallRule:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> FirewallRule:
-        """Read a Firewall; the network without its path. Raises `ShapeError`."""
+        """Parse a Firewall; the network without its path. Raises `ShapeError`."""
         FIREWALL.check(data)
         parts = data.get("denied") or data.get("allowed") or ()
         protocols: dict[str, tuple[str, ...]] = {}
         for part in parts:
-            # A protocol may come several times; once without ports means all of them [API field text].
+            # A protocol may occur several times; an entry without ports means all ports [API field text].
             name, ports = str(part["IPProtocol"]).lower(), tuple(map(str, part.get("ports") or ()))
             earlier = protocols.get(name)
             protocols[name] = (*(earlier or ()), *ports) if ports and earlier != () else ()
@@ -137,6 +137,6 @@ class RegionQuota:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> RegionQuota:
-        """Read a Quota. Raises `ShapeError`."""
+        """Parse a Quota. Raises `ShapeError`."""
         QUOTA.check(data)
         return cls(str(data["metric"]), float(data.get("limit") or 0), float(data.get("usage") or 0))

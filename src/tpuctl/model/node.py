@@ -1,4 +1,4 @@
-"""A node as the API reports it."""
+"""A node as the API reports it, the states of API resources, and sets of workers."""
 
 from __future__ import annotations
 
@@ -75,25 +75,25 @@ REQUESTED_NODE = Shape("tpu.v2 Node", {**_FIELDS, "name": str})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where one worker can be reached. `external` is nothing for a node without external addresses."""
+    """The addresses of one worker. `external` is None for a node without external addresses."""
 
     internal: str | None
     external: str | None
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Endpoint:
-        """Read a NetworkEndpoint."""
+        """Parse a NetworkEndpoint."""
         return cls(data.get("ipAddress") or None, (data.get("accessConfig") or {}).get("externalIp") or None)
 
     @property
     def address(self) -> str | None:
-        """The address to reach it by from outside, else from inside."""
+        """The external address, else the internal one."""
         return self.external or self.internal
 
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """What the service noticed about a worker [API v2, Symptom]."""
+    """A symptom that the service reports for a worker [API v2, Symptom]."""
 
     kind: str
     worker: str
@@ -114,40 +114,40 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class Node:
-    """A TPU node. `raw` is the API's own JSON, complete; `id` differs for each node that ever had the name."""
+    """A TPU node. `raw` is the complete JSON from the API; `id` is different for each node that ever had the name."""
 
     name: NodeName
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Node:
-        """Read a Node. Only the name is required. Raises `ShapeError`."""
+        """Parse a Node. Only the name is required. Raises `ShapeError`."""
         parts = NODE.read(data)["name"].split("/")
         return cls(NodeName(parts[1], parts[3], parts[5]), data)
 
     @property
     def id(self) -> str:
-        """The service's number for this node, new with each creation."""
+        """The number of this node, different after each creation."""
         return str(self.raw.get("id") or "")
 
     @cached_property
     def state(self) -> NodeState:
-        """The state; STATE_UNSPECIFIED where the API gives none."""
+        """The state; STATE_UNSPECIFIED if the API returns none."""
         return NodeState(self.raw.get("state") or "STATE_UNSPECIFIED")
 
     @cached_property
     def health(self) -> Health:
-        """The health; HEALTH_UNSPECIFIED where the API gives none, which says nothing about the node."""
+        """The health; HEALTH_UNSPECIFIED if the API returns none, which says nothing about the node."""
         return Health(self.raw.get("health") or "HEALTH_UNSPECIFIED")
 
     @property
     def health_description(self) -> str:
-        """Why the health is what it is, in the service's words."""
+        """The reason for the health, in the service's words."""
         return self.raw.get("healthDescription") or ""
 
     @property
     def accelerator_type(self) -> str:
-        """The type name; made from type and topology where the API leaves it out, and nothing where neither tells."""
+        """The type name, derived from type and topology if the API omits it. Empty if it is unknown."""
         config = self.raw.get("acceleratorConfig")
         if self.raw.get("acceleratorType") or not config:
             return self.raw.get("acceleratorType") or ""
@@ -158,7 +158,7 @@ class Node:
 
     @cached_property
     def accelerator(self) -> AcceleratorType | None:
-        """What the type says, where the table knows it."""
+        """The parsed type, None if it is not in the table."""
         return find(self.accelerator_type)
 
     @property
@@ -168,24 +168,24 @@ class Node:
 
     @property
     def created(self) -> datetime | None:
-        """When it was created."""
+        """The time of its creation."""
         return parse_timestamp(self.raw.get("createTime"))
 
     @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """One endpoint for each worker, in order. The API lists none while CREATING."""
         listed = [Endpoint.from_api(entry) for entry in self.raw.get("networkEndpoints") or ()]
-        # With several networks each worker is listed once for each of them, its primary one first [gcloud 528 source].
+        # With several networks, each worker is listed once per network, the primary one first [gcloud 528 source].
         return tuple(listed[:: max(1, len(self.raw.get("networkConfigs") or ()))])
 
     @property
     def workers(self) -> int:
-        """The number of workers, from the type; from the endpoints where the type is not known."""
+        """The number of workers, from the type; from the endpoints if the type is unknown."""
         return self.accelerator.workers if self.accelerator else max(1, len(self.endpoints))
 
     @property
     def tier(self) -> Tier:
-        """How it is paid for."""
+        """The capacity type."""
         scheduling = self.raw.get("schedulingConfig") or {}
         for tier in (Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED):
             if scheduling.get(tier.value):
@@ -194,7 +194,7 @@ class Node:
 
     @property
     def is_preempted(self) -> bool:
-        """Tell whether the service took it back."""
+        """Return whether the service has preempted it."""
         dead_spot = self.state is NodeState.TERMINATED and not self.tier.can_start_again
         return self.state is NodeState.PREEMPTED or dead_spot
 
@@ -205,17 +205,17 @@ class Node:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The metadata that the workers see. It may hold secrets: never print it."""
+        """The metadata that the workers see. It may contain secrets: never print it."""
         return self.raw.get("metadata") or {}
 
     @property
     def queued_resource(self) -> str | None:
-        """The full name of the queued resource that owns it."""
+        """The full name of the queued resource that owns it, None if there is none."""
         return self.raw.get("queuedResource") or None
 
     @property
     def symptoms(self) -> tuple[Symptom, ...]:
-        """What the service noticed, oldest first as the API gives it."""
+        """The symptoms, in the order of the API: oldest first."""
         return tuple(
             Symptom(
                 entry.get("symptomType", ""),
@@ -228,7 +228,7 @@ class Node:
 
     @property
     def upcoming_maintenance(self) -> Maintenance | None:
-        """The announced maintenance, if there is one."""
+        """The announced maintenance, None if there is none."""
         data = self.raw.get("upcomingMaintenance")
         if not data:
             return None
@@ -241,7 +241,7 @@ class Node:
         )
 
     def why_not_stoppable(self) -> str | None:
-        """Return why the service refuses to stop it, or nothing where it can be stopped.
+        """Return why the service refuses to stop it, None if it can be stopped.
 
         Sources: API field text of nodes.stop (single nodes only); observed: stop of a queued resource's node is refused.
         """
@@ -252,7 +252,7 @@ class Node:
         return None
 
     def why_not_startable(self) -> str | None:
-        """Return why the service refuses to start it once stopped, or nothing where it can be started.
+        """Return why the service refuses to start it after a stop, None if it can be started.
 
         Source: gcloud help (spot and preemptible nodes cannot be restarted).
         """
@@ -261,5 +261,5 @@ class Node:
         return self.why_not_stoppable()
 
     def why_not_restartable(self) -> str | None:
-        """Return why stop and start is not possible, or nothing where it is."""
+        """Return why it cannot be stopped and started, None if it can."""
         return self.why_not_stoppable() or self.why_not_startable()

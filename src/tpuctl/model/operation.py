@@ -1,4 +1,4 @@
-"""A long-running operation of the API, and what was started on whom."""
+"""A long-running operation of the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPERATION = Shape(
 
 @dataclass(frozen=True, slots=True)
 class OperationError:
-    """Why an operation failed: a google.rpc.Status. Its code alone does not tell the reason."""
+    """Why an operation failed: a google.rpc.Status. The code alone does not identify the reason."""
 
     code: int
     message: str
@@ -29,7 +29,7 @@ class OperationError:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What the service is doing, or did. `name` is nothing where the answer to the request was lost."""
+    """An operation, in progress or done. `name` is None if the answer to the request was lost."""
 
     name: str | None
     done: bool = False
@@ -37,7 +37,7 @@ class Operation:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Operation:
-        """Read an Operation. Raises `ShapeError`."""
+        """Parse an Operation. Raises `ShapeError`."""
         status = OPERATION.read(data).get("error")
         error = None
         if status:
@@ -48,7 +48,7 @@ class Operation:
 
     @classmethod
     def unnamed(cls) -> Operation:
-        """Return the operation of a change that took effect while its answer was lost."""
+        """Return the operation of a change that took effect although its answer was lost."""
         return cls(None)
 
     @property

@@ -1,4 +1,4 @@
-"""A project of Google Cloud: what it is, what its organisation forbids, and how much it may hold."""
+"""A Google Cloud project, its organization policies, quotas, TPU reservations and IAM policy."""
 
 from __future__ import annotations
 
@@ -57,10 +57,9 @@ RESERVATION = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project by both of its names, and its state (ACTIVE, DELETE_REQUESTED, …).
+    """A project: its id, number and state (ACTIVE, DELETE_REQUESTED, …).
 
-    `parent` is the folder or organisation above it, `folders/1` or `organizations/2`; empty for a project that has none
-    [API field text].
+    `parent` is its folder or organization, `folders/1` or `organizations/2`; empty if it has none [API field text].
     """
 
     id: str
@@ -70,23 +69,23 @@ class Project:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Project:
-        """Read a Project [API cloudresourcemanager v3]. Raises `ShapeError`."""
+        """Parse a Project [API cloudresourcemanager v3]. Raises `ShapeError`."""
         PROJECT.check(data)
         number = str(data["name"]).rpartition("/")[2]
         return cls(str(data["projectId"]), number, str(data.get("state") or ""), str(data.get("parent") or ""))
 
     @property
     def default_account(self) -> str:
-        """The account that workers run as unless another is named [documentation: the Compute Engine default account]."""
+        """The default service account of workers [documentation: the Compute Engine default account]."""
         return f"{self.number}-compute@developer.gserviceaccount.com"
 
 
 @dataclass(frozen=True, slots=True)
 class OrgPolicy:
-    """What an organisation policy comes to for a project, inherited rules included.
+    """The effective organization policy of a project, with inherited rules.
 
-    Of a boolean constraint `enforced` is true or false. Of a list, `allows_all` and `denies_all` say so, else values are
-    allowed or denied one by one. With `is_conditional` some rule holds only for tagged resources.
+    A boolean constraint has `enforced`. A list constraint has `allows_all` or `denies_all`, else single `allowed` or `denied`
+    values. `is_conditional`: some rule applies only to tagged resources.
     """
 
     constraint: str
@@ -99,7 +98,7 @@ class OrgPolicy:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> OrgPolicy:
-        """Read a Policy as `getEffectivePolicy` returns it [API orgpolicy v2]. Raises `ShapeError`."""
+        """Parse a Policy as returned by `getEffectivePolicy` [API orgpolicy v2]. Raises `ShapeError`."""
         ORG_POLICY.check(data)
         rules = (data.get("spec") or {}).get("rules") or ()
         values = [rule.get("values") or {} for rule in rules]
@@ -116,9 +115,9 @@ class OrgPolicy:
 
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
-    """One limit of a service for one place; `places` is empty for the one that holds everywhere else.
+    """One limit of a service for one location; `places` is empty for the default of all other locations.
 
-    `value` is nothing where there is no limit; `unit` is `1/{project}/{region}` and the like; `name` is what the console shows.
+    `value` is None if there is no limit; `unit` is like `1/{project}/{region}`; `name` is the name in the console.
     """
 
     metric: str
@@ -129,7 +128,7 @@ class QuotaLimit:
 
     @classmethod
     def all_from_api(cls, data: Mapping[str, Any]) -> tuple[QuotaLimit, ...]:
-        """Read a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]. Raises `ShapeError`."""
+        """Parse a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]. Raises `ShapeError`."""
         QUOTA_METRIC.check(data)
         found = []
         for limit in data.get("consumerQuotaLimits") or ():
@@ -149,7 +148,7 @@ class QuotaLimit:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Reserved capacity of TPUs in a zone; `count` in chips or cores as the type counts, nothing where it is not said."""
+    """Reserved TPU capacity in a zone."""
 
     name: str
     zone: str
@@ -157,7 +156,7 @@ class Reservation:
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Reservation:
-        """Read a Reservation [API tpu v2alpha1]. Raises `ShapeError`."""
+        """Parse a Reservation [API tpu v2alpha1]. Raises `ShapeError`."""
         RESERVATION.check(data)
         parts = str(data["name"]).split("/")
         return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)

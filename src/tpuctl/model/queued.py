@@ -1,4 +1,4 @@
-"""A queued resource: a request for nodes that waits until there is room."""
+"""A queued resource: a request for nodes that waits for capacity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# No zone has room for as many nodes; each of their names is listed.
+# No zone has capacity for more nodes, and each of their names is listed.
 MOST_NODES = 10_000
 _NODES = Scalar(
     f"a number of nodes, at most {MOST_NODES}",
@@ -52,14 +52,14 @@ QUEUED_RESOURCE = Shape(
 
 @dataclass(frozen=True)
 class QueuedResource:
-    """A queued resource. `raw` is the API's own JSON, complete."""
+    """A queued resource. `raw` is the complete JSON from the API."""
 
     name: str
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> QueuedResource:
-        """Read a QueuedResource. Raises `ShapeError`."""
+        """Parse a QueuedResource. Raises `ShapeError`."""
         return cls(QUEUED_RESOURCE.read(data)["name"], data)
 
     @property
@@ -79,17 +79,17 @@ class QueuedResource:
 
     @property
     def initiator(self) -> str:
-        """Who brought it into its state: USER or SERVICE."""
+        """The initiator of its state: USER or SERVICE."""
         return (self.raw.get("state") or {}).get("stateInitiator") or ""
 
     @property
     def was_suspended_by_service(self) -> bool:
-        """Tell whether the service took its nodes back: that is a preemption."""
+        """Return whether the service has suspended it, which is a preemption of its nodes."""
         return self.state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED} and self.initiator == "SERVICE"
 
     @property
     def node_ids(self) -> tuple[str, ...]:
-        """The nodes that it asks for, whether they exist or not."""
+        """The ids of the requested nodes, whether they exist or not."""
         found: list[str] = []
         for spec in (self.raw.get("tpu") or {}).get("nodeSpec") or ():
             several = spec.get("multisliceParams") or spec.get("multiNodeParams")
@@ -101,11 +101,11 @@ class QueuedResource:
         return tuple(found)
 
     def is_named(self, text: str) -> bool:
-        """Tell whether it is meant by a name: its own, or the prefix of its nodes' names."""
+        """Return whether a text names it: its own id, or the prefix of the ids of its nodes."""
         specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
         several = [spec.get("multisliceParams") or spec.get("multiNodeParams") or {} for spec in specs]
         return text == self.queued_resource_id or text in {params.get("nodeIdPrefix") for params in several}
 
     def owns(self, node_id: str) -> bool:
-        """Tell whether a node of that id is, or will be, its own."""
+        """Return whether it owns, or will own, the node with this id."""
         return node_id in self.node_ids

@@ -1,4 +1,4 @@
-"""What a node is wanted to be, as a user names it, and how it compares with a node that is there."""
+"""The requested spec of a node, its comparison with an existing node, and valid labels and tags."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tpuctl.model.states import Tier
 from tpuctl.names import short
 from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Scalar, Shape
 
-# The label by which a create whose answer was lost is found again. Never part of a comparison.
+# The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
-# The label of a node that a run deletes at its end (`run --up --rm`). Its value says which spec the run had.
+# The label of a node that is deleted at the end of its run (`run --up --rm`). Its value identifies the spec of the run.
 REMOVAL_LABEL = "tpuctl-rm"
 _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL})
 
@@ -36,7 +36,7 @@ _KEPT = Shape(
 _DISK = Scalar(
     "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
 )
-# What the journal keeps.
+# A spec in the journal.
 SPEC = Shape(
     "",
     {
@@ -57,12 +57,12 @@ SPEC = Shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What a node is wanted to be. What is nothing, or empty, is left to the service, and is not compared.
+    """The requested spec of a node. Fields that are None or empty are left to the service, and are not compared.
 
-    `accelerator_type` and `topology` together are asked for as type and topology; `tier` nothing means that the user did
-    not name one. `named` holds the fields that the user named, by flag or file: only these are compared. `kept` holds API
-    fields that have no option, of a node that exists: they pass on to the one that replaces it. `setup` is tpuctl's own: shell
-    lines that every worker of a node made from this spec runs once, when it is usable; the API never sees them.
+    `accelerator_type` and `topology` together request a topology; `tier` is None if the user did not choose one. `named` are
+    the fields that the user set, by flag or file: only these are compared. `kept` are API fields without an option, from an
+    existing node, for its replacement. `setup` are tpuctl's own shell commands, which every worker of a new node runs once when
+    it is usable; the API never sees them.
     """
 
     accelerator_type: str
@@ -88,13 +88,18 @@ class NodeSpec:
 
     @property
     def workers(self) -> int:
-        """The number of workers; one where the type is not known."""
+        """The number of workers; 1 if the type is unknown."""
         accelerator = find(self.accelerator_type)
         return accelerator.workers if accelerator else 1
 
     def to_api(self) -> dict[str, Any]:
-        """Return the Node to create."""
-        body: dict[str, Any] = {"runtimeVersion": self.runtime_version, **self._accelerator()}
+        """Return the Node for a create request."""
+        body: dict[str, Any] = {"runtimeVersion": self.runtime_version}
+        accelerator = find(self.accelerator_type)
+        if self.topology and accelerator:
+            body["acceleratorConfig"] = {"type": accelerator.generation.config_type, "topology": self.topology}
+        else:
+            body["acceleratorType"] = self.accelerator_type
         network = _without_nothing(
             network=self.network,
             subnetwork=self.subnetwork,
@@ -118,10 +123,16 @@ class NodeSpec:
             description=self.description,
             cidrBlock=self.cidr_block,
         )
-        return body if not self.kept else self._with_kept(body)
+        if not self.kept:
+            return body
+        body |= self.kept
+        body["networkConfig"] = {**network, **self.kept.get("networkConfig", {})}
+        if "networkConfigs" in self.kept:
+            del body["networkConfig"]  # a node has the one or the other [API v2, Node]
+        return body
 
     def differences(self, node: Node) -> tuple[Difference, ...]:
-        """Return where a node is not what the user named. Labels, tags, metadata and description never count."""
+        """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count."""
         return tuple(
             Difference(name, wanted, found)
             for name, wanted, found in self._comparable(node)
@@ -129,7 +140,7 @@ class NodeSpec:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the journal."""
+        """Return the spec as JSON for the journal."""
         data: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         data["data_disks"] = [[disk.source, disk.mode] for disk in self.data_disks]
         return data | {
@@ -143,13 +154,13 @@ class NodeSpec:
         }
 
     def to_be_removed(self) -> NodeSpec:
-        """Return the spec with the label that says that the node is deleted at the end of the run that created it."""
+        """Return the spec with the label of a node that is deleted at the end of the run that created it."""
         text = json.dumps(self.to_json(), sort_keys=True, default=str)
         return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
-        """Read what `to_json` returned; fields of another version of tpuctl are left out. Raises `ShapeError`."""
+        """Parse the result of `to_json`, without fields of other versions of tpuctl. Raises `ShapeError`."""
         SPEC.check(data)
         known = {entry.name for entry in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
@@ -161,11 +172,15 @@ class NodeSpec:
 
     @classmethod
     def from_node(cls, node: Node) -> NodeSpec:
-        """Return the spec that would make this node again. Nothing in it counts as named by the user."""
+        """Return the spec to recreate this node. None of its fields counts as set by the user."""
         network = node.raw.get("networkConfig") or {}
         account = node.raw.get("serviceAccount") or {}
         secure = (node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
         accelerator = node.accelerator
+        # Fields that no option sets.
+        kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
+        if network.get("canIpForward"):
+            kept["networkConfig"] = {"canIpForward": True}
         shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
         return cls(
             accelerator_type=node.accelerator_type,
@@ -176,7 +191,7 @@ class NodeSpec:
             subnetwork=network.get("subnetwork"),
             internal_ips=not network.get("enableExternalIps", False),
             queue_count=network.get("queueCount"),
-            cidr_block=None,  # the service draws another one
+            cidr_block=None,  # the service chooses a new one
             service_account=account.get("email"),
             scopes=tuple(account.get("scope") or ()),
             labels=_without_own(node.labels),
@@ -187,24 +202,11 @@ class NodeSpec:
             ),
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
-            kept=_without_options(node),
+            kept=kept,
         )
 
-    def _with_kept(self, body: dict[str, Any]) -> dict[str, Any]:
-        network = {**body["networkConfig"], **self.kept.get("networkConfig", {})}
-        merged = {**body, **self.kept, "networkConfig": network}
-        if "networkConfigs" in self.kept:
-            del merged["networkConfig"]  # a node has the one or the other [API v2, Node]
-        return merged
-
-    def _accelerator(self) -> dict[str, Any]:
-        accelerator = find(self.accelerator_type)
-        if self.topology and accelerator:
-            return {"acceleratorConfig": {"type": accelerator.generation.config_type, "topology": self.topology}}
-        return {"acceleratorType": self.accelerator_type}
-
     def _comparable(self, node: Node) -> tuple[tuple[str, Any, Any], ...]:
-        """Return name, wanted and found value of each field that can differ, in canonical form."""
+        """Return name, requested and actual value of each field that is compared, in canonical form."""
         network = node.raw.get("networkConfig") or {}
         account = node.raw.get("serviceAccount") or {}
         default = find(self.accelerator_type)
@@ -224,13 +226,17 @@ class NodeSpec:
             ("service_account", self.service_account, account.get("email")),
             ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
             ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
-            ("shielded_secure_boot", bool(self.shielded_secure_boot), _secure_boot(node)),
+            (
+                "shielded_secure_boot",
+                bool(self.shielded_secure_boot),
+                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
+            ),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field in which a node is not what is wanted."""
+    """One field in which a node differs from its requested spec."""
 
     field: str
     wanted: Any
@@ -246,20 +252,8 @@ def _shown(value: Any) -> str:  # any field of a spec
     return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
-def _without_options(node: Node) -> dict[str, Any]:
-    """Return the fields of a node that no option can ask for, in the API's form."""
-    kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
-    if (node.raw.get("networkConfig") or {}).get("canIpForward"):
-        kept["networkConfig"] = {"canIpForward": True}
-    return kept
-
-
 def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:
     return tuple(sorted(f"{short(disk.source)} ({disk.mode})" for disk in disks))
-
-
-def _secure_boot(node: Node) -> bool:
-    return bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot"))
 
 
 def _without_nothing(**values: Any) -> dict[str, Any]:  # API JSON
@@ -267,5 +261,5 @@ def _without_nothing(**values: Any) -> dict[str, Any]:  # API JSON
 
 
 def _without_own(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that are not tpuctl's own: each belongs to one node, not to the next of the same spec."""
+    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
     return {key: value for key, value in labels.items() if key not in _OWN_LABELS}

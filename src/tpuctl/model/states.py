@@ -1,4 +1,4 @@
-"""The states a thing can be in, by the API's names. A name that this version does not know is kept as it is."""
+"""States of API resources. A value unknown to this version is kept unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class ApiEnum(StrEnum):
-    """An enum of the API. `NodeState("NEW_STATE")` is a value of its own, equal to its text and not `is_known`."""
+    """An enum of the API. `NodeState("NEW_STATE")` is a separate value, equal to its text, and not `is_known`."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self:
@@ -19,7 +19,7 @@ class ApiEnum(StrEnum):
 
     @property
     def is_known(self) -> bool:
-        """Tell whether this version of tpuctl knows the value."""
+        """Return whether this version of tpuctl knows the value."""
         return self.value in type(self)._value2member_map_
 
 
@@ -45,12 +45,12 @@ class NodeState(ApiEnum):
 
     @property
     def is_dead(self) -> bool:
-        """Tell whether nothing but the record is left, which holds its name and its quota until it is deleted."""
+        """Return whether only the record is left, which keeps its name and its quota until it is deleted."""
         return self in {NodeState.PREEMPTED, NodeState.TERMINATED}
 
 
 class Health(ApiEnum):
-    """What the service says of a READY node [API v2, Node.health]."""
+    """The health that the service reports for a READY node [API v2, Node.health]."""
 
     HEALTH_UNSPECIFIED = "HEALTH_UNSPECIFIED"
     HEALTHY = "HEALTHY"
@@ -75,12 +75,12 @@ class QueuedState(ApiEnum):
 
     @property
     def is_dead(self) -> bool:
-        """Tell whether the request will never run again and holds quota until it is deleted [docs: queued resources]."""
+        """Return whether the request never runs again, and uses quota until it is deleted [docs: queued resources]."""
         return self in {QueuedState.FAILED, QueuedState.SUSPENDED}
 
 
 class Tier(StrEnum):
-    """How a node is paid for, and who may take it back."""
+    """The capacity type of a node: its price, and whether the service may take it back."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -89,5 +89,5 @@ class Tier(StrEnum):
 
     @property
     def can_start_again(self) -> bool:
-        """Tell whether a stopped node of this tier can be started [gcloud help: spot and preemptible cannot]."""
+        """Return whether a stopped node of this tier can be started [gcloud help: spot and preemptible cannot]."""
         return self not in {Tier.SPOT, Tier.PREEMPTIBLE}

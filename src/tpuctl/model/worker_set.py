@@ -1,4 +1,4 @@
-"""Which workers of a node are meant: `all`, `0`, `1,3-5`."""
+"""The value of `--worker`: `all`, `0`, `1,3-5`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class WorkerSet:
-    """Workers as the user named them. `ranges` are first and last worker of each part; nothing stands for all workers."""
+    """A set of workers as the user wrote it. `ranges` has the first and last worker of each part; None means all workers."""
 
     text: str
     ranges: tuple[tuple[int, int], ...] | None
 
     @classmethod
     def parse(cls, text: str) -> WorkerSet:
-        """Read a set. Raises `InvalidInputError` for what is none, and for an empty one."""
+        """Parse a set of workers. Raises `InvalidInputError` for an invalid or empty one."""
         if text.strip() == "all":
             return cls("all", None)
         parts = [part.strip() for part in text.split(",")]
@@ -27,14 +27,14 @@ class WorkerSet:
         ranges = [(int(match[1]), int(match[2] or match[1])) for match in matches if match]
         if len(ranges) < len(parts) or any(first > last for first, last in ranges):
             raise InvalidInputError(
-                f"`{text}` is no set of workers", hint="name workers by number, like `0`, `1,3-5`, or say `all`"
+                f"`{text}` is not a set of workers", hint="use worker numbers like `0` or `1,3-5`, or `all`"
             )
         return cls(text, tuple(ranges))
 
     def of(self, node_id: str, workers: int) -> tuple[int, ...]:
-        """Return the numbers that are meant of a node with so many workers, ascending, each once.
+        """Return the numbers of the workers of a node with `workers` workers, ascending, each once.
 
-        Raises `InvalidInputError` naming those that the node has.
+        Raises `InvalidInputError`, with the existing numbers, for a worker that the node does not have.
         """
         if self.ranges is None:
             return tuple(range(workers))

@@ -1,6 +1,7 @@
-"""Settings: which exist, where each may be set, which value wins and where it came from.
+"""Settings: the schema, the sources of each, and which value wins.
 
-Pure: what was read from files, the environment and gcloud goes in; nothing is read here.
+`schema` lists all settings, `resolution` chooses a value and records its source; both are pure. The other modules read
+configuration files, gcloud's configuration and the list of trusted files. Start reading at `resolution`.
 """
 
 from tpuctl.settings.resolution import (

@@ -1,8 +1,8 @@
-"""Which value of a setting wins, and where it came from.
+"""Resolve settings: which value of each setting wins, where it came from, and what it means.
 
-Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active
-configuration, default. Flags and variables are checked when they are read, entries of files all at once, so that a
-broken line is found before it matters.
+Precedence: flag, `TPUCTL_*`, gcloud's and Google's own variables, project file, user file, gcloud's active configuration,
+default. Flags and variables are checked when they are read, file entries all at once, so that an invalid line is found before
+it matters. Readers of values raise `ValueError` with the reason; the caller adds the source and the key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class SourceKind(StrEnum):
-    """What kind of place a value came from."""
+    """The kind of source that a value came from."""
 
     FLAG = "flag"
     ENVIRONMENT = "environment"
@@ -52,7 +52,7 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value came from: the kind, the exact place in words, and the file where it was one."""
+    """The source of a value: its kind, its exact place as text, and the path if it is a file."""
 
     kind: SourceKind
     place: str
@@ -64,9 +64,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value as it was written, with where it came from.
+    """A value as written, with its source.
 
-    `content` is what the file that a project file names held when that was read; None for every other setting.
+    `content` is the content of the file that a project file names, from when that was read; None for every other setting.
     """
 
     value: Value
@@ -76,7 +76,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A value in a file of settings. `line` counts from 1; `content` is that of the file that a project file names."""
+    """A value in a configuration file. `line` counts from 1; `content` is that of the file that a project file names."""
 
     value: Value
     line: int
@@ -85,9 +85,9 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file of settings as it was read; a file that is absent has no entries.
+    """A parsed configuration file; an absent file has no entries.
 
-    `digest` stands for the place and the content of a project file and of the files that it names.
+    `digest` covers the path and the content of a project file and of the files that it names.
     """
 
     path: Path
@@ -96,7 +96,7 @@ class ConfigFile:
 
     @property
     def trusted_keys(self) -> tuple[str, ...]:
-        """The keys that count only once the file is trusted, in the order of their lines."""
+        """The keys that take effect only if the file is trusted, in the order of their lines."""
         keys = [key for key in self.entries if SETTINGS[key].policy is FilePolicy.TRUSTED_FILE]
         return tuple(sorted(keys, key=lambda key: self.entries[key].line))
 
@@ -111,9 +111,9 @@ class GcloudProperty:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Every setting that has a value. Accessors raise `SettingError` naming place and value when it cannot be read.
+    """All settings that have a value. Accessors raise `SettingError`, with source and value, if a value is invalid.
 
-    Those whose value is `untrusted` have none that may be used: they raise `UntrustedFileError`.
+    For an `untrusted` value they raise `UntrustedFileError`.
     """
 
     values: Mapping[str, Setting]
@@ -123,26 +123,26 @@ class Settings:
     home: Path | None = None
 
     def __getitem__(self, key: str) -> Setting | None:
-        """Return the setting with its source, or nothing where it is set nowhere and has no default."""
+        """Return the setting with its source, None if it is not set and has no default."""
         setting = self.values.get(SETTINGS[key].key)
         if setting and key in self.untrusted:
             raise UntrustedFileError(setting.source.path, {key: setting.source})
         return setting
 
     def __iter__(self) -> Iterator[tuple[SettingSpec, Setting | None]]:
-        """Return every known setting in the order of the table, with its value where it has one."""
+        """Iterate over all known settings in the order of the schema, with the value or None."""
         return ((spec, self.values.get(key)) for key, spec in SETTINGS.items())
 
     def shown(self) -> Settings:
-        """Return the settings with all values, to be shown and never to be used."""
+        """Return the settings with all values, for display only."""
         return replace(self, untrusted=frozenset())
 
     def text(self, key: str) -> str | None:
-        """Return a text, or nothing."""
+        """Return a text, None if unset."""
         return self._read(key, as_text)
 
     def required(self, key: str) -> str:
-        """Return a text; raise `SettingError` saying how to set it where it is missing."""
+        """Return a text. Raises `SettingError`, with how to set it, if it is missing."""
         text = self.text(key)
         if text is None:
             raise self.missing(key)
@@ -153,11 +153,11 @@ class Settings:
         return bool(self._read(key, lambda _, value: as_boolean(value)))
 
     def number(self, key: str) -> int:
-        """Return a whole number; raise `SettingError` where it is missing."""
+        """Return a whole number. Raises `SettingError` if it is missing."""
         return self._present(key, lambda _, value: as_number(value))
 
     def duration(self, key: str) -> timedelta:
-        """Return a duration; raise `SettingError` where it is missing."""
+        """Return a duration. Raises `SettingError` if it is missing."""
         return self._present(key, as_duration)
 
     def items(self, key: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Settings:
         return self._read(key, as_pairs) or {}
 
     def size(self, key: str) -> int | None:
-        """Return a number of bytes, or nothing."""
+        """Return a number of bytes, None if unset."""
         return self._read(key, lambda _, value: as_size(value))
 
     def records(self, key: str) -> tuple[dict[str, str], ...]:
@@ -190,22 +190,19 @@ class Settings:
         return self._read(key, read)
 
     def missing(self, key: str) -> SettingError:
-        """Return the error that says which setting is missing, where it was looked for, and what sets it."""
+        """Return the error for a missing setting, with the sources that were searched and how to set it."""
         spec = SETTINGS[key]
-        word = key.replace("_", " ")
-        looked = ", ".join(self._places(spec))
-        return SettingError(f"no {word} is set; looked at {looked}", hint=how_to_set(spec))
-
-    def _places(self, spec: SettingSpec) -> Iterator[str]:
-        yield from (place for place in (spec.flag, spec.environment, *spec.foreign) if place)
+        sources = [source for source in (spec.flag, spec.environment, *spec.foreign) if source]
         for kind in FileKind:
             if kind in spec.files:
                 path = self.looked_at.get(kind)
                 absent = "tpuctl.yaml (none here or above)" if kind is FileKind.PROJECT else "the user file"
-                yield str(path) if path else absent
+                sources.append(str(path) if path else absent)
         if spec.gcloud:
             name = f"gcloud configuration `{self.configuration}`" if self.configuration else "gcloud's configuration"
-            yield f"{spec.gcloud} of {name}"
+            sources.append(f"{spec.gcloud} of {name}")
+        text = f"no {key.replace('_', ' ')} is set; looked at {', '.join(sources)}"
+        return SettingError(text, hint=how_to_set(spec))
 
     def _read(self, key: str, reader: Callable[[SettingSpec, Value], _T]) -> _T | None:
         setting, spec = self[key], SETTINGS[key]
@@ -232,9 +229,9 @@ def resolve(
     *,
     is_trusted: bool = True,
 ) -> Settings:
-    """Return every setting with the value that wins. Raises `SettingError` for what a file may not say.
+    """Return every setting with the value that wins. Raises `SettingError` for an entry that its file may not have.
 
-    Unless the project file `is_trusted`, what it says where that takes trust is `untrusted`.
+    Unless the project file `is_trusted`, those of its settings that require trust are `untrusted`.
     """
     files = {
         kind: file for kind, file in ((FileKind.PROJECT, project_file), (FileKind.USER, user_file)) if file is not None
@@ -262,7 +259,7 @@ def resolve(
 
 
 def check_entry(kind: FileKind, key: str, value: Value, *, place: str) -> None:
-    """Return if the entry may be in that file and can be read; raise `SettingError` saying where it belongs."""
+    """Check that a file may have this entry and that its value is valid. Raises `SettingError` with the allowed sources."""
     spec = SETTINGS[key]
     if kind not in spec.files:
         raise SettingError(f"{place}: `{key}` is never read from a {kind}", hint=where_it_belongs(spec))
@@ -272,7 +269,7 @@ def check_entry(kind: FileKind, key: str, value: Value, *, place: str) -> None:
         raise bad_value(spec, value, place, str(error)) from None
     if key != "sandbox":
         return
-    # A user-wide sandbox would let `down` succeed while a real node bills; a stranger's repository must not leave it.
+    # With a user-wide sandbox, `down` would succeed while a real node is billed; a cloned repository must not disable it.
     if as_boolean(value) and kind is FileKind.USER:
         raise SettingError(
             f"{place}: `sandbox: true` is never read from the user file",
@@ -281,7 +278,7 @@ def check_entry(kind: FileKind, key: str, value: Value, *, place: str) -> None:
     if not as_boolean(value) and kind is FileKind.PROJECT:
         raise SettingError(
             f"{place}: `sandbox: false` is never read from a project file",
-            hint="set `TPUCTL_SANDBOX=0`; where nothing asks for the sandbox the cloud is real",
+            hint="set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
         )
 
 
@@ -297,7 +294,7 @@ def _candidates(
     own = ((spec.environment, SourceKind.ENVIRONMENT),) if spec.environment else ()
     for name, kind in (*own, *((name, SourceKind.CLOUDSDK) for name in spec.foreign)):
         value = environ.get(name)
-        # An empty variable is an unset one, except that an empty boolean says no.
+        # An empty variable counts as unset, but an empty boolean as false.
         if value or (value is not None and spec.kind is ValueKind.BOOLEAN):
             yield Setting(value, Source(kind, name))
     for file_kind, file in files.items():
@@ -312,7 +309,7 @@ def _candidates(
 
 
 def _settle_quota_project(found: dict[str, Setting]) -> None:
-    """Replace gcloud's words for `billing/quota_project` by what they mean [gcloud 528 source]."""
+    """Replace gcloud's special values of `billing/quota_project` by the project [gcloud 528 source]."""
     setting, project = found.get("quota_project"), found.get("project")
     if setting is None or setting.value not in {"CURRENT_PROJECT", "CURRENT_PROJECT_WITH_FALLBACK", "LEGACY"}:
         return

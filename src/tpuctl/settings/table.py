@@ -1,4 +1,4 @@
-"""The table of settings: key, type, and every place where each may be set. `config show` and the docs read it too."""
+"""The schema of the settings: key, type and sources of each. `config show` and the docs use it too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ValueKind(StrEnum):
-    """How the text of a setting is read."""
+    """The type of a setting's value."""
 
     TEXT = "text"
     BOOLEAN = "boolean"
@@ -27,18 +27,18 @@ class ValueKind(StrEnum):
 
 
 class FileKind(StrEnum):
-    """The two files of settings. The project file may come from a stranger's repository."""
+    """The two configuration files. The project file may come from an untrusted repository."""
 
     PROJECT = "project file"
     USER = "user file"
 
 
 class FilePolicy(StrEnum):
-    """In which files a setting counts. A stranger may have written a project file.
+    """The files that may set a setting. A project file may be untrusted.
 
-    A setting is in `ANY_FILE` only if it describes a node or how long to wait. What sends or runs something, opens something,
-    decides who pays or switches off a check is in `TRUSTED_FILE`: in a project file it counts once `tpuctl trust` has been
-    given that file, and `effect` says what it does.
+    `ANY_FILE` is only for settings that describe a node or how long to wait. Settings that send, run or open something, decide
+    who pays, or disable a check are `TRUSTED_FILE`: in a project file they take effect only after `tpuctl trust`, and `effect`
+    says what they do.
     """
 
     ANY_FILE = "both"
@@ -49,13 +49,12 @@ class FilePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingSpec:
-    """One setting: what it is called and where its value may come from.
+    """One setting: its key, its type and its sources.
 
-    `policy` says in which files it counts, `effect` what a project file does with it where that takes trust.
-    `environment` is tpuctl's own variable; `foreign` are variables of gcloud and Google's libraries, in order.
-    `gcloud` is a property of gcloud's configuration. `separator` splits a list that is written as one text. `fields` are the
-    keys of each record, those of `optional_fields` may be left out. `shortest` and `longest` bound a duration. Only a
-    text with `has_lines` may hold line ends.
+    `policy` says which files may set it, `effect` what it does in a project file that requires trust. `environment` is tpuctl's
+    own variable; `foreign` are variables of gcloud and Google's libraries, in order. `gcloud` is a property of gcloud's
+    configuration. `separator` splits a list written as one text. `fields` are the keys of each record, `optional_fields` may be
+    omitted. `shortest` and `longest` limit a duration. Only a text with `has_lines` may contain line ends.
     """
 
     key: str
@@ -92,14 +91,14 @@ class SettingSpec:
 
     @property
     def flag(self) -> str | None:
-        """Return the flag of the command line, or nothing for what only the environment and gcloud set."""
+        """Return the command-line flag, None if only the environment and gcloud set it."""
         if not self.own_variable or not self.has_flag:
             return None
         return self.flag_name or "--" + self.key.replace("_", "-")
 
     @property
     def environment(self) -> str | None:
-        """Return the name of tpuctl's own environment variable, if there is one."""
+        """Return the name of tpuctl's own environment variable, None if there is none."""
         return f"TPUCTL_{self.key.upper()}" if self.own_variable else None
 
 
@@ -108,7 +107,7 @@ _USER, _NONE = FilePolicy.USER_FILE, FilePolicy.NO_FILE
 
 
 def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secret: bool = False) -> SettingSpec:
-    """Return a setting that is gcloud's own: read from its variable (`CLOUDSDK_…`) and its configuration."""
+    """Return a setting of gcloud, from its variable (`CLOUDSDK_…`) and its configuration."""
     variable = "CLOUDSDK_" + gcloud.replace("/", "_").upper()
     return SettingSpec(
         key, kind, description, policy=_NONE, own_variable=False, foreign=(variable,), gcloud=gcloud, secret=secret
@@ -116,12 +115,12 @@ def _of_gcloud(key: str, gcloud: str, description: str, *, kind: ValueKind, secr
 
 
 def _threshold(key: str, what: str, *, default: str) -> SettingSpec:
-    """Return a setting that says how long something may last before it is repaired."""
-    return SettingSpec(key, ValueKind.DURATION, f"how long until repair begins on {what}", policy=_ANY, default=default)
+    """Return a setting for the time before repair begins."""
+    return SettingSpec(key, ValueKind.DURATION, f"time before repair of {what}", policy=_ANY, default=default)
 
 
 def _buckets(key: str, what: str) -> SettingSpec:
-    """Return a setting that names places in Cloud Storage."""
+    """Return a setting for Cloud Storage URLs."""
     return SettingSpec(
         key,
         ValueKind.LIST,
@@ -131,21 +130,23 @@ def _buckets(key: str, what: str) -> SettingSpec:
     )
 
 
-# What is checked before anything is created.
+# Settings of the checks before a create.
 _CHECKS: Final = (
     _buckets("buckets", "buckets that a node reads and writes"),
     _buckets("data_buckets", "buckets that a node only reads"),
     _buckets("checkpoint_buckets", "buckets that a node writes checkpoints to"),
-    SettingSpec("dataset_size", ValueKind.SIZE, "how much one epoch reads, like 1.2TB or 500GiB", policy=_ANY),
+    SettingSpec(
+        "dataset_size", ValueKind.SIZE, "amount of data that one epoch reads, like 1.2TB or 500GiB", policy=_ANY
+    ),
     SettingSpec(
         "skip_checks",
         ValueKind.LIST,
-        "ids of checks whose findings stop nothing, like TPU401, or all",
+        "ids of checks whose findings are ignored, like TPU401, or all",
         flag_name="--skip-check",
         policy=_TRUSTED,
-        effect="findings of these checks stop nothing",
+        effect="findings of these checks are ignored",
     ),
-    # Neither of these two is ever taken from a cloned repository: they say what may be billed.
+    # A cloned repository never sets these two: they decide what may be billed.
     SettingSpec(
         "grants",
         ValueKind.RECORDS,
@@ -159,16 +160,16 @@ _CHECKS: Final = (
     SettingSpec(
         "no_billing_outside_grants",
         ValueKind.BOOLEAN,
-        "create nothing that no grant covers",
+        "create only nodes that a grant covers",
         policy=_USER,
     ),
     SettingSpec(
         "egress_prices",
         ValueKind.PAIRS,
-        "your own prices of traffic between areas, in dollars per GiB",
+        "your own network prices between areas, in dollars per GiB",
         has_flag=False,
         policy=_TRUSTED,
-        effect="checks reckon the price of traffic with these",
+        effect="checks compute network prices with these",
     ),
     SettingSpec(
         "billing_project",
@@ -180,13 +181,13 @@ _CHECKS: Final = (
     SettingSpec(
         "check_timeout",
         ValueKind.DURATION,
-        "how long the checks may ask the cloud, from 0.1s to 10m",
+        "time limit for checks in the cloud, from 0.1s to 10m",
         default="15s",
-        # In less no cloud answers; what has not answered by then will not.
+        # No cloud answers faster; an answer that takes longer will not come.
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
         policy=_TRUSTED,
-        effect="what has not been checked by then stops nothing",
+        effect="checks without a result by then are skipped",
     ),
 )
 
@@ -198,7 +199,7 @@ _SPECS: Final = (
         foreign=("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
         gcloud="core/project",
         policy=_TRUSTED,
-        effect="nodes are looked for, made and billed in this project",
+        effect="nodes are searched, created and billed in this project",
     ),
     SettingSpec(
         "zone", ValueKind.TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone", policy=_ANY
@@ -206,7 +207,7 @@ _SPECS: Final = (
     SettingSpec(
         "sandbox", ValueKind.BOOLEAN, "use the local sandbox instead of the cloud", default="false", policy=_ANY
     ),
-    SettingSpec("endpoint", ValueKind.TEXT, "origin of another Cloud TPU API", policy=_USER),
+    SettingSpec("endpoint", ValueKind.TEXT, "URL of another Cloud TPU API", policy=_USER),
     SettingSpec(
         "impersonate_service_account",
         ValueKind.TEXT,
@@ -218,11 +219,11 @@ _SPECS: Final = (
     SettingSpec(
         "trust_project_file",
         ValueKind.BOOLEAN,
-        "use the tpuctl.yaml in full, trusted or not, of any owner",
+        "use all settings of tpuctl.yaml, even if it is not trusted or has another owner",
         policy=_NONE,
         default="false",
     ),
-    SettingSpec("journal", ValueKind.TEXT, "place of the journal, like gs://bucket/prefix", policy=_USER),
+    SettingSpec("journal", ValueKind.TEXT, "location of the journal, like gs://bucket/prefix", policy=_USER),
     SettingSpec(
         "user",
         ValueKind.TEXT,
@@ -233,29 +234,29 @@ _SPECS: Final = (
     SettingSpec(
         "ssh_key",
         ValueKind.PATH,
-        "private key for ssh, or the public half of one that an agent holds",
+        "private ssh key, or the public key of one that an agent holds",
         policy=_TRUSTED,
         effect="holders of this key can log in on the workers",
     ),
     SettingSpec(
         "ssh_key_expire_after",
         ValueKind.DURATION,
-        "how long our ssh key counts where it is put, like 8h",
+        "validity of the ssh key on nodes, like 8h",
         policy=_TRUSTED,
-        effect="your ssh key lets in for this long",
+        effect="your ssh key is valid for this long",
     ),
-    SettingSpec("iap", ValueKind.BOOLEAN, "reach workers through a tunnel of Identity-Aware Proxy", policy=_ANY),
+    SettingSpec("iap", ValueKind.BOOLEAN, "connect to workers through Identity-Aware Proxy", policy=_ANY),
     SettingSpec(
         "internal_ip",
         ValueKind.BOOLEAN,
-        "reach workers by their internal addresses; unset: where this machine is in their network",
+        "connect to internal addresses of workers; default: if this machine is in their network",
         flag_name="--internal-ip|--external-ip",
         policy=_ANY,
     ),
     SettingSpec(
         "ssh_keep",
         ValueKind.DURATION,
-        "how long a connection to a worker is kept for the next command; 0 keeps none",
+        "time that an idle ssh connection is kept for the next command; 0 keeps none",
         has_flag=False,
         default="5m",
         policy=_ANY,
@@ -263,7 +264,7 @@ _SPECS: Final = (
     SettingSpec(
         "ssh_config",
         ValueKind.BOOLEAN,
-        "write entries of ssh's configuration for each node that is brought up or waited for",
+        "write ssh_config entries after `up` and `wait`",
         policy=_USER,
         has_flag=False,
     ),
@@ -272,7 +273,7 @@ _SPECS: Final = (
     SettingSpec(
         "tier",
         ValueKind.TEXT,
-        "how capacity is bought for a new node",
+        "capacity type of a new node",
         flag_name="--on-demand|--spot|--preemptible|--reserved",
         choices=("on-demand", "spot", "preemptible", "reserved"),
         policy=_ANY,
@@ -292,7 +293,7 @@ _SPECS: Final = (
         ValueKind.BOOLEAN,
         "give workers no external address",
         policy=_TRUSTED,
-        effect="decides whether workers have addresses that the internet reaches",
+        effect="decides whether workers have external addresses",
     ),
     SettingSpec(
         "service_account",
@@ -306,7 +307,7 @@ _SPECS: Final = (
         ValueKind.LIST,
         "OAuth scopes of the workers' service account",
         policy=_TRUSTED,
-        effect="what programs on the workers may do as their service account",
+        effect="limits what programs on the workers may do as their service account",
     ),
     SettingSpec("labels", ValueKind.PAIRS, "labels of a new node", policy=_ANY),
     SettingSpec("tags", ValueKind.LIST, "network tags of a new node", policy=_ANY),
@@ -316,19 +317,19 @@ _SPECS: Final = (
         "metadata of a new node",
         secret=True,
         policy=_TRUSTED,
-        effect="sent to every new node; some keys run as root there or let others log in",
+        effect="sent to every new node; some keys run code as root or allow others to log in",
     ),
     SettingSpec(
         "startup_script",
         ValueKind.PATH,
-        "file that every worker runs when it starts",
+        "script that every worker runs when it starts",
         policy=_TRUSTED,
         effect="sent to every new node, where every worker runs it as root",
     ),
     SettingSpec(
         "data_disks",
         ValueKind.LIST,
-        "disks to attach; in a variable separated by spaces",
+        "disks to attach; separated by spaces in a variable",
         flag_name="--data-disk",
         separator=" ",
         policy=_TRUSTED,
@@ -340,46 +341,48 @@ _SPECS: Final = (
     SettingSpec(
         "setup",
         ValueKind.TEXT,
-        "shell lines that every worker of a new node runs once, when it is usable",
+        "shell commands that every worker of a new node runs once",
         has_lines=True,
         policy=_TRUSTED,
-        effect="every worker of a new node runs these lines as you",
+        effect="every worker of a new node runs these commands as you",
     ),
-    SettingSpec("timeout", ValueKind.DURATION, "how long a command waits", default="30m", policy=_ANY),
+    SettingSpec("timeout", ValueKind.DURATION, "time limit of a command", default="30m", policy=_ANY),
     SettingSpec(
         "repair",
         ValueKind.TEXT,
-        "how far repair may go",
+        "most disruptive repair allowed",
         default="restart",
         choices=("none", "reboot", "restart", "recreate"),
         policy=_TRUSTED,
-        effect="how far a repair may go by itself; recreate deletes the boot disk",
+        effect="most disruptive repair allowed; recreate deletes the boot disk",
     ),
+    SettingSpec("max_reboots", ValueKind.NUMBER, "number of reboots that repair may use", default="1", policy=_ANY),
+    SettingSpec("max_restarts", ValueKind.NUMBER, "number of restarts that repair may use", default="2", policy=_ANY),
     SettingSpec(
-        "max_reboots", ValueKind.NUMBER, "reboots from inside that repair may use up", default="1", policy=_ANY
+        "max_recreates", ValueKind.NUMBER, "number of recreations that repair may use", default="1", policy=_ANY
     ),
-    SettingSpec("max_restarts", ValueKind.NUMBER, "restarts that repair may use up", default="2", policy=_ANY),
-    SettingSpec("max_recreates", ValueKind.NUMBER, "recreations that repair may use up", default="1", policy=_ANY),
     _threshold("unhealthy_after", "a READY node that is unhealthy", default="5m"),
     _threshold("unanswered_after", "a READY node whose workers do not answer ssh", default="10m"),
-    _threshold("devices_after", "a READY node that lacks chips, or fails the probe", default="5m"),
+    _threshold("devices_after", "a READY node that lacks chips or fails the probe", default="5m"),
     _threshold("starting_after", "a node that is STARTING", default="15m"),
     _threshold("restarting_after", "a node that is RESTARTING", default="15m"),
     _threshold("repairing_after", "a node that is REPAIRING", default="30m"),
     _threshold("recheck_after", "a node that the last repair did not help", default="3m"),
     SettingSpec(
-        "per_worker", ValueKind.DURATION, "what each worker beyond the first adds to these", default="10s", policy=_ANY
+        "per_worker",
+        ValueKind.DURATION,
+        "extra time for each worker after the first, added to these",
+        default="10s",
+        policy=_ANY,
     ),
     SettingSpec(
         "lease",
         ValueKind.TEXT,
-        "place gs://BUCKET/PREFIX where machines note who may change a node",
+        "where leases are stored (gs://BUCKET/PREFIX)",
         policy=_USER,
     ),
     *_CHECKS,
-    SettingSpec(
-        "output", ValueKind.TEXT, "format of what is shown", choices=("table", "json", "yaml", "name"), policy=_ANY
-    ),
+    SettingSpec("output", ValueKind.TEXT, "output format", choices=("table", "json", "yaml", "name"), policy=_ANY),
     SettingSpec(
         "quota_project",
         ValueKind.TEXT,
@@ -387,7 +390,7 @@ _SPECS: Final = (
         foreign=("CLOUDSDK_BILLING_QUOTA_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"),
         gcloud="billing/quota_project",
         policy=_TRUSTED,
-        effect="calls count for the quota of this project, and are billed to it",
+        effect="calls use the quota of this project, and are billed to it",
     ),
     _of_gcloud("account", "core/account", "account that gcloud is logged in with", kind=ValueKind.TEXT),
     _of_gcloud("proxy_type", "proxy/type", "kind of gcloud's proxy", kind=ValueKind.TEXT),
@@ -396,8 +399,8 @@ _SPECS: Final = (
     _of_gcloud("proxy_username", "proxy/username", "login at gcloud's proxy", kind=ValueKind.TEXT),
     _of_gcloud("proxy_password", "proxy/password", "password at gcloud's proxy", kind=ValueKind.TEXT, secret=True),
     _of_gcloud("proxy_rdns", "proxy/rdns", "gcloud's proxy resolves names", kind=ValueKind.BOOLEAN),
-    _of_gcloud("ca_certs", "core/custom_ca_certs_file", "certificates that are trusted", kind=ValueKind.PATH),
-    _of_gcloud("access_token_file", "auth/access_token_file", "file that holds a token", kind=ValueKind.PATH),
+    _of_gcloud("ca_certs", "core/custom_ca_certs_file", "file with trusted CA certificates", kind=ValueKind.PATH),
+    _of_gcloud("access_token_file", "auth/access_token_file", "file with an access token", kind=ValueKind.PATH),
     _of_gcloud(
         "disable_credentials", "auth/disable_credentials", "gcloud sends no credentials", kind=ValueKind.BOOLEAN
     ),
@@ -405,7 +408,7 @@ _SPECS: Final = (
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = MappingProxyType({spec.key: spec for spec in _SPECS})
 
-# Words that somebody will look for in a file, and why they are in none.
+# Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = MappingProxyType(
-    {"hooks": "a command that runs on this machine is given on the command line, never in a file"}
+    {"hooks": "commands that run on this machine can only be given on the command line"}
 )

@@ -1,4 +1,4 @@
-"""Reading the text of a setting as what it means. Raises `ValueError` in words; the caller adds place and key."""
+"""Convert the text of a setting to its type. Raises `ValueError` with the reason; the caller adds source and key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpuctl.settings.table import SettingSpec, ValueKind
 if TYPE_CHECKING:
     from tpuctl.preflight.grants import Grant
 
-# Scalars stay the text that was written: `version: 1.10` is not a number, `off` may be a label's value.
+# Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.
 Record = Mapping[str, str]
 Value = str | tuple[str, ...] | Record | tuple[Record, ...]
 
@@ -24,14 +24,14 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off", ""})
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?)b?")
 _PREFIXES = " kmgtp"
-# Control characters, the two separators that some programs take for line ends, and halves of characters.
+# Control characters, two separators that some programs take for line ends, and surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# A script may have tabs, line ends and colours, but not these.
+# A script may have tabs, line ends and color codes, but not these.
 _NEVER = re.compile("[\x00\ud800-\udfff]")
 
 
 def check_value(spec: SettingSpec, value: Value) -> None:
-    """Return if the value can be read as the setting's kind; raise `ValueError` saying why not."""
+    """Check that a value is valid for the type of the setting. Raises `ValueError` with the reason."""
     match spec.kind:
         case ValueKind.BOOLEAN:
             as_boolean(value)
@@ -54,7 +54,7 @@ def check_value(spec: SettingSpec, value: Value) -> None:
 
 
 def check_shape(spec: SettingSpec, value: Value) -> None:
-    """Return if a file's value has the form of the setting: one value, a list or a mapping; else `ValueError`."""
+    """Check that a value in a file has the form of the setting: one value, a list or a mapping. Raises `ValueError`."""
     if isinstance(value, Mapping) and spec.kind is not ValueKind.PAIRS:
         raise ValueError("this is a mapping; " + _wanted(spec))
     if isinstance(value, tuple) and spec.kind not in {ValueKind.LIST, ValueKind.RECORDS}:
@@ -64,11 +64,11 @@ def check_shape(spec: SettingSpec, value: Value) -> None:
 
 
 def as_text(spec: SettingSpec, value: Value) -> str:
-    """Return one text, one of the choices where the setting has some."""
+    """Return a text; one of the choices if the setting has choices."""
     text = _scalar(value)
     if not text and not spec.may_be_empty:
         raise ValueError("it is empty")
-    # It may become a header, a part of an URL, an argument or a path: none of them may hold these.
+    # It may become a header, a part of a URL, an argument or a path, where these are not allowed.
     if (_NEVER if spec.has_lines else _UNPRINTABLE).search(text):
         raise ValueError("it has control characters")
     if spec.choices and text not in spec.choices:
@@ -79,7 +79,7 @@ def as_text(spec: SettingSpec, value: Value) -> str:
 
 
 def as_boolean(value: Value) -> bool:
-    """Return whether the text means yes. An empty text means no."""
+    """Return a boolean. An empty text is false."""
     text = _scalar(value).strip().lower()
     if text in _TRUE:
         return True
@@ -97,7 +97,7 @@ def as_number(value: Value) -> int:
 
 
 def as_duration(spec: SettingSpec, value: Value) -> timedelta:
-    """Return a duration, within the setting's bounds where it has some; a bare number is seconds."""
+    """Return a duration, within the limits of the setting; a bare number is seconds."""
     try:
         duration = parse_duration(_scalar(value))
     except (ValueError, OverflowError):
@@ -110,7 +110,7 @@ def as_duration(spec: SettingSpec, value: Value) -> timedelta:
 
 
 def as_items(spec: SettingSpec, value: Value) -> tuple[str, ...]:
-    """Return the items of a list, or of a text that the setting's separator splits."""
+    """Return the items of a list, or of a text split by the separator of the setting."""
     if isinstance(value, Mapping):
         raise ValueError(_wanted(spec))  # noqa: TRY004  # one exception class for every unreadable value
     items = _texts(spec, value) if isinstance(value, tuple) else tuple(value.split(spec.separator))
@@ -122,7 +122,7 @@ def as_pairs(spec: SettingSpec, value: Value) -> dict[str, str]:
     if isinstance(value, Mapping):
         return dict(value)
     pairs = {}
-    # Items of a list are whole pairs: only there may a value hold the separator.
+    # Items of a list are whole pairs: only there may a value contain the separator.
     for item in _texts(spec, value) if isinstance(value, tuple) else as_items(spec, value):
         key, equals, text = item.partition("=")
         if not equals or not key.strip():
@@ -132,7 +132,7 @@ def as_pairs(spec: SettingSpec, value: Value) -> dict[str, str]:
 
 
 def as_size(value: Value) -> int:
-    """Return a number of bytes: `1.2TB` counts in thousands, `500GiB` in powers of 1024; a bare number is bytes."""
+    """Return a number of bytes: `1.2TB` is decimal, `500GiB` binary; a bare number is bytes."""
     match = _SIZE.fullmatch(_scalar(value).strip().lower())
     if not match or (match[3] and not match[2]):
         raise ValueError("it must be a size like 1.2TB or 500GiB")
@@ -141,7 +141,7 @@ def as_size(value: Value) -> int:
 
 
 def as_records(spec: SettingSpec, value: Value) -> tuple[dict[str, str], ...]:
-    """Return records, also from a text like `zone=a,type=b;zone=c,type=d`; their keys are checked, their values not."""
+    """Return records, also from a text like `zone=a,type=b;zone=c,type=d`. Their keys are checked, not their values."""
     if isinstance(value, Mapping):
         raise ValueError(_wanted(spec))  # noqa: TRY004  # one exception class for every unreadable value
     items: tuple[str | Record, ...] = value if isinstance(value, tuple) else tuple(value.split(spec.separator))
@@ -149,14 +149,14 @@ def as_records(spec: SettingSpec, value: Value) -> tuple[dict[str, str], ...]:
 
 
 def as_record(spec: SettingSpec, item: str | Record) -> dict[str, str]:
-    """Return one record, of a mapping or of a text like `zone=a,type=b`."""
+    """Return one record, from a mapping or a text like `zone=a,type=b`."""
     record: dict[str, str] = dict(item) if isinstance(item, Mapping) else {}
     for part in item.split(",") if isinstance(item, str) else ():
         key, equals, text = part.partition("=")
         if not equals or not key.strip():
             raise ValueError(f"`{part.strip()}` is not KEY=VALUE")
         if key.strip() in record:
-            raise ValueError(f"`{key.strip()}` is there twice")
+            raise ValueError(f"`{key.strip()}` is given twice")
         record[key.strip()] = text.strip()
     for key in record:
         check_field(spec, key)
@@ -167,7 +167,7 @@ def as_record(spec: SettingSpec, item: str | Record) -> dict[str, str]:
 
 
 def check_field(spec: SettingSpec, key: str) -> None:
-    """Return if a record may have such a key; raise `ValueError` with the nearest known one."""
+    """Check that a record may have this key. Raises `ValueError` with the most similar known one."""
     if key not in spec.fields:
         guess = nearest(key, spec.fields)
         raise ValueError(
@@ -183,7 +183,7 @@ def as_grants(spec: SettingSpec, value: Value) -> tuple[Grant, ...]:
 
 
 def as_path(spec: SettingSpec, value: Value, *, folder: Path | None, home: Path | None) -> Path:
-    """Return a path; relative ones of a file are relative to that file's folder, `~` is the home folder."""
+    """Return a path; one in a file is relative to the folder of that file, `~` is the home folder."""
     text = as_text(spec, value)
     if home and (text == "~" or text.startswith("~/")):
         return home / text[2:]

@@ -1,4 +1,4 @@
-"""What is said of a setting that is missing, cannot be read, or stands where it must not."""
+"""Errors and hints for settings that are missing, invalid, or in a file that may not set them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _URLS = frozenset({"endpoint", "proxy_address"})
 
 
 class UntrustedFileError(SettingError):
-    """A project file that is not trusted sets what takes trust. Nothing was done, and nothing of it was used."""
+    """A project file that is not trusted has settings that require trust. Nothing was done, and none of them was used."""
 
     kind = "untrusted_file"
 
@@ -43,21 +43,21 @@ class UntrustedFileError(SettingError):
 
 
 def bad_value(spec: SettingSpec, value: Value, place: str, reason: str) -> SettingError:
-    """Return the error of a value that cannot be read; one that may be a secret is not repeated."""
+    """Return the error for an invalid value; a possible secret is not shown."""
     hides = spec.secret or not isinstance(value, str)
     shown = f"`{spec.key}`" if hides else f"`{spec.key}` is `{shown_value(spec, value)}`"
     return SettingError(f"{place}: {shown}: {reason}")
 
 
 def shown_value(spec: SettingSpec, value: Value) -> str:
-    """Return a value as text, without what may be secret in it."""
+    """Return a value as text, with secrets masked."""
     if spec.secret:
         return _NOT_SHOWN
     return public_url(str(value)) if spec.key in _URLS else str(value)
 
 
 def how_to_set(spec: SettingSpec) -> str:
-    """Return all ways to set it."""
+    """Return all ways to set a setting."""
     example = spec.choices[0] if spec.choices else spec.key.rsplit("_", 1)[-1].upper()
     ways = [f"pass `{spec.flag} {example}`"] if spec.flag else []
     ways += [f"set `{name}`" for name in (spec.environment, *(() if spec.environment else spec.foreign)) if name]
@@ -69,7 +69,7 @@ def how_to_set(spec: SettingSpec) -> str:
 
 
 def where_it_belongs(spec: SettingSpec) -> str:
-    """Return where it may stand, for one that stands where it must not."""
+    """Return the hint with the sources that may set a setting."""
     places = [f"`{place}`" for place in (spec.flag, spec.environment or next(iter(spec.foreign), None)) if place]
     if FileKind.USER in spec.files:
         places.append("the user file ($XDG_CONFIG_HOME/tpuctl/config.yaml)")

@@ -1,4 +1,4 @@
-"""How the value of a setting is written: taken apart from a command line's text, and put into a line of YAML."""
+"""Parse the value of a setting from a command line, and render it as one line of YAML."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tpuctl.settings.values import as_items, as_pairs, as_records
 
 if TYPE_CHECKING:
     from tpuctl.settings.table import SettingSpec
-    from tpuctl.settings.values import Record, Value
+    from tpuctl.settings.values import Value
 
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./@+=-]*(?::[A-Za-z0-9_./@+=-]+)*")
-# JSON's escapes are YAML's too, but YAML folds these at a line's end, or does not print them.
+# JSON's escapes are valid in YAML, but YAML folds these at the end of a line, or does not print them.
 _ESCAPES = {0x7F: "\\x7f", 0x85: "\\N", 0x2028: "\\L", 0x2029: "\\P"}
 
 
 def structured(spec: SettingSpec, value: str) -> Value:
-    """Return what a text means that is written as on the command line. Raises `ValueError` in words."""
+    """Parse a value written as on the command line. Raises `ValueError` with the reason."""
     match spec.kind:
         case ValueKind.LIST:
             return as_items(spec, value)
@@ -38,8 +38,4 @@ def render(value: Value) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False).translate(_ESCAPES)
     if isinstance(value, tuple):
         return "[" + ", ".join(render(item) for item in value) + "]"
-    return _mapping(value)
-
-
-def _mapping(value: Record) -> str:
     return "{" + ", ".join(f"{render(name)}: {render(text)}" for name, text in value.items()) + "}"

@@ -1,1 +1,1 @@
-"""What `tpuctl doctor` looks at, gathered: this machine, the way to the cloud, a node and its workers."""
+"""Probes of `tpuctl doctor`: this machine, the cloud, a node and its workers."""

@@ -1,4 +1,4 @@
-"""Files, folders and programs of this machine, looked at without changing any."""
+"""Read facts about files, folders and programs of this machine, without changing any."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tpuctl.preflight.fact import Absent, Fact, Known, Unknown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# A program that tells its version, or a key, does so at once; one that waits for something is ended.
+# A program prints its version or a key at once; one that waits for something is terminated.
 _PATIENCE_SECONDS = 3.0
 
 
 class Said(NamedTuple):
-    """How a program has ended, and what it wrote."""
+    """The exit code and the output of a program."""
 
     code: int
     out: str
@@ -28,11 +28,16 @@ class Said(NamedTuple):
 
 
 def entry(path: Path, *, is_folder: bool = False, is_written: bool = False) -> Entry:
-    """Return a file or folder as it is; what is absent has a problem only where it could not be made."""
+    """Return the status of a file or folder. An absent one has a problem only if it is written and cannot be created."""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return Entry(path, problem=_why_not_made(path) if is_written else None)
+        above, problem = _nearest(path.parent), None
+        if not above.is_dir():
+            problem = f"`{above}` is no folder"
+        elif not os.access(above, os.W_OK | os.X_OK):
+            problem = f"it does not exist, and you may not write to `{above}`"
+        return Entry(path, problem=problem if is_written else None)
     except OSError as error:
         return Entry(path, problem=_words(error))
     mode, is_own = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
@@ -44,7 +49,7 @@ def entry(path: Path, *, is_folder: bool = False, is_written: bool = False) -> E
 
 
 def bytes_left(path: Path) -> int | None:
-    """Return the room on the disk that a path is on, or would be; nothing where that cannot be told."""
+    """Return the free bytes on the disk of a path, which need not exist. None if they cannot be read."""
     try:
         return shutil.disk_usage(_nearest(path)).free
     except OSError:
@@ -64,12 +69,12 @@ def text_of(path: Path, *, most: int = 1 << 20) -> Fact[str]:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Return where a program is on PATH."""
+    """Return the path of a program on PATH, None if there is no such program."""
     return shutil.which(name, path=environ.get("PATH"))
 
 
 def ask_program(argv: list[str], environ: Mapping[str, str]) -> Fact[Said]:
-    """Return what a program says that gets no input and no terminal; unknown where it says nothing for three seconds."""
+    """Run a program without input and terminal, and return its output. Unknown if it does not end within three seconds."""
     import subprocess  # noqa: PLC0415  # only for this command
 
     try:
@@ -81,22 +86,15 @@ def ask_program(argv: list[str], environ: Mapping[str, str]) -> Fact[Said]:
             errors="replace",
             check=False,
             timeout=_PATIENCE_SECONDS,
-            # Nobody is there to be asked, in a window neither.
+            # No password prompt, neither at the terminal nor in a window.
             env={**environ, "SSH_ASKPASS_REQUIRE": "never"},
             start_new_session=True,
         )
     except subprocess.TimeoutExpired:
-        return Unknown("it says nothing", is_passing=True)
+        return Unknown("it did not answer", is_passing=True)
     except OSError as error:
         return Unknown(_words(error))
     return Known(Said(done.returncode, done.stdout, done.stderr))
-
-
-def _why_not_made(path: Path) -> str | None:
-    above = _nearest(path.parent)
-    if not above.is_dir():
-        return f"`{above}` is no folder"
-    return None if os.access(above, os.W_OK | os.X_OK) else f"it is not there, and you may not write to `{above}`"
 
 
 def _nearest(path: Path) -> Path:

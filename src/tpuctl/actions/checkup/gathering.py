@@ -1,4 +1,7 @@
-"""Looking at all surroundings: what is slow is asked side by side, by one deadline; what has not come by then is unknown."""
+"""Gather all facts about this machine and its access to the cloud.
+
+Slow probes run in parallel, with one deadline; a probe without a result by then is unknown.
+"""
 
 from __future__ import annotations
 
@@ -28,87 +31,99 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Variables that programs of the cloud read. Of others than the second the value is not kept: it may be secret.
+# Variables that tpuctl, gcloud and Google's libraries read. Only the values of the second group are kept: others may be secret.
 _READ = ("TPUCTL_", "CLOUDSDK_", "GOOGLE_", "TPU_", "GCE_METADATA_", "NO_GCE_CHECK", "SSH_AUTH_SOCK")
 _PLAIN = ("TPU_", "CLOUDSDK_API_ENDPOINT_OVERRIDES_", "CLOUDSDK_ACTIVE_CONFIG_NAME")
 
 
 class Looking:
-    """Looks at everything once. What takes time is begun before anything is waited for."""
+    """Runs all probes once. Slow ones are started before the first one is waited for."""
 
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
-        self._asking = Asking(ways.clock, ways.timeout)
+    def __init__(self, context: Ways) -> None:
+        self._context = context
+        self._asking = Asking(context.clock, context.timeout)
 
-    def look(self, now: datetime) -> Surroundings:
-        """Return everything. Raises nothing for what cannot be had: that is a fact, with its reason."""
-        ways = self._ways
-        token = self._token()
-        hosts = self._hosts()
-        programs = {name: self._put(("program", name), machine.find, name, ways.environ) for name in machine.PROGRAMS}
-        private = keys.private_path(ways)
-        derived = (
-            self._asking.ask("key", partial(keys.derive, private, ways.environ)) if entry(private).is_there else None
-        )
-        agent = None if ways.is_sandbox else self._put("agent", keys.ask_agent, ways.environ)
-        half = self._asking.answer(derived) if derived else None
-        whose = identity.look(ways, known(ways.settings), self._whose(token))
-        way = network.look(
-            ways, {name: (self._of(put) if put else None, self._of(asked)) for name, (put, asked) in hosts.items()}
+    def gather(self, now: datetime) -> Surroundings:
+        """Return all facts. A probe that fails raises nothing: it yields an Unknown with its reason."""
+        context, derived = self._context, None
+        token = self._ask_for_token()
+        hosts = self._ask_hosts()
+        programs = {
+            name: self._put(("program", name), machine.find, name, context.environ) for name in machine.PROGRAMS
+        }
+        private = keys.private_path(context)
+        if entry(private).is_there:
+            derived = self._asking.ask("key", partial(keys.derive, private, context.environ))
+        agent = None if context.is_sandbox else self._put("agent", keys.ask_agent, context.environ)
+        answer = self._asking.answer(derived) if derived else None
+        public = answer.value if isinstance(answer, Known) else keys.Derived(answer) if answer is not None else None
+        token_fact: Fact[Token | NoToken] | None = None
+        if token is not None:
+            token_fact = self._asking.answer(token)
+        elif not context.is_local:
+            token_fact = Unknown("the settings or the proxy are invalid, so no token was requested")
+        caller = identity.look(context, known(context.settings), token_fact)
+        network_facts = network.look(
+            context, {name: (self._of(put) if put else None, self._of(asked)) for name, (put, asked) in hosts.items()}
         )
         return Surroundings(
             now=now,
-            machine=machine.look(ways, {name: self._of(question) for name, question in programs.items()}),
-            keys=keys.look(ways, _derived(half), self._of(agent) if agent else None),
-            identity=whose,
-            network=way,
-            configuration=_configuration(ways),
-            cloud=replace(self._cloud(now, whose, way), node=ways.node),
+            machine=machine.look(context, {name: self._of(question) for name, question in programs.items()}),
+            keys=keys.look(context, public, self._of(agent) if agent else None),
+            identity=caller,
+            network=network_facts,
+            configuration=_read_configuration(context),
+            cloud=replace(self._ask_about_project(now, caller, network_facts), node=context.node),
         )
 
-    def _hosts(self) -> dict[str, tuple[Question[Fact[tuple[str, ...]]] | None, Question[Fact[Answer]]]]:
-        """Ask for the names and the answers of the hosts of the cloud that was chosen; without a cloud nothing is asked."""
-        ways, cloud = self._ways, self._ways.cloud
-        if cloud is None or isinstance(ways.proxy, Unknown):  # no request could be sent
+    def _ask_hosts(self) -> dict[str, tuple[Question[Fact[tuple[str, ...]]] | None, Question[Fact[Answer]]]]:
+        """Start resolving and calling the hosts of the chosen cloud; none if no cloud may be called."""
+        context, cloud = self._context, self._context.cloud
+        if cloud is None or isinstance(context.proxy, Unknown):  # no request could be sent
             return {}
         return {
             name: (
-                self._put(("name", name), network.resolve, name) if network.looks_up(ways, name) else None,
-                self._put(("host", name), network.ask, cloud, ways.clock, name),
+                self._put(("name", name), network.resolve, name) if network.looks_up(context, name) else None,
+                self._put(("host", name), network.ask, cloud, context.clock, name),
             )
             for name in cloud.origins
         }
 
-    def _token(self) -> Question[Token | NoToken] | None:
-        ways = self._ways
-        tokens = ways.cloud.tokens if ways.cloud else None
-        if tokens is None or isinstance(ways.proxy, Unknown):
+    def _ask_for_token(self) -> Question[Token | NoToken] | None:
+        """Start fetching a token. None if no token is needed, or none can be requested."""
+        context = self._context
+        tokens = context.cloud.tokens if context.cloud else None
+        if tokens is None or isinstance(context.proxy, Unknown):
             return None
-        # A file that cannot be read gives no token, and google-auth would say so less well.
-        if isinstance(identity.read_file(ways), Unknown):
+        # With an unreadable credentials file there is no token, and the error of google-auth is less clear.
+        if isinstance(identity.read_file(context), Unknown):
             return None
         return self._asking.ask("token", partial(identity.fetch, tokens))
 
-    def _whose(self, token: Question[Token | NoToken] | None) -> Fact[Token | NoToken] | None:
-        if token is not None:
-            return self._asking.answer(token)
-        return (
-            None if self._ways.is_local else Unknown("the settings or the proxy are broken, so that nobody was asked")
-        )
-
-    def _cloud(self, now: datetime, whose: Identity, way: Network) -> Cloud:
-        """Ask about the project, where it is known who asks, and that anybody answers."""
-        ways = self._ways
-        if (why := _obstacle(ways, whose, way)) is not None:
-            return Cloud(project=ways.project, unasked=why)
-        if not isinstance(ways.project, Known):
-            return Cloud(project=ways.project)
-        name = ways.project.value
+    def _ask_about_project(self, now: datetime, caller: Identity, network_facts: Network) -> Cloud:
+        """Ask the cloud about the project, unless credentials or network make that impossible."""
+        context = self._context
+        obstacle = None
+        if not isinstance(context.settings, Known):
+            obstacle = "the settings cannot be read"
+        elif context.closed is not None:
+            obstacle = "the sandbox cannot be opened"
+        elif not any(isinstance(host.answer, Known) for host in network_facts.hosts):
+            obstacle = "the cloud was not reached"
+        elif caller.needed and not isinstance(known(caller.token), Token):
+            obstacle = "there are no credentials"
+        if obstacle is not None:
+            return Cloud(project=context.project, skip_reason=obstacle)
+        if not isinstance(context.project, Known):
+            return Cloud(project=context.project)
+        name = context.project.value
         try:
-            sources = ways.sources()
+            sources = context.sources()
         except TpuctlError as error:
-            return Cloud(project=ways.project, unasked=error.message)
-        wanted = ways.wishes.wanted(name, ways.zone, NodeSpec(accelerator_type="", runtime_version=""), creates=False)
+            return Cloud(project=context.project, skip_reason=error.message)
+        wanted = context.wishes.wanted(
+            name, context.zone, NodeSpec(accelerator_type="", runtime_version=""), creates=False
+        )
         questions = Questions(sources, self._asking, wanted)
         asked = questions.project(), questions.services(), questions.billing()
         allowed = self._asking.ask("permissions", lambda: sources.projects.test_permissions(name, NEEDED))
@@ -116,52 +131,36 @@ class Looking:
             project, services, billing = (self._asking.answer(question) for question in asked)
             permissions = self._asking.answer(allowed)
         except CredentialsError as error:
-            return Cloud(project=ways.project, unasked=error.message)
+            return Cloud(project=context.project, skip_reason=error.message)
         facts = Facts(now=now, wanted=wanted, project=project, services=services, billing=billing)
-        return Cloud(project=ways.project, facts=facts, wanted_permissions=tuple(NEEDED), permissions=permissions)
+        return Cloud(project=context.project, facts=facts, wanted_permissions=tuple(NEEDED), permissions=permissions)
 
-    def _put(self, key: object, call: Callable[..., Fact[T]], *about: object) -> Question[Fact[T]]:
-        """Ask what gives a fact itself."""
-        return self._asking.ask(key, partial(call, *about))
+    def _put(self, key: object, probe: Callable[..., Fact[T]], *arguments: object) -> Question[Fact[T]]:
+        """Start a probe that returns a fact itself."""
+        return self._asking.ask(key, partial(probe, *arguments))
 
     def _of(self, question: Question[Fact[T]]) -> Fact[T]:
-        """Return the fact that was given, or that none came in time."""
+        """Return the fact of a probe, Unknown if there was none in time."""
         answer = self._asking.answer(question)
         return answer.value if isinstance(answer, Known) else answer
 
 
-def _derived(half: Fact[keys.Derived] | None) -> keys.Derived | None:
-    if half is None:
-        return None
-    return half.value if isinstance(half, Known) else keys.Derived(half)
-
-
-def _obstacle(ways: Ways, whose: Identity, way: Network) -> str | None:
-    """Return why nobody can be asked about the project."""
-    if not isinstance(ways.settings, Known):
-        return "the settings cannot be read"
-    if ways.closed is not None:
-        return "the sandbox cannot be opened"
-    if not any(isinstance(host.answer, Known) for host in way.hosts):
-        return "the cloud was not reached"
-    if whose.needed and not isinstance(known(whose.token), Token):
-        return "without credentials nobody may ask"
-    return None
-
-
-def _configuration(ways: Ways) -> Configuration:
-    paths = (*((ways.project_file,) if ways.project_file else ()), ways.user_file)
-    file = gcloud.configuration_file(ways.environ)
-    seen = {name: text if name.startswith(_PLAIN) else "" for name, text in sorted(ways.environ.items()) if text}
-    endpoint = known(ways.endpoint)
+def _read_configuration(context: Ways) -> Configuration:
+    """Return settings, their files and the environment variables."""
+    paths = (*((context.project_file,) if context.project_file else ()), context.user_file)
+    file = gcloud.configuration_file(context.environ)
+    variables = {
+        name: text if name.startswith(_PLAIN) else "" for name, text in sorted(context.environ.items()) if text
+    }
+    endpoint = known(context.endpoint)
     return Configuration(
-        settings=ways.settings,
-        problems=ways.problems,
-        files=ways.files,
+        settings=context.settings,
+        problems=context.problems,
+        files=context.files,
         entries=tuple(map(entry, paths)),
-        gcloud_name=gcloud.configuration_name(ways.environ),
+        gcloud_name=gcloud.configuration_name(context.environ),
         gcloud_entry=entry(file) if file else None,
-        variables={name: text for name, text in seen.items() if name.startswith(_READ)},
-        is_sandbox=ways.is_sandbox,
+        variables={name: text for name, text in variables.items() if name.startswith(_READ)},
+        is_sandbox=context.is_sandbox,
         endpoint=endpoint.url() if endpoint else None,
     )

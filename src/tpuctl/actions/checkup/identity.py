@@ -1,4 +1,4 @@
-"""Credentials: what their file says of itself, and whether a token can be had. No token is kept."""
+"""Read the credentials file and fetch an access token. No token is kept."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from tpuctl.settings import Settings
 
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
-# What it is told stays between it and us: the token is in the body, which nothing logs [documentation: tokeninfo].
+# The token is sent in the body, which no proxy logs [documentation: tokeninfo].
 _ASKED_OF_TOKENS = "https://oauth2.googleapis.com/tokeninfo"
 _TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
 
 
-def look(ways: Ways, settings: Settings | None, token: Fact[Token | NoToken] | None) -> Identity:
-    """Return whose name calls are made in, as files and settings say; in a sandbox nothing of that is read."""
-    if ways.is_local:
+def look(context: Ways, settings: Settings | None, token: Fact[Token | NoToken] | None) -> Identity:
+    """Return the account that calls are made as, from files and settings. For a sandbox none of them is read."""
+    if context.is_local:
         return Identity(needed=False, file=Absent())
-    named = ways.environ.get(_VARIABLE)
+    named = context.environ.get(_VARIABLE)
     return Identity(
-        file=read_file(ways),
+        file=read_file(context),
         named_by=_VARIABLE if named else None,
         token=token,
         impersonated=settings.text("impersonate_service_account") if settings else None,
@@ -41,10 +41,10 @@ def look(ways: Ways, settings: Settings | None, token: Fact[Token | NoToken] | N
     )
 
 
-def read_file(ways: Ways) -> Fact[CredentialFile]:
-    """Return what the file of credentials says of itself; absent where there is none, and no variable names one."""
-    source = _VARIABLE if ways.environ.get(_VARIABLE) else None
-    path = gcloud.adc_path(ways.environ)
+def read_file(context: Ways) -> Fact[CredentialFile]:
+    """Return the contents of the credentials file, without secrets. Absent if there is no file and no variable names one."""
+    source = _VARIABLE if context.environ.get(_VARIABLE) else None
+    path = gcloud.adc_path(context.environ)
     text = text_of(path)
     if isinstance(text, Absent):
         return Unknown(f"there is no `{path}`") if source else text
@@ -56,7 +56,7 @@ def read_file(ways: Ways) -> Fact[CredentialFile]:
     except ShapeError:
         kind = None
     if not isinstance(kind, str):
-        return Unknown(f"`{path}` holds no credentials")
+        return Unknown(f"`{path}` contains no credentials")
     account = about.get("client_email") or about.get("account")
     quota = about.get("quota_project_id")
     return Known(
@@ -71,7 +71,7 @@ def read_file(ways: Ways) -> Fact[CredentialFile]:
 
 
 def fetch(access: TokenAccess) -> Token | NoToken:
-    """Fetch a token, and ask Google about it. Raises `ServiceUnavailableError` where the network is to blame."""
+    """Fetch a token, and ask Google for its properties. Raises `ServiceUnavailableError` if the network fails."""
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415  # 20 ms
 
     try:
@@ -80,7 +80,7 @@ def fetch(access: TokenAccess) -> Token | NoToken:
         try:
             if not credentials.valid:
                 credentials.refresh(request)
-            return _described(credentials, request)
+            return _describe_token(credentials, request)
         finally:
             request.close()
     except CredentialsError as error:
@@ -92,12 +92,19 @@ def fetch(access: TokenAccess) -> Token | NoToken:
         return _refused(failure)
 
 
-def _described(credentials: Any, request: Any) -> Token:  # google-auth ships no types
+def _describe_token(credentials: Any, request: Any) -> Token:  # google-auth ships no types
     from tpuctl.credentials import account_of  # noqa: PLC0415  # google-auth costs 100 ms
 
     about: dict[str, Any] = {}
-    with suppress(Exception):  # whatever keeps Google from telling, the token is there
-        about = _told_of(str(credentials.token), request)
+    with suppress(Exception):  # without the answer the properties are unknown, but the token is valid
+        answer = request(
+            _ASKED_OF_TOKENS,
+            method="POST",
+            body=urlencode({"access_token": str(credentials.token)}).encode(),
+            headers={"content-type": "application/x-www-form-urlencoded"},
+        )
+        properties = dict(_TOKEN_INFO.read(parse_json(answer.data)))
+        about = properties if answer.status == 200 else {}
     scopes = str(about.get("scope") or "").split()
     expiry = credentials.expiry
     return Token(
@@ -105,17 +112,6 @@ def _described(credentials: Any, request: Any) -> Token:  # google-auth ships no
         scopes=frozenset(scopes) if scopes else None,
         expires=expiry.replace(tzinfo=UTC) if expiry else None,
     )
-
-
-def _told_of(token: str, request: Any) -> dict[str, Any]:  # as above
-    answer = request(
-        _ASKED_OF_TOKENS,
-        method="POST",
-        body=urlencode({"access_token": token}).encode(),
-        headers={"content-type": "application/x-www-form-urlencoded"},
-    )
-    told = dict(_TOKEN_INFO.read(parse_json(answer.data)))
-    return told if answer.status == 200 else {}
 
 
 def _refused(error: Exception) -> NoToken:

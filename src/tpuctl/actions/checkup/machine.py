@@ -1,4 +1,7 @@
-"""Python, tpuctl, gcloud and the programs for workers, as they are installed here."""
+"""Read facts about this machine: Python, tpuctl, gcloud, ssh and rsync, folders, files and ssh keys.
+
+Nothing is changed here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from tpuctl.actions.checkup.ways import Ways
 
-# Each package by its name in indexes, and the module that is imported.
+# The name of each package, and the module that is imported.
 _PACKAGES = {
     "google-api-python-client": "googleapiclient",
     "google-auth": "google.auth",
@@ -30,19 +33,20 @@ _PACKAGES = {
     "rich": "rich",
     "pyyaml": "yaml",
 }
-# How each program is asked for its version; those that are left out have none to tell.
+# The option that prints the version; the other programs have none.
 _ASKED = {"ssh": "-V", "rsync": "--version"}
 PROGRAMS = ("ssh", "scp", "ssh-keygen", "ssh-add", "rsync")
 _AT_LEAST = re.compile(r"([A-Za-z0-9_.-]{1,100}) ?(?:\(?>= ?([0-9.]{1,40}))?")
 _RSYNC = re.compile(r"rsync +version (\S{1,40})")
 
 
-def look(ways: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
-    """Return this machine; `programs` have been asked for their versions side by side."""
-    environ = ways.environ
-    places = {"state": ways.state, "config": ways.user_file.parent}
-    left = {str(ways.state): bytes_left(ways.state)}
+def look(context: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
+    """Return the facts about this machine. `programs` come from parallel calls of `find`."""
+    environ = context.environ
+    places = {"state": context.state, "config": context.user_file.parent}
+    left = {str(context.state): bytes_left(context.state)}
     own = _distribution("tpuctl")
+    lower_bounds = (_AT_LEAST.match(line) for line in (own and own.requires) or () if "extra ==" not in line)
     return Machine(
         python=sys.version_info[:3],
         executable=sys.executable,
@@ -50,12 +54,12 @@ def look(ways: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
         tpuctl=__version__,
         installed_by=_installed_by(own),
         packages={name: _version(name, module) for name, module in _PACKAGES.items()},
-        required=_required(own),
+        required={match[1].lower(): match[2] for match in lower_bounds if match and match[2]},
         gcloud=_gcloud(environ),
         programs=programs,
         folders={what: entry(path, is_folder=True, is_written=True) for what, path in places.items()},
         bytes_left={path: size for path, size in left.items() if size is not None},
-        journal=_journal(ways.journal) if ways.journal else None,
+        journal=_count_journal(context.journal) if context.journal else None,
         term=environ.get("TERM"),
         locale=next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), None),
         encoding=sys.stdout.encoding or locale.getpreferredencoding(do_setlocale=False),
@@ -63,23 +67,23 @@ def look(ways: Ways, programs: Mapping[str, Fact[Program]]) -> Machine:
 
 
 def find(name: str, environ: Mapping[str, str]) -> Fact[Program]:
-    """Return a program, and what it says of its version."""
+    """Return a program and its version. Absent if it is not on PATH."""
     path = find_program(name, environ)
     if path is None:
         return Absent()
     if name not in _ASKED:
-        return Known(Program(path, Absent("it has none to tell")))
-    said = ask_program([path, _ASKED[name]], environ)
-    if not isinstance(said, Known):
-        return Known(Program(path, said))
-    first = next(iter((said.value.out or said.value.err).splitlines()), "").strip()
+        return Known(Program(path, Absent("it has no version option")))
+    output = ask_program([path, _ASKED[name]], environ)
+    if not isinstance(output, Known):
+        return Known(Program(path, output))
+    first = next(iter((output.value.out or output.value.err).splitlines()), "").strip()
     number = _RSYNC.search(first)
     text = number[1] if number else first.partition(",")[0]
-    return Known(Program(path, Known(text[:80]) if text else Unknown("it does not say")))
+    return Known(Program(path, Known(text[:80]) if text else Unknown("it prints none")))
 
 
 def _gcloud(environ: Mapping[str, str]) -> Fact[Gcloud]:
-    """Return gcloud without starting it, which takes half a second.
+    """Return the installed gcloud without starting it, which takes half a second.
 
     Source: gcloud 528, files VERSION and lib/googlecloudsdk/core/config.json.
     """
@@ -87,28 +91,27 @@ def _gcloud(environ: Mapping[str, str]) -> Fact[Gcloud]:
     if path is None:
         return Absent()
     real = Path(path).resolve()
-    # snap starts every program by one of its own, under the program's name.
+    # snap starts every program through its own, under the name of the program.
     snap = Path("/snap/google-cloud-cli/current")
     root = snap if real.name == "snap" else real.parent.parent
     version = text_of(root / "VERSION", most=100)
     if not isinstance(version, Known):
         return Known(Gcloud(path, None, Unknown(f"there is no file `{root / 'VERSION'}`")))
-    return Known(Gcloud(path, str(root), Known(version.value.strip()), _packaging(root)))
-
-
-def _packaging(root: Path) -> str | None:
     about = known(text_of(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
     try:
         is_off = bool(Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"))
     except ShapeError:
         is_off = False
-    if not is_off:
-        return None
-    if root.is_relative_to("/snap"):
-        return "snap"
-    if not root.is_relative_to("/usr"):
-        return "other"
-    return "apt" if Path("/var/lib/dpkg/status").exists() else "dnf" if Path("/etc/dnf").exists() else "other"
+    packaging = None
+    if is_off and root.is_relative_to("/snap"):
+        packaging = "snap"
+    elif is_off and root.is_relative_to("/usr") and Path("/var/lib/dpkg/status").exists():
+        packaging = "apt"
+    elif is_off and root.is_relative_to("/usr") and Path("/etc/dnf").exists():
+        packaging = "dnf"
+    elif is_off:
+        packaging = "other"
+    return Known(Gcloud(path, str(root), Known(version.value.strip()), packaging))
 
 
 def _distribution(name: str) -> Distribution | None:
@@ -132,15 +135,6 @@ def _version(name: str, module: str) -> Fact[str]:
     return Known(found.version) if found else Unknown("it was not installed as a package")
 
 
-def _required(own: Distribution | None) -> dict[str, str]:
-    found = {}
-    for line in (own.requires if own else None) or ():
-        match = _AT_LEAST.match(line)
-        if match and match[2] and "extra ==" not in line:
-            found[match[1].lower()] = match[2]
-    return found
-
-
 def _installed_by(own: Distribution | None) -> str | None:
     if own is None:
         return None
@@ -154,7 +148,8 @@ def _installed_by(own: Distribution | None) -> str | None:
     return (own.read_text("INSTALLER") or "").strip() or None
 
 
-def _journal(folder: Path) -> Fact[int]:
+def _count_journal(folder: Path) -> Fact[int]:
+    """Return the number of nodes in the journal."""
     store = LocalStore(folder)
     try:
         store.check(None)

@@ -1,4 +1,4 @@
-"""The hosts that are called: whether their names resolve, whether they answer without an account, and what time they have."""
+"""Call the hosts of the cloud: resolve their names, send a request without credentials, read their clock."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
 
 GOOGLE = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
-# By its name in findings, the address that it answers at itself: its http object has no socket.
+# The URL that the sandbox answers itself, by its name in findings: its http object has no socket.
 SANDBOX = {"the sandbox": f"https://{GOOGLE[0]}/"}
-# Those that `Proxy.from_environment` reads, in its order.
+# The variables of `Proxy.from_environment`, in its order.
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 # A `Date` header has no fractions of a second.
 _HALF = timedelta(seconds=0.5)
 
 
 def origins(endpoint: Endpoint | None) -> dict[str, str]:
-    """Return the hosts that are called of Google or of another endpoint, each with an address to ask at."""
+    """Return the hosts that commands call, of Google or of another endpoint, each with a URL for a request."""
     if endpoint is None:
         return {name: f"https://{name}/" for name in GOOGLE}
     own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
     return own if endpoint.is_loopback else {**own, GOOGLE[3]: f"https://{GOOGLE[3]}/"}
 
 
-def look(ways: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
-    """Return the way to the cloud, with what the hosts have said."""
-    found = known(ways.proxy)
+def look(context: Ways, hosts: Mapping[str, tuple[Fact[tuple[str, ...]] | None, Fact[Answer]]]) -> Network:
+    """Return the facts about the network, with the answers of the hosts."""
+    found = known(context.proxy)
     names = tuple(name for name in hosts if found is not None and not found.applies_to(name.partition(":")[0]))
-    given = {name: ways.environ[name] for name in PROXIES if ways.environ.get(name)}
+    given = {name: context.environ[name] for name in PROXIES if context.environ.get(name)}
     first = next(iter(given.values()), None)
     now = datetime.now().astimezone()
     return Network(
-        proxy=Known(str(found)) if found else ways.proxy,  # type: ignore[arg-type]  # it is absent or unknown
-        proxy_source=ways.proxy_source,
+        proxy=Known(str(found)) if found else context.proxy,  # type: ignore[arg-type]  # it is absent or unknown
+        proxy_source=context.proxy_source,
         bypassed=names,
         other_proxies=tuple(name for name, value in given.items() if value != first),
-        ca_file=entry(ways.ca_file) if ways.ca_file else None,
+        ca_file=entry(context.ca_file) if context.ca_file else None,
         hosts=tuple(Host(name, addresses, answer) for name, (addresses, answer) in hosts.items()),
-        closed=ways.closed,
-        is_local=ways.is_local,
+        closed=context.closed,
+        is_local=context.is_local,
         time_zone=str(now.tzinfo),
     )
 
 
-def looks_up(ways: Ways, host: str) -> bool:
-    """Tell whether we look up the name ourselves: a proxy does so for what goes through it, a sandbox has none."""
-    found = known(ways.proxy)
-    has_names = ways.cloud is not None and ways.cloud.has_names
+def looks_up(context: Ways, host: str) -> bool:
+    """Return whether this machine resolves the name: a proxy does so for its requests, a sandbox has no names."""
+    found = known(context.proxy)
+    has_names = context.cloud is not None and context.cloud.has_names
     return has_names and (found is None or not found.applies_to(host.partition(":")[0]))
 
 
@@ -74,7 +74,7 @@ def resolve(host: str) -> Fact[tuple[str, ...]]:
 
 
 def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
-    """Return what a host of the cloud answers to a request without an account; any status will do."""
+    """Send a request without credentials to a host of the cloud, and return its answer; any status is fine."""
     http, url = cloud.http(), cloud.origins[name]
     began, asked = clock.monotonic(), cloud.clock.now()
     try:
@@ -86,10 +86,6 @@ def ask(cloud: CloudAccess, clock: Clock, name: str) -> Fact[Answer]:
     finally:
         http.close()
     answered = cloud.clock.now()
-    ahead = _ahead(response.get("date"), asked + (answered - asked) / 2)
+    date, ours = parse_date(response.get("date")), asked + (answered - asked) / 2
+    ahead = None if date is None else date + _HALF - ours
     return Known(Answer(int(response.status), clock.monotonic() - began, ahead))
-
-
-def _ahead(date: str | None, ours: datetime) -> timedelta | None:
-    theirs = parse_date(date)
-    return None if theirs is None else theirs + _HALF - ours

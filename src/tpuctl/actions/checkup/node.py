@@ -1,4 +1,4 @@
-"""What `doctor NODE` reads of a node: its queued resource and operations, what its workers publish, and the journal."""
+"""Gather the facts about a node and its workers: queued resource, operations, guest attributes, journal, worker reports."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _SUCCESSES = frozenset({"usable", "create", "restart", "start"})
 
 
 class Cloud(Protocol):
-    """What is asked of the cloud. Every method raises a `TpuctlError` where it does not answer."""
+    """The API methods that are called. Each raises `TpuctlError` if the API does not answer."""
 
     def get_queued_resource(self, name: str) -> QueuedResource:
         """Return a queued resource by its full name."""
 
     def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
-        """Return what each worker published."""
+        """Return the guest attributes of each worker."""
 
 
 class Operations(Protocol):
-    """Who is asked for operations."""
+    """The API method that lists operations."""
 
     def operations(
         self, project: str, zone: str, targets: Collection[str], *, limit: int
     ) -> tuple[Mapping[str, Any], ...]:
-        """Return the newest operations on some resources as the API's JSON. Raises a `TpuctlError` without an answer."""
+        """Return the newest operations on some resources as the API's JSON. Raises `TpuctlError` if it does not answer."""
 
 
 def gather(
@@ -54,7 +54,7 @@ def gather(
     obstacle: str | None = None,
     remedy: str | None = None,
 ) -> NodeFacts:
-    """Return what is known of a node that was just looked at. Nothing is raised: what cannot be read is unknown."""
+    """Return the facts about a node that was just fetched. A failed read raises nothing: the fact is unknown."""
     owner = node.queued_resource
     return NodeFacts(
         node=node,
@@ -62,7 +62,7 @@ def gather(
         request=_ask(lambda: cloud.get_queued_resource(owner)) if owner else None,
         published=_ask(lambda: cloud.guest_attributes(node.name)),
         failure=_last_failure(node, journal),
-        operations=_ask(lambda: _asked(node, operations)),
+        operations=_ask(lambda: _list_operations(node, operations)),
         obstacle=obstacle,
         remedy=remedy,
     )
@@ -76,30 +76,31 @@ def _ask(question: Callable[[], _T]) -> Fact[_T]:
 
 
 def _fact(error: TpuctlError) -> Absent | Unknown:
-    # Who we are is known: the node was just read.
+    # The credentials work: the node was just fetched.
     return Unknown(error.message) if isinstance(error, CredentialsError) else fact_of(error)
 
 
-def _asked(node: Node, operations: Operations) -> tuple[Asked, ...]:
+def _list_operations(node: Node, operations: Operations) -> tuple[Asked, ...]:
     targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
     found = operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS)
-    return tuple(map(_read, found))
-
-
-def _read(raw: Mapping[str, Any]) -> Asked:
-    about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
-    failed = operation_error(operation.error) if operation.error else None
-    return Asked(
-        verb=str(about.get("verb") or "a change"),
-        began=parse_timestamp(about.get("createTime")),
-        is_done=operation.done,
-        error=failed.message if failed else None,
-        error_id=failed.error_id if failed else None,
-    )
+    parsed = []
+    for raw in found:
+        about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
+        failed = operation_error(operation.error) if operation.error else None
+        parsed.append(
+            Asked(
+                verb=str(about.get("verb") or "a change"),
+                began=parse_timestamp(about.get("createTime")),
+                is_done=operation.done,
+                error=failed.message if failed else None,
+                error_id=failed.error_id if failed else None,
+            )
+        )
+    return tuple(parsed)
 
 
 def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
-    """Return the last failure that the journal has and that no success followed; a node of another id is not this one."""
+    """Return the last failure in the journal without a later success. Entries with another node id are ignored."""
     try:
         entries = journal.entries(node.name, rotated=False)
     except TpuctlError as error:

@@ -1,4 +1,4 @@
-"""What the checkup is given by the command line: where things are, and how the cloud is reached."""
+"""The context of the probes: paths, settings and access to the cloud."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAccess:
-    """How a token is had: `load` gives the credentials, `request` how google-auth reaches the source of tokens."""
+    """Access to tokens: `load` returns the credentials, `request` the transport for google-auth."""
 
     load: Callable[[], Any]
     request: Callable[[], Any]
@@ -30,10 +30,10 @@ class TokenAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudAccess:
-    """The cloud that was chosen, as it is reached without an account. Nothing is sent to a host that is not named here.
+    """Access to the chosen cloud without credentials. No request is sent to a host that is not listed here.
 
-    `origins` are the hosts by name, each with an address to ask at, and `http` makes what asks there; `has_names` tells whether
-    their names are looked up, `clock` the time that theirs is compared with. `tokens` is nothing where no account is needed.
+    `origins` are the hosts by name, each with a URL; `http` creates the transport; `has_names`: their names are resolved;
+    `clock` is compared with theirs. `tokens` is None if no account is needed.
     """
 
     origins: Mapping[str, str]
@@ -45,11 +45,11 @@ class CloudAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """Where things are, and how the cloud is reached. Nothing has been read or sent yet but the settings.
+    """Paths, settings and access to the cloud. Only the settings have been read yet, and no request was sent.
 
-    `clock` is the real one, whose time a network takes. `cloud` is nothing where it is not known which one is meant, or where
-    the sandbox that is meant cannot be opened (`closed` says why): nobody is asked then. `journal` is nothing where it is in a
-    bucket; `key` nothing where it is gcloud's; `node` the node that is looked at too. What cannot be had is unknown.
+    `clock` is the real one. `cloud` is None if the settings do not say which cloud is meant, or if the chosen sandbox cannot be
+    opened (`closed` is why): then no request is sent. `journal` is None if it is in a bucket; `key` is None for gcloud's key;
+    `node` is the NODE that the user named. A value that cannot be read is Unknown.
     """
 
     environ: Mapping[str, str]
@@ -80,10 +80,10 @@ class Ways:
 
     @property
     def cloud_clock(self) -> Clock:
-        """The clock of the cloud that was chosen; the real one where there is none."""
+        """The clock of the chosen cloud; the real one if there is none."""
         return self.cloud.clock if self.cloud else self.clock
 
     @property
     def is_local(self) -> bool:
-        """Tell whether calls stay on this machine, so that no account is needed."""
+        """Return whether calls stay on this machine, so that no account is needed."""
         return self.is_sandbox or (isinstance(self.endpoint, Known) and self.endpoint.value.is_loopback)

@@ -1,4 +1,4 @@
-"""Look into the workers of a node, all at once, each within its time; and what that comes to."""
+"""Examine the workers of a node in parallel, each with a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tpuctl.remote.failures import explain_failure, look_around
 from tpuctl.remote.holders import everywhere
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.clock import Clock
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def examine(members: Sequence[Member], clock: Clock, *, patience: timedelta = examination.PATIENCE) -> list[Examined]:
-    """Look into the workers, side by side; return for each, in their order, its JSON text (`text`), or `why` there is none.
+    """Examine the workers in parallel. Return for each, in order, its JSON text (`text`), or `why` there is none.
 
-    Nothing is changed there. `clock` is the real one, to which the workers' clocks are compared; each worker has `patience`.
-    Raises `SshProgramMissingError`.
+    Nothing is changed on them. `clock` is the real one, which the workers' clocks are compared with; `patience` is the timeout
+    for each worker. Raises `SshProgramMissingError`.
     """
     return everywhere(members, lambda member: examination.examine(member, clock, patience=patience))
 
@@ -37,31 +37,29 @@ def facts_of(
     wayless: Mapping[int, TpuctlError],
     has_own_key: bool = False,
 ) -> WorkersFacts:
-    """Return what the workers of a node told, and why others did not; `wayless` are those that no way leads to."""
+    """Return the facts about the workers of a node. `wayless` are the workers without an ssh route, and why."""
+    got_in = any(one.ssh_said is None for one in examined)
+    failed: dict[int, TpuctlError] = {}
+    for one in examined:
+        if one.ssh_said is not None:
+            evidence = look_around(one.member, accepted_elsewhere=got_in, waited=one.waited)
+            failed[one.member.worker] = explain_failure(one.ssh_said, one.member, evidence)
+    failed |= wayless
     return WorkersFacts(
         node=node,
         now=now,
         expected=tuple(sorted([*(one.member.worker for one in examined), *wayless])),
         workers=tuple(WorkerFacts(one.member.worker, one.facts) for one in examined if one.ssh_said is None),
-        shut_out=_together(node, [*_shut_out(examined), *wayless.items()]),
+        shut_out=_group_by_cause(node, failed),
         has_own_key=has_own_key,
     )
 
 
-def _shut_out(examined: Sequence[Examined]) -> Iterator[tuple[int, TpuctlError]]:
-    """Yield the workers that ssh did not get into, with what kept it out."""
-    got_in = any(one.ssh_said is None for one in examined)
-    for one in examined:
-        if one.ssh_said is not None:
-            seen = look_around(one.member, accepted_elsewhere=got_in, waited=one.waited)
-            yield one.member.worker, explain_failure(one.ssh_said, one.member, seen)
-
-
-def _together(node: Node, failed: Sequence[tuple[int, TpuctlError]]) -> tuple[ShutOut, ...]:
-    """Return the workers with the same cause together."""
+def _group_by_cause(node: Node, failed: Mapping[int, TpuctlError]) -> tuple[ShutOut, ...]:
+    """Return the failed workers, those with the same cause together."""
     causes: dict[tuple[str, str | None], list[tuple[int, TpuctlError]]] = {}
-    for worker, error in failed:
-        # The message begins with the worker; the cause is what comes after it.
+    for worker, error in failed.items():
+        # The message begins with the worker, followed by the cause.
         _, _, why = error.message.partition(f"of `{node.name.node_id}`")
         causes.setdefault((why.lstrip(": ") or error.message, error.error_id), []).append((worker, error))
     return tuple(

@@ -1,1 +1,1 @@
-"""A node as the API and the journal know it: `facts` is what was seen, the others judge it."""
+"""Rules about a node, as the API and the journal report it."""

@@ -1,4 +1,4 @@
-"""Rules about a node as the API reports it: how it is, and how long it may stay so."""
+"""Rules about a node as the API reports it: its state, health, tier, operations, and what it was created with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.checkup.node.facts import Asked, NodeFacts
-    from tpuctl.model import Node, QueuedResource
 
 _SHOWN = 3
 _COMING = frozenset(
@@ -25,10 +24,10 @@ _GOING = frozenset({NodeState.STOPPING, NodeState.DELETING, NodeState.HIDING, No
 _SOON = timedelta(hours=24)
 # A preemptible node is taken after 24 hours at the latest [documentation].
 _LONGEST = timedelta(hours=24)
-_HEALTH_WHYS = {
-    Health.TIMEOUT: "the service gets no answer from it",
-    Health.UNHEALTHY_TENSORFLOW: "its software for machine learning does not run as it should",
-    Health.UNHEALTHY_MAINTENANCE: "the service maintains its hardware, and moves it by itself",
+_HEALTH_REASONS = {
+    Health.TIMEOUT: "the node does not answer the service",
+    Health.UNHEALTHY_TENSORFLOW: "the machine learning software on the node does not run correctly",
+    Health.UNHEALTHY_MAINTENANCE: "the service maintains the hardware, and moves the node by itself",
 }
 
 
@@ -36,106 +35,106 @@ _HEALTH_WHYS = {
 def state(facts: NodeFacts) -> Iterator[Found]:
     """Check the state of the node.
 
-    An error where it is dead, hidden or unknown after a repair; a warning where it is stopped, or on its way.
+    An error if the node is dead, hidden or UNKNOWN; a warning if it is stopped, starting or stopping.
     """
     node, name = facts.node, facts.node.name.node_id
     level, text = Level.OK, "it is READY"
     remedies: tuple[Remedy, ...] = ()
     if node.is_preempted:
         level, text = Level.ERROR, f"it is {node.state}: the service took it back, with its boot disk"
-        remedies = (_own("make it anew", "up", name), _own("free its name and quota", "down", name))
+        remedies = (_own("recreate it", "up", name), _own("free its name and quota", "down", name))
     elif node.state is NodeState.TERMINATED:
-        level, text = Level.ERROR, "it is TERMINATED: nothing but its record is left"
-        remedies = (_own("make it anew", "up", name), _own("free its name and quota", "down", name))
+        level, text = Level.ERROR, "it is TERMINATED: only its record is left"
+        remedies = (_own("recreate it", "up", name), _own("free its name and quota", "down", name))
     elif node.state in {NodeState.HIDDEN, NodeState.UNKNOWN}:
-        level, text = Level.ERROR, f"it is {node.state}, and does not come back by itself"
-        remedies = (_own("delete it, then make it again with `tpuctl up`", "down", name),)
+        level, text = Level.ERROR, f"it is {node.state}, and does not recover by itself"
+        remedies = (_own("delete it, then create it again with `tpuctl up`", "down", name),)
     elif node.state is NodeState.STOPPED:
-        level, text, remedies = Level.WARNING, "it is STOPPED", (_own("bring it up", "up", name),)
+        level, text, remedies = Level.WARNING, "it is STOPPED", (_own("start it", "up", name),)
     elif node.state in _COMING:
-        level, text = Level.WARNING, f"it is {node.state}: on its way"
+        level, text = Level.WARNING, f"it is {node.state}, and not READY yet"
         remedies = (_own("wait until it is usable", "wait", name),)
     elif node.state in _GOING:
-        level, text, remedies = Level.WARNING, f"it is {node.state}", (_own("see what becomes of it", "status", name),)
+        level, text, remedies = Level.WARNING, f"it is {node.state}", (_own("see its progress", "status", name),)
     elif node.state is not NodeState.READY:
         level, text = Level.UNKNOWN, f"it is {node.state}, a state that this version of tpuctl does not know"
-    facts_of = {"state": str(node.state), "createTime": node.raw.get("createTime")}
-    yield Found(level=level, subject=name, text=text, remedies=remedies, facts=facts_of)
+    details = {"state": str(node.state), "createTime": node.raw.get("createTime")}
+    yield Found(level=level, subject=name, text=text, remedies=remedies, facts=details)
 
 
 @rule("TPU951", "health of the node")
 def health(facts: NodeFacts) -> Iterator[Found]:
-    """Check what the service says of a READY node's health: an error for all but HEALTHY; under maintenance a warning.
+    """Check the health that the service reports for a READY node: an error unless HEALTHY; a warning during maintenance.
 
-    An unset health is a note: it says nothing, and is normal for a while after a start [API field text; observed].
+    An unset health is a note: it is normal for a while after a start [API field text; observed].
     """
     node, name = facts.node, facts.node.name.node_id
     if node.state is not NodeState.READY:
         return
-    said = f" ({node.health_description})" if node.health_description else ""
+    description = f" ({node.health_description})" if node.health_description else ""
     found = {"health": str(node.health), "healthDescription": node.health_description}
     match node.health:
         case Health.HEALTHY:
             yield Found(level=Level.OK, subject=name, text="it is HEALTHY", facts=found)
         case Health.HEALTH_UNSPECIFIED:
-            text = "the service says nothing of its health, which it does a while after a start"
+            text = "the service reports no health, which is normal for a while after a start"
             yield Found(level=Level.NOTE, subject=name, text=text, facts=found)
         case Health.UNHEALTHY_MAINTENANCE:
-            remedies = (_own("wait until it is back", "wait", f"{name} --for healthy"),)
-            why = _HEALTH_WHYS[node.health]
+            remedies = (_own("wait until it is healthy", "wait", f"{name} --for healthy"),)
+            why = _HEALTH_REASONS[node.health]
             yield Found(
                 level=Level.WARNING,
                 subject=name,
-                text=f"it is {node.health}{said}",
+                text=f"it is {node.health}{description}",
                 why=why,
                 remedies=remedies,
                 facts=found,
             )
         case _:
-            why = _HEALTH_WHYS.get(node.health, "this version of tpuctl does not know that health")
-            remedies = (_own("boot or restart it, whichever it allows", "reset", name),)
+            why = _HEALTH_REASONS.get(node.health, "this version of tpuctl does not know that health")
+            remedies = (_own("reboot or restart it", "reset", name),)
             yield Found(
                 level=Level.ERROR,
                 subject=name,
-                text=f"it is {node.health}{said}",
+                text=f"it is {node.health}{description}",
                 why=why,
                 remedies=remedies,
                 facts=found,
             )
 
 
-@rule("TPU952", "symptoms that the service noticed")
+@rule("TPU952", "symptoms reported by the service")
 def symptoms(facts: NodeFacts) -> Iterator[Found]:
-    """Show what the service noticed about its workers [API v2, Symptom]: a warning."""
-    node, seen = facts.node, facts.node.symptoms
-    if not seen:
-        yield Found(level=Level.OK, subject=node.name.node_id, text="the service noticed no symptoms")
+    """Show the symptoms that the service reports for its workers [API v2, Symptom]: a warning."""
+    node, reported = facts.node, facts.node.symptoms
+    if not reported:
+        yield Found(level=Level.OK, subject=node.name.node_id, text="the service reports no symptoms")
         return
     parts = []
-    for one in seen[-_SHOWN:][::-1]:
+    for one in reported[-_SHOWN:][::-1]:
         where = f" on worker {one.worker}" if one.worker else ""
         when = f", {format_duration(facts.now - one.at)} ago" if one.at else ""
         parts.append(f"{one.kind}{where}{f' ({one.details})' if one.details else ''}{when}")
-    more = f", and {len(seen) - _SHOWN} older" if len(seen) > _SHOWN else ""
+    more = f", and {len(reported) - _SHOWN} older" if len(reported) > _SHOWN else ""
     yield Found(
         level=Level.WARNING,
         subject=node.name.node_id,
-        text=f"the service noticed {', '.join(parts)}{more}",
-        why="what fails there may be the hardware, and not your program",
-        remedies=(_own("where it goes on, reset it", "reset", node.name.node_id),),
-        facts={"symptoms": [{"symptomType": one.kind, "workerId": one.worker} for one in seen]},
+        text=f"the service reports {', '.join(parts)}{more}",
+        why="the cause of failures there may be the hardware, not your program",
+        remedies=(_own("if it continues, reset the node", "reset", node.name.node_id),),
+        facts={"symptoms": [{"symptomType": one.kind, "workerId": one.worker} for one in reported]},
     )
 
 
 @rule("TPU953", "announced maintenance")
 def maintenance(facts: NodeFacts) -> Iterator[Found]:
-    """Show an announced maintenance: a warning within 24 hours of its window, else a note."""
+    """Show announced maintenance: a warning from 24 hours before its window, else a note."""
     node, coming = facts.node, facts.node.upcoming_maintenance
     if coming is None:
         yield Found(level=Level.OK, subject=node.name.node_id, text="no maintenance is announced")
         return
     is_near = coming.start is None or coming.start - facts.now < _SOON
-    when = "at a time that is not told"
+    when = "at an unknown time"
     if coming.start:
         left = coming.start - facts.now
         begins = f"in {format_duration(left)}" if left > timedelta() else "now, or has begun"
@@ -144,20 +143,20 @@ def maintenance(facts: NodeFacts) -> Iterator[Found]:
         level=Level.WARNING if is_near else Level.NOTE,
         subject=node.name.node_id,
         text=f"maintenance ({coming.kind}, {coming.status}) comes {when}",
-        why="programs on its workers end then",
-        remedies=(Remedy("write a checkpoint before, and let `tpuctl watch` bring it up again"),),
+        why="programs on its workers are terminated then",
+        remedies=(Remedy("write a checkpoint before that, and let `tpuctl watch` bring the node up again"),),
         facts={"windowStartTime": format_timestamp(coming.start) if coming.start else None, "type": coming.kind},
     )
 
 
 @rule("TPU954", "how long the node may stay")
 def tier(facts: NodeFacts) -> Iterator[Found]:
-    """Tell what the tier means: a note where the service may take the node back at any moment.
+    """Show the tier: a note if the service may take the node back at any moment.
 
-    That is of spot and preemptible nodes, of the latter after 24 hours at the latest [documentation].
+    It may do so with spot and preemptible nodes, and does with preemptible ones after 24 hours at the latest [documentation].
     """
     node, age = facts.node, facts.now - facts.node.created if facts.node.created else None
-    old = f", and it was made {format_duration(age)} ago" if age is not None else ""
+    old = f", and it was created {format_duration(age)} ago" if age is not None else ""
     found = {"tier": str(node.tier), "ageSeconds": round(age.total_seconds()) if age is not None else None}
     if node.tier.can_start_again:
         yield Found(level=Level.OK, subject=node.name.node_id, text=f"its tier is {node.tier}{old}", facts=found)
@@ -169,8 +168,8 @@ def tier(facts: NodeFacts) -> Iterator[Found]:
         level=Level.NOTE,
         subject=node.name.node_id,
         text=f"its tier is {node.tier}{old}: the service may take it at any moment{left}",
-        why="it cannot be started again then: it is made anew, without what was on its boot disk",
-        remedies=(_own("let it be made anew when that happens", "watch", node.name.node_id),),
+        why="it cannot be started again after that, only recreated, without the contents of its boot disk",
+        remedies=(_own("recreate it automatically when that happens", "watch", node.name.node_id),),
         facts=found,
     )
 
@@ -179,15 +178,34 @@ def tier(facts: NodeFacts) -> Iterator[Found]:
 def queued_resource(facts: NodeFacts) -> Iterator[Found]:
     """Check the state of the queued resource that owns the node.
 
-    An error where it is suspended or failed, as the node ends with it; a warning where it is otherwise not ACTIVE.
+    An error if it is suspended or failed, since the node ends with it; a warning for every other state but ACTIVE.
     """
     match facts.request:
         case None:
             return
         case Known(request):
-            yield _request(facts.node, request)
+            name, id_ = facts.node.name.node_id, request.queued_resource_id
+            found = {
+                "queuedResource": request.name,
+                "state": str(request.state),
+                "stateInitiator": request.initiator,
+            }
+            if request.state is QueuedState.ACTIVE:
+                yield Found(level=Level.OK, subject=name, text=f"its queued resource `{id_}` is ACTIVE", facts=found)
+                return
+            by = " by the service" if request.initiator == "SERVICE" else ""
+            is_ending = request.state.is_dead or request.state in {QueuedState.SUSPENDING, QueuedState.DELETING}
+            remedies = (_own("delete it with its queued resource", "down", name), _own("request it again", "up", name))
+            yield Found(
+                level=Level.ERROR if is_ending else Level.WARNING,
+                subject=name,
+                text=f"its queued resource `{id_}` is {request.state}{by}",
+                why="a node ends with the queued resource that owns it",
+                remedies=remedies if is_ending else (),
+                facts=found,
+            )
         case Absent():
-            text = f"the queued resource `{short(facts.node.queued_resource or '')}` that it names is not there"
+            text = f"the queued resource `{short(facts.node.queued_resource or '')}` that it names does not exist"
             yield Found(level=Level.WARNING, subject=facts.node.name.node_id, text=text)
         case Unknown() as fact:
             text = f"its queued resource could not be read: {fact.reason}"
@@ -195,28 +213,11 @@ def queued_resource(facts: NodeFacts) -> Iterator[Found]:
             yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
 
 
-def _request(node: Node, request: QueuedResource) -> Found:
-    name, id_ = node.name.node_id, request.queued_resource_id
-    found = {"queuedResource": request.name, "state": str(request.state), "stateInitiator": request.initiator}
-    if request.state is QueuedState.ACTIVE:
-        return Found(level=Level.OK, subject=name, text=f"its queued resource `{id_}` is ACTIVE", facts=found)
-    by = " by the service" if request.initiator == "SERVICE" else ""
-    is_ending = request.state.is_dead or request.state in {QueuedState.SUSPENDING, QueuedState.DELETING}
-    return Found(
-        level=Level.ERROR if is_ending else Level.WARNING,
-        subject=name,
-        text=f"its queued resource `{id_}` is {request.state}{by}",
-        why="a node ends with the request that owns it",
-        remedies=(_own("delete it with its request", "down", name), _own("ask anew", "up", name)) if is_ending else (),
-        facts=found,
-    )
-
-
 @rule("TPU956", "last change that failed")
 def failure(facts: NodeFacts) -> Iterator[Found]:
-    """Show the last change of the node that failed and was not followed by a success: a note.
+    """Show the last change of the node that failed without a later success: a note.
 
-    It is read from tpuctl's journal: what others did is not in it.
+    The source is tpuctl's journal, which does not record changes by other programs.
     """
     match facts.failure:
         case Known(last):
@@ -224,12 +225,12 @@ def failure(facts: NodeFacts) -> Iterator[Found]:
             yield Found(
                 level=Level.NOTE,
                 subject=facts.node.name.node_id,
-                text=f"the last change did not go well{when}: {last.text}",
-                remedies=(_own("see all that happened", "history", facts.node.name.node_id),),
+                text=f"the last change failed{when}: {last.text}",
+                remedies=(_own("see its history", "history", facts.node.name.node_id),),
                 facts={"error": last.error},
             )
         case Absent():
-            yield Found(level=Level.OK, subject=facts.node.name.node_id, text="no change of tpuctl's has failed lately")
+            yield Found(level=Level.OK, subject=facts.node.name.node_id, text="no recent change by tpuctl failed")
         case Unknown(reason):
             text = f"the journal could not be read: {reason}"
             yield Found(level=Level.UNKNOWN, subject=facts.node.name.node_id, text=text)
@@ -237,22 +238,22 @@ def failure(facts: NodeFacts) -> Iterator[Found]:
 
 @rule("TPU962", "operations of the node")
 def operations(facts: NodeFacts) -> Iterator[Found]:
-    """Look at the newest operation of the API on the node, whoever asked for it, as far back as the API remembers.
+    """Check the newest API operation on the node, of any client, as far back as the API lists them.
 
-    One that failed is a warning on a node that is not READY, else a note; one that still goes on is a note.
+    A failed one is a warning on a node that is not READY, else a note; one in progress is a note.
     """
     name = facts.node.name.node_id
     match facts.operations:
         case Known(()) | Absent():
-            yield Found(level=Level.OK, subject=name, text="the API remembers no operation on it")
+            yield Found(level=Level.OK, subject=name, text="the API lists no operation on it")
         case Known((newest, *_)):
-            yield _newest(facts, newest)
+            yield _judge_operation(facts, newest)
         case Unknown() as fact:
             text = f"its operations could not be listed: {fact.reason}"
             yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
 
 
-def _newest(facts: NodeFacts, newest: Asked) -> Found:
+def _judge_operation(facts: NodeFacts, newest: Asked) -> Found:
     name, is_ready = facts.node.name.node_id, facts.node.state is NodeState.READY
     when = f", {format_duration(facts.now - newest.began)} ago" if newest.began else ""
     found = {"verb": newest.verb, "done": newest.is_done, "error": newest.error, "errorId": newest.error_id}
@@ -266,10 +267,12 @@ def _newest(facts: NodeFacts, newest: Asked) -> Found:
             facts=found,
         )
     if not newest.is_done:
-        wait = _own("see how it goes on", "status", name)
-        text = f"an operation on it goes on: {newest.verb}, begun{when.removeprefix(',') or ' at an unknown time'}"
+        wait = _own("see its progress", "status", name)
+        text = (
+            f"an operation on it is in progress: {newest.verb}, begun{when.removeprefix(',') or ' at an unknown time'}"
+        )
         return Found(level=Level.NOTE, subject=name, text=text, remedies=(wait,), facts=found)
-    text = f"the newest operation on it, {newest.verb}{when}, went well"
+    text = f"the newest operation on it, {newest.verb}{when}, succeeded"
     return Found(level=Level.OK, subject=name, text=text, facts=found)
 
 

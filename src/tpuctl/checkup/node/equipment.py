@@ -1,4 +1,4 @@
-"""Rules about what a node was made with: image, addresses, account, disks, and whether its workers can be asked."""
+"""Rules about what a node was created with: image, addresses, account, disks, and whether its workers can be examined."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from tpuctl.checkup.node.facts import NodeFacts
 
 _LEVELS = {Match.FITS: Level.OK, Match.DOUBTFUL: Level.WARNING, Match.MISFIT: Level.ERROR, Match.UNKNOWN: Level.NOTE}
-# Either of them leaves all to IAM, or at least lets programs at buckets.
+# The first leaves everything to IAM; the others allow at least Cloud Storage.
 _ALL_SCOPES = "https://www.googleapis.com/auth/cloud-platform"
 _STORAGE = ("devstorage.read_write", "devstorage.full_control")
 
 
 @rule("TPU957", "runtime version of the node")
 def image(facts: NodeFacts) -> Iterator[Found]:
-    """Check by name that the image is one for the accelerator, by the same table as TPU303.
+    """Check by its name that the image fits the accelerator, with the table of TPU303.
 
-    With another one the node is READY all the same, and its chips are not seen [observed]. API v2 cannot change a node's image.
+    With another image the node becomes READY, but programs do not find its chips [observed]. API v2 cannot change the image.
     """
     node, name = facts.node, short(facts.node.runtime_version)
     if node.accelerator is None or not name:
@@ -40,15 +40,17 @@ def image(facts: NodeFacts) -> Iterator[Found]:
         text=f"`{name}` fits {node.accelerator.name}"
         if is_fine
         else f"`{name}` on {node.accelerator.name}: {verdict.reason}",
-        why=None if is_fine else "with an image that does not fit, a node is READY and its chips are not seen",
-        remedies=() if is_fine else (Remedy(f"make the node again with `{better}`", again),),
+        why=None
+        if is_fine
+        else "with an image that does not fit, a node becomes READY but programs do not find its chips",
+        remedies=() if is_fine else (Remedy(f"recreate the node with `{better}`", again),),
         facts={"runtimeVersion": name, "match": str(verdict.match), "better": verdict.better},
     )
 
 
 @rule("TPU958", "addresses of the workers")
 def addresses(facts: NodeFacts) -> Iterator[Found]:
-    """Check that a READY node lists an address for each worker that its type promises; a note where none is external."""
+    """Check that a READY node has an address for each worker of its type; a note if none of them is external."""
     node, name = facts.node, facts.node.name.node_id
     if node.state is not NodeState.READY:
         return
@@ -62,11 +64,11 @@ def addresses(facts: NodeFacts) -> Iterator[Found]:
     if len(endpoints) < node.workers or lacking:
         has = len(endpoints) - lacking
         text = f"it lists {has or 'no'} address{'es' if has != 1 else ''} for {node.workers} workers"
-        wait = Remedy("wait until all are there", f"tpuctl wait {name} --for healthy")
-        why = "a worker without an address cannot be reached, and may not be there"
+        wait = Remedy("wait until all of them are listed", f"tpuctl wait {name} --for healthy")
+        why = "a worker without an address cannot be reached, and may not exist"
         yield Found(level=Level.ERROR, subject=name, text=text, why=why, remedies=(wait,), facts=found)
     elif not found["external"]:
-        text = "its workers have internal addresses only: they are reached by `--iap`, or from inside their network"
+        text = "its workers have internal addresses only: connect with `--iap`, or from inside their network"
         yield Found(level=Level.NOTE, subject=name, text=text, facts=found)
     else:
         yield Found(level=Level.OK, subject=name, text="every worker has an address", facts=found)
@@ -74,24 +76,24 @@ def addresses(facts: NodeFacts) -> Iterator[Found]:
 
 @rule("TPU959", "service account of the node")
 def account(facts: NodeFacts) -> Iterator[Found]:
-    """Check that the scopes of the node's service account let programs at Cloud Storage; what IAM grants is TPU201's affair."""
+    """Check that the scopes of the node's service account allow Cloud Storage; TPU201 checks what IAM grants."""
     given = facts.node.raw.get("serviceAccount") or {}
     scopes, name = tuple(given.get("scope") or ()), facts.node.name.node_id
     if not scopes:
         return
     found = {"email": given.get("email"), "scopes": list(scopes)}
     if _ALL_SCOPES in scopes or any(scope.endswith(_STORAGE) for scope in scopes):
-        yield Found(level=Level.OK, subject=name, text="its scopes let programs at Cloud Storage", facts=found)
+        yield Found(level=Level.OK, subject=name, text="its scopes allow programs to use Cloud Storage", facts=found)
         return
     reads = any("devstorage.read_only" in scope for scope in scopes)
     yield Found(
         level=Level.WARNING,
         subject=name,
-        text=f"its scopes {'let programs only read from' if reads else 'keep programs from'} Cloud Storage",
-        why="checkpoints and logs cannot be written there, whatever IAM grants",
+        text=f"its scopes {'allow programs only to read from' if reads else 'do not allow programs to use'} Cloud Storage",
+        why="programs cannot write checkpoints and logs there, even with the right IAM roles",
         remedies=(
             Remedy(
-                "make the node again with the scope that leaves everything to IAM",
+                "recreate the node with the scope that leaves everything to IAM",
                 f"tpuctl up {name} --scopes=cloud-platform --replace",
             ),
         ),
@@ -101,7 +103,7 @@ def account(facts: NodeFacts) -> Iterator[Found]:
 
 @rule("TPU960", "disks and shielding of the node")
 def equipment(facts: NodeFacts) -> Iterator[Found]:
-    """Tell which data disks are attached, and whether it boots shielded; nobody mounts a disk by itself [API v2, dataDisks]."""
+    """Show the attached data disks, and whether secure boot is on; disks are not mounted automatically [API v2, dataDisks]."""
     raw = facts.node.raw
     disks = [
         (short(str(one.get("sourceDisk") or "")), str(one.get("mode") or "")) for one in raw.get("dataDisks") or ()
@@ -121,7 +123,7 @@ def equipment(facts: NodeFacts) -> Iterator[Found]:
 def published(facts: NodeFacts) -> Iterator[Found]:
     """Check that the workers publish host keys and instance names as guest attributes [observed; gcloud 528 source].
 
-    A note where they do not: ssh trusts at first sight then, and no tunnel of Identity-Aware Proxy finds them.
+    A note if they do not: ssh then trusts the first key that it sees, and Identity-Aware Proxy tunnels do not find them.
     """
     node, name = facts.node, facts.node.name.node_id
     if node.state is not NodeState.READY:
@@ -138,27 +140,27 @@ def published(facts: NodeFacts) -> Iterator[Found]:
                 level=Level.NOTE,
                 subject=name,
                 text=f"{which} host keys",
-                why="ssh takes the first key that it sees for theirs; and `--iap` needs what they publish",
+                why="ssh trusts the first key that it sees, and `--iap` needs what they publish",
                 remedies=(
-                    Remedy("see that `compute.disableGuestAttributesAccess` is not enforced in the organization"),
+                    Remedy("check that `compute.disableGuestAttributesAccess` is not enforced in the organization"),
                 ),
                 facts={"silent": silent},
             )
         case Absent():
             pass
         case Unknown() as fact:
-            text = f"what its workers publish could not be read: {fact.reason}"
+            text = f"the guest attributes of its workers could not be read: {fact.reason}"
             yield Found(level=Level.UNKNOWN, subject=name, text=text, is_passing=fact.is_passing)
 
 
-@rule("TPU965", "whether the workers can be asked")
+@rule("TPU965", "whether the workers can be examined")
 def can_be_asked(facts: NodeFacts) -> Iterator[Found]:
-    """Tell why the workers were not looked at, where they were not: the node's state, or what is missing on this machine."""
+    """Show why the workers were not examined, if so: the state of the node, or what is missing on this machine."""
     if facts.obstacle is not None:
         yield Found(
             level=Level.UNKNOWN,
             subject=facts.node.name.node_id,
-            text=f"its workers were not looked at: {facts.obstacle}",
+            text=f"its workers were not examined: {facts.obstacle}",
             remedies=(Remedy(facts.remedy),) if facts.remedy else (),
             is_passing=facts.node.state is not NodeState.READY,
         )

@@ -1,4 +1,4 @@
-"""What is known of one node, for the rules of `doctor NODE`."""
+"""Facts about one node, for the rules of `doctor NODE`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
-    """The last change of the node that failed and was not followed by a success, as the journal has it."""
+    """The last change of the node that failed without a later success, from the journal."""
 
     text: str
     error: str | None
@@ -24,7 +24,7 @@ class LastFailure:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An operation of the API, whoever asked for it. `error` is why it failed, and `error_id` what `diagnosis` calls that."""
+    """An API operation, of any client. `error` is why it failed, `error_id` the id of that message."""
 
     verb: str
     began: datetime | None
@@ -35,11 +35,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """A node at a moment.
+    """A node at one moment.
 
-    `request` is the queued resource that owns it, nothing where none does; `published` what each worker published as guest
-    attributes; `operations` what was asked of it lately, the newest first; `failure` is of tpuctl's own runs. `obstacle` is why
-    its workers are not asked, nothing where they are.
+    `request` is the queued resource that owns it, or None; `published` are the guest attributes of each worker; `operations`
+    are recent ones, newest first; `failure` is of tpuctl's own runs. `obstacle` is why its workers are not examined, None if
+    they are, and `remedy` what helps.
     """
 
     node: Node

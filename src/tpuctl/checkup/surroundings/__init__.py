@@ -1,1 +1,1 @@
-"""This machine, its credentials, the way to the cloud, and the project: `facts` is what was seen, the others judge it."""
+"""Rules about this machine, its credentials, its network and the project."""

@@ -1,4 +1,7 @@
-"""What `tpuctl doctor` looks at on this machine and on the way to the cloud, as it was found. No value here is a secret."""
+"""Facts that `tpuctl doctor` judges: this machine, the credentials, the network, the project, a node and its workers.
+
+Facts are data without any judgement. No value here is a secret.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or a folder. `mode` are its permission bits, nothing where it is absent.
+    """A file or a folder. `mode` holds its permission bits, None if it is absent.
 
-    `problem` says why it cannot be used for what tpuctl uses it for: read, where it is a file, and a folder written too.
+    `problem` is why tpuctl cannot use it: read a file, or read and write a folder.
     """
 
     path: Path
@@ -29,16 +32,16 @@ class Entry:
 
     @property
     def is_there(self) -> bool:
-        """Tell whether it exists."""
+        """Return whether it exists."""
         return self.mode is not None
 
     @property
     def octal(self) -> str | None:
-        """Its permission bits as `chmod` takes them, nothing where it is absent."""
+        """Its permission bits as `chmod` takes them, None if it is absent."""
         return None if self.mode is None else f"{self.mode:04o}"
 
     def is_open(self, mask: int = 0o077) -> bool:
-        """Tell whether others may do with it what `mask` says, and it is ours to change that."""
+        """Return whether it has any bit of `mask` set, and is owned by this user, who can change that."""
         return self.mode is not None and self.is_own and bool(self.mode & mask)
 
 
@@ -52,7 +55,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Gcloud:
-    """The Google Cloud CLI. `packaging` is what installed it where its own updater is off: `apt`, `dnf`, `snap`, `other`."""
+    """The Google Cloud CLI. `packaging` is what installed it if its own updater is off: `apt`, `dnf`, `snap`, `other`."""
 
     path: str
     root: str | None
@@ -62,7 +65,7 @@ class Gcloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Python, tpuctl and the programs that it starts. `folders` are those that tpuctl writes to, with the bytes left there."""
+    """Python, tpuctl and the programs that it starts. `folders` are those that tpuctl writes to; `bytes_left` is by folder."""
 
     python: tuple[int, int, int]
     executable: str
@@ -83,10 +86,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The key pair that workers let in. `derived` is the public half that belongs to the private one, `public` what lies there.
+    """The ssh key pair for workers. `derived` is the public key computed from the private one, `public` the content of `.pub`.
 
-    `is_locked` tells of a passphrase. `agent` are the public keys that an agent holds, as `TYPE BASE64`. `home` is where the
-    pair is made when it is missing, nothing where the user has named it.
+    `is_locked`: the private key has a passphrase. `agent` are the public keys that an agent holds, as `TYPE BASE64`. `home` is
+    where a missing pair is created, None if the user named a key.
     """
 
     private: Entry
@@ -102,7 +105,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class CredentialFile:
-    """What a file of credentials says of itself. `source` is the variable that names it, nothing for gcloud's own."""
+    """The contents of a credentials file, without secrets. `source` is the variable that names it, None for gcloud's own."""
 
     entry: Entry
     kind: str
@@ -113,7 +116,7 @@ class CredentialFile:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An access token that was fetched; it is not kept. What Google does not tell of it is nothing."""
+    """The properties of an access token, without the token. A field is None if Google does not report it."""
 
     account: str | None = None
     scopes: frozenset[str] | None = None
@@ -122,7 +125,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class NoToken:
-    """Why there is no access token: nobody is logged in, or Google no longer takes the login."""
+    """Why there is no access token: no login, or Google rejects it."""
 
     reason: str
     advice: tuple[str, ...] = ()
@@ -131,7 +134,7 @@ class NoToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose name calls are made in. `needed` is false for a sandbox, and for an endpoint of this machine."""
+    """The account that calls are made as. `needed` is false for a sandbox, and for an endpoint on this machine."""
 
     needed: bool = True
     file: Fact[CredentialFile]
@@ -143,17 +146,17 @@ class Identity:
 
     @property
     def account(self) -> str | None:
-        """The account that logged in, as far as Google or a file tells; without a file it may be gcloud's."""
+        """The account that is logged in, as Google or the file reports it; without a file it may be gcloud's."""
         file, token = known(self.file), known(self.token)
         if not isinstance(token, Token):
             return file.account if file else None
-        theirs = self.gcloud_account if isinstance(self.file, Absent) else None
-        return token.account or (file.account if file else None) or theirs
+        gcloud_account = self.gcloud_account if isinstance(self.file, Absent) else None
+        return token.account or (file.account if file else None) or gcloud_account
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a host answered to a request that needs no account. `ahead` is how far its clock is before that of this machine."""
+    """A host's answer to a request without credentials. `ahead` is by how much its clock is ahead of this machine's."""
 
     status: int
     took: timedelta
@@ -162,7 +165,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that is called. `addresses` is nothing where a proxy looks up its name."""
+    """A host that commands call. `addresses` is None if a proxy resolves its name."""
 
     name: str
     addresses: Fact[tuple[str, ...]] | None
@@ -171,7 +174,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Why the sandbox that was chosen cannot be opened, so that no cloud was called, and what helps."""
+    """Why the chosen sandbox cannot be opened, and what helps. No cloud is called in its place."""
 
     reason: str
     advice: tuple[str, ...] = ()
@@ -179,9 +182,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The way to the cloud. `proxy` is shown without a password; `bypassed` are the hosts that it is not used for.
+    """The network between this machine and the cloud.
 
-    `closed` is nothing but where a sandbox cannot be opened.
+    `proxy` is a URL without its password; `bypassed` are the hosts that do not use it. `closed` is set if the chosen sandbox
+    cannot be opened.
     """
 
     proxy: Fact[str]
@@ -196,16 +200,16 @@ class Network:
 
     @property
     def ahead(self) -> timedelta | None:
-        """How far the clock of the first host that told is before ours."""
+        """By how much the clock of the first host with a `Date` is ahead of ours."""
         answers = (known(host.answer) for host in self.hosts)
         return next((answer.ahead for answer in answers if answer and answer.ahead is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The settings with their sources. `variables` are those of the environment that programs of the cloud read.
+    """The settings with their sources. `variables` are environment variables that tpuctl, gcloud and Google's libraries read.
 
-    `problems` are values that no command could use, though the files can be read.
+    `problems` are invalid values in files that can be read.
     """
 
     settings: Fact[Settings]
@@ -221,14 +225,14 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """The project, as `preflight` has its facts, and those of some permissions that the caller has on it.
+    """The project: `check`'s facts about it, and which of the `wanted_permissions` the caller has.
 
-    `unasked` says why nobody could be asked about it. `node` is the node that is looked for in it, where one was named.
+    `skip_reason` is why no request about it was made. `node` is the NODE that the user named, if any.
     """
 
     project: Fact[str]
     node: str | None = None
-    unasked: str | None = None
+    skip_reason: str | None = None
     facts: Facts | None = None
     wanted_permissions: tuple[str, ...] = ()
     permissions: Fact[frozenset[str]] | None = None
@@ -236,7 +240,7 @@ class Cloud:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Everything that the rules look at, at a time."""
+    """All facts about this machine and its access to the cloud, at one moment."""
 
     now: datetime
     machine: Machine

@@ -1,4 +1,4 @@
-"""This machine: Python, tpuctl, the folders that it writes to, and the terminal."""
+"""Rules about this machine: Python, tpuctl, its folders, the terminal, gcloud, ssh, the ssh key and the settings."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ _LITTLE, _TOO_LITTLE = 500 * _MIB, 20 * _MIB
 
 
 @rule("TPU901", "Python")
-def python(seen: Surroundings) -> Iterator[Found]:
-    """Look at the Python that runs tpuctl: 3.11 or later.
+def python(environment: Surroundings) -> Iterator[Found]:
+    """Check the Python that runs tpuctl: 3.11 or later.
 
-    It is a warning where no security fixes come any more, and a note half a year before. Source: the release schedules of
-    Python.
+    A warning if it gets no security fixes any more, a note half a year before. Source: Python's release schedules.
     """
-    machine, today = seen.machine, seen.now.date()
+    machine, today = environment.machine, environment.now.date()
     version = ".".join(map(str, machine.python))
     where = f"`{machine.executable}`" + (
         f", in the virtual environment `{machine.environment}`" if machine.environment else ""
@@ -62,23 +61,22 @@ def python(seen: Surroundings) -> Iterator[Found]:
 
 
 @rule("TPU902", "tpuctl")
-def tpuctl(seen: Surroundings) -> Iterator[Found]:
-    """Look at tpuctl itself: its version, how it was installed, and which command brings a newer one. It asks no registry."""
-    machine, by = seen.machine, seen.machine.installed_by
+def tpuctl(environment: Surroundings) -> Iterator[Found]:
+    """Show the version of tpuctl, how it was installed, and the command that updates it. No package index is queried."""
+    machine, by = environment.machine, environment.machine.installed_by
     update = f"; update it with `{_UPGRADES[by]}`" if by in _UPGRADES else ""
     yield Found(
         level=Level.OK,
         subject="tpuctl",
-        text=f"tpuctl {machine.tpuctl}, "
-        + (f"installed by {by}{update}" if by else "how it was installed is not known"),
+        text=f"tpuctl {machine.tpuctl}, " + (f"installed by {by}{update}" if by else "installed in an unknown way"),
         facts={"version": machine.tpuctl, "installedBy": by},
     )
 
 
-@rule("TPU903", "what tpuctl imports")
-def packages(seen: Surroundings) -> Iterator[Found]:
-    """Look at the packages that tpuctl needs: that they can be imported, and are as new as tpuctl's metadata asks for."""
-    machine, fine = seen.machine, []
+@rule("TPU903", "packages that tpuctl imports")
+def packages(environment: Surroundings) -> Iterator[Found]:
+    """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
+    machine, fine = environment.machine, []
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
@@ -91,82 +89,82 @@ def packages(seen: Surroundings) -> Iterator[Found]:
                 level, text = Level.ERROR, f"the package `{name}` cannot be imported"
             case Unknown(reason):
                 level, text = Level.UNKNOWN, f"the version of `{name}` is not known: {reason}"
-        remedy = Remedy("install it anew", shlex.join([machine.executable, *_PIP, name]))
+        remedy = Remedy("reinstall it", shlex.join([machine.executable, *_PIP, name]))
         yield Found(level=level, subject=name, text=text, remedies=(remedy,), facts={"package": name, "least": least})
     if fine:
         yield Found(level=Level.OK, subject="packages", text=", ".join(fine), facts={"packages": fine})
 
 
-@rule("TPU908", "the folders of tpuctl")
-def folders(seen: Surroundings) -> Iterator[Found]:
-    """Look whether tpuctl can write its own folders, and whether only the owner may read them.
+@rule("TPU908", "folders of tpuctl")
+def folders(environment: Surroundings) -> Iterator[Found]:
+    """Check that tpuctl can write to its own folders, and that only their owner may read them.
 
-    Without the folder of what it remembers no change is written down, and those that destroy are refused: an error. Specs
-    and metadata in it may be secret.
+    An error for the state folder: without it tpuctl records no change, and refuses destructive ones. Specs and metadata in it
+    may be secret.
     """
-    for what, entry in seen.machine.folders.items():
+    for what, entry in environment.machine.folders.items():
         facts = {"path": str(entry.path), "mode": entry.octal}
         subject = str(entry.path)
         if entry.problem:
             level = Level.ERROR if what == "state" else Level.WARNING
-            text = f"the folder of {_FOLDERS[what]} cannot be used: {entry.problem}"
-            advice = "make it yours and writable"
-            advice += "" if what != "state" else ", or name another: `TPUCTL_STATE_DIR`"
+            text = f"the {_FOLDERS[what]} folder cannot be used: {entry.problem}"
+            advice = "make it writable for your user"
+            advice += "" if what != "state" else ", or set another one: `TPUCTL_STATE_DIR`"
             yield Found(level=level, subject=subject, text=text, remedies=(Remedy(advice),), facts=facts)
         elif what == "state" and entry.is_open():
-            text = f"others may look into the folder of {_FOLDERS[what]} (mode {entry.octal})"
+            text = f"other users may read the {_FOLDERS[what]} folder (mode {entry.octal})"
             # A folder that was named may be there for others too: `--fix` leaves it alone.
-            remedy = Remedy("keep it to yourself, or name one that is yours alone: `TPUCTL_STATE_DIR`")
-            if seen.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in seen.configuration.variables:
-                remedy = Remedy.by(SetMode(subject, 0o700), "keep it for yourself")
+            remedy = Remedy("restrict it to your user, or set a private one: `TPUCTL_STATE_DIR`")
+            if environment.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in environment.configuration.variables:
+                remedy = Remedy.by(SetMode(subject, 0o700), "restrict it to your user")
             yield Found(level=Level.NOTE, subject=subject, text=text, remedies=(remedy,), facts=facts)
         else:
-            state = "is writable" if entry.is_there else "is made when it is needed"
-            yield Found(level=Level.OK, subject=subject, text=f"the folder of {_FOLDERS[what]} {state}", facts=facts)
+            state = "is writable" if entry.is_there else "is created when needed"
+            yield Found(level=Level.OK, subject=subject, text=f"the {_FOLDERS[what]} folder {state}", facts=facts)
 
 
-@rule("TPU909", "room on the disk")
-def room(seen: Surroundings) -> Iterator[Found]:
-    """Look how much room is left where tpuctl writes: less than 500 MiB is a warning, less than 20 MiB an error."""
-    for place, left in seen.machine.bytes_left.items():
+@rule("TPU909", "free disk space")
+def room(environment: Surroundings) -> Iterator[Found]:
+    """Check the free space of the disk that tpuctl writes to: less than 500 MiB is a warning, less than 20 MiB an error."""
+    for place, left in environment.machine.bytes_left.items():
         level = Level.ERROR if left < _TOO_LITTLE else Level.WARNING if left < _LITTLE else Level.OK
         yield Found(
             level=level,
             subject=place,
-            text=f"{left // _MIB} MiB are left on its disk",
-            why="what was done to nodes could not be written down" if level is Level.ERROR else None,
-            remedies=(Remedy("make room, or name another folder: `TPUCTL_STATE_DIR`"),)
+            text=f"its disk has {left // _MIB} MiB left",
+            why="changes of nodes could not be recorded" if level is Level.ERROR else None,
+            remedies=(Remedy("free some space, or set another folder: `TPUCTL_STATE_DIR`"),)
             if level is not Level.OK
             else (),
             facts={"bytesLeft": left},
         )
 
 
-@rule("TPU910", "the journal")
-def journal(seen: Surroundings) -> Iterator[Found]:
-    """Look whether the journal of past changes can be read: from it a node comes back as it was."""
-    match seen.machine.journal:
+@rule("TPU910", "journal")
+def journal(environment: Surroundings) -> Iterator[Found]:
+    """Check that the journal of past changes can be read: tpuctl recreates nodes from it."""
+    match environment.machine.journal:
         case Known(count):
-            text = f"the journal knows {count} node{'' if count == 1 else 's'}"
+            text = f"the journal has {count} node{'' if count == 1 else 's'}"
             yield Found(level=Level.OK, subject="journal", text=text, facts={"nodes": count})
         case Unknown(reason):
-            remedy = Remedy("make its files readable for you")
+            remedy = Remedy("make its files readable for your user")
             text = f"the journal cannot be read: {reason}"
-            why = "what a deleted node was could not be looked up"
+            why = "the spec of a deleted node could not be looked up"
             yield Found(level=Level.WARNING, subject="journal", text=text, why=why, remedies=(remedy,))
         case _:
             return
 
 
-@rule("TPU911", "terminal and language")
-def terminal(seen: Surroundings) -> Iterator[Found]:
-    """Look at the terminal and the language of this machine.
+@rule("TPU911", "terminal and locale")
+def terminal(environment: Surroundings) -> Iterator[Found]:
+    """Check the terminal and the locale of this machine.
 
-    Any language will do: what tpuctl reads of other programs are exit codes, JSON, files, and messages of OpenSSH, which has no
-    translations. It is a note where the encoding cannot write all that a service may say.
+    Any language works: tpuctl reads exit codes, JSON, files, and messages of OpenSSH, which are never translated. A note if the
+    encoding cannot represent all characters.
     """
-    machine = seen.machine
-    words = f"TERM is {machine.term or 'not set'}, the language {machine.locale or 'not set'}, written in {machine.encoding}"
+    machine = environment.machine
+    words = f"TERM is {machine.term or 'not set'}, the locale is {machine.locale or 'not set'}, the encoding {machine.encoding}"
     facts = {"term": machine.term, "locale": machine.locale, "encoding": machine.encoding}
     if machine.encoding.lower().replace("-", "").replace("_", "") == "utf8":
         yield Found(level=Level.OK, subject="terminal", text=words, facts=facts)
@@ -175,17 +173,17 @@ def terminal(seen: Surroundings) -> Iterator[Found]:
         level=Level.NOTE,
         subject="terminal",
         text=words,
-        why="what has other characters is written with question marks or escapes",
-        remedies=(Remedy("set a language in UTF-8", "export LC_ALL=C.UTF-8"),),
+        why="other characters are printed as question marks or escapes",
+        remedies=(Remedy("set a UTF-8 locale", "export LC_ALL=C.UTF-8"),),
         facts=facts,
     )
 
 
-_FOLDERS = {"state": "what is remembered", "config": "your settings"}
+_FOLDERS = {"state": "state", "config": "configuration"}
 
 
 def is_older(version: str, than: str) -> bool:
-    """Compare two versions by their first three numbers."""
+    """Return whether a version is older than another one, by their first three numbers."""
     return _numbers(version) < _numbers(than)
 
 

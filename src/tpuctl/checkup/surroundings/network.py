@@ -1,4 +1,4 @@
-"""The way to the cloud: proxy, names, hosts, certificates, and whether both sides have the same time."""
+"""Rules about the network between this machine and the cloud: proxy, host names, answers, certificates and clock."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from tpuctl.preflight.findings import Rule
 
 _LATE = timedelta(seconds=60)
-# A signed assertion for a token counts for an hour, and may be a few minutes off [google-auth source: jwt, clock skew].
+# A signed assertion for a token is valid for an hour, with a few minutes of tolerance [google-auth source: jwt, clock skew].
 _TOO_LATE = timedelta(minutes=5)
 _GOOGLE = ".googleapis.com"
-_SYNC = Remedy("let the machine keep its time", "sudo timedatectl set-ntp true")
+_SYNC = Remedy("enable time synchronization", "sudo timedatectl set-ntp true")
 
 
-@rule("TPU931", "the proxy")
-def proxy(seen: Surroundings) -> Iterator[Found]:
-    """Look which proxy is used: that of `HTTPS_PROXY` or `ALL_PROXY`, else gcloud's, and what `NO_PROXY` leaves out.
+@rule("TPU931", "proxy")
+def proxy(environment: Surroundings) -> Iterator[Found]:
+    """Check the proxy: that of `HTTPS_PROXY` or `ALL_PROXY`, else gcloud's; and the hosts that `NO_PROXY` excludes.
 
-    It is an error where its URL cannot be used: no request can be sent. It is a note where Google's hosts go past it.
+    An error if its URL cannot be used: no request can be sent. A note if it is not used for Google's hosts.
     """
-    network = seen.network
+    network = environment.network
     source = f", from {network.proxy_source}" if network.proxy_source else ""
     facts = {"source": network.proxy_source, "bypassed": list(network.bypassed)}
     match network.proxy:
@@ -42,10 +42,10 @@ def proxy(seen: Surroundings) -> Iterator[Found]:
             return
         case Known(url):
             facts |= {"proxy": url}
-            past = [name for name in network.bypassed if name.endswith(_GOOGLE)]
-            if past:
-                text = f"`NO_PROXY` leads past the proxy {url}{source} for {', '.join(past)}"
-                why = "where only the proxy reaches the internet they cannot be reached"
+            bypassed = [name for name in network.bypassed if name.endswith(_GOOGLE)]
+            if bypassed:
+                text = f"`NO_PROXY` excludes {', '.join(bypassed)} from the proxy {url}{source}"
+                why = "they cannot be reached if only the proxy has access to the internet"
                 yield Found(level=Level.NOTE, subject="proxy", text=text, why=why, facts=facts)
             else:
                 yield Found(level=Level.OK, subject="proxy", text=f"requests go through {url}{source}", facts=facts)
@@ -54,26 +54,26 @@ def proxy(seen: Surroundings) -> Iterator[Found]:
     if network.other_proxies:
         names = " and ".join(f"`{name}`" for name in network.other_proxies)
         text = f"{names} {'names' if len(network.other_proxies) == 1 else 'name'} another proxy, which is not used"
-        remedy = Remedy("let them name the same, or unset those that are not meant")
+        remedy = Remedy("set them all to the same proxy, or unset the others")
         yield Found(level=Level.NOTE, subject="proxy", text=text, remedies=(remedy,), facts=facts)
 
 
-@rule("TPU932", "names")
-def names(seen: Surroundings) -> Iterator[Found]:
-    """Look whether the names of the hosts that are called can be resolved; where a proxy is used it looks them up itself.
+@rule("TPU932", "host names")
+def names(environment: Surroundings) -> Iterator[Found]:
+    """Check that the names of the hosts that commands call can be resolved; a proxy resolves names itself.
 
-    It is an error where one cannot, and unknown where the deadline came first.
+    An error if one cannot be resolved, unknown if there was no result before the deadline.
     """
-    asked = {host.name: host.addresses for host in seen.network.hosts if host.addresses is not None}
+    asked = {host.name: host.addresses for host in environment.network.hosts if host.addresses is not None}
     for subject, fact in _grouped(asked):
-        said = "whether the name resolves is not known" if fact.is_passing else "the name cannot be resolved"
+        problem = "the name was not resolved in time" if fact.is_passing else "the name cannot be resolved"
         yield Found(
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
-            text=f"{said}: {fact.reason}",
+            text=f"{problem}: {fact.reason}",
             remedies=(
-                Remedy("look at the network, and at the name servers in `/etc/resolv.conf`"),
-                Remedy("where only a proxy reaches the internet name it: `HTTPS_PROXY=http://HOST:PORT`"),
+                Remedy("check the network, and the name servers in `/etc/resolv.conf`"),
+                Remedy("if only a proxy has access to the internet, set it: `HTTPS_PROXY=http://HOST:PORT`"),
             ),
             is_passing=fact.is_passing,
         )
@@ -83,17 +83,17 @@ def names(seen: Surroundings) -> Iterator[Found]:
         yield Found(level=Level.OK, subject="names", text=text, facts={"addresses": fine})
 
 
-@rule("TPU933", "the services are reached")
-def reached(seen: Surroundings) -> Iterator[Found]:
-    """Send a request without an account to each host that is called; any answer will do.
+@rule("TPU933", "services answer")
+def reached(environment: Surroundings) -> Iterator[Found]:
+    """Send a request without credentials to each host that commands call; any answer is fine.
 
-    It is an error where none comes, and unknown where the deadline came first. What is said of a name is not said twice. A
-    sandbox that cannot be opened is an error, and no other cloud is called in its place.
+    An error if no answer comes, unknown if none came before the deadline. Hosts whose name TPU932 could not resolve are left
+    out. A sandbox that cannot be opened is an error, and no other cloud is called in its place.
     """
-    hosts, closed = seen.network.hosts, seen.network.closed
+    hosts, closed = environment.network.hosts, environment.network.closed
     if closed is not None:
-        why = "commands in the sandbox end with this; no other cloud was called in its place"
-        remedies = (*map(Remedy, closed.advice), Remedy("see what else helps", "tpuctl explain sandbox"))
+        why = "commands in the sandbox fail with this error; no other cloud was called in its place"
+        remedies = (*map(Remedy, closed.advice), Remedy("see other solutions", "tpuctl explain sandbox"))
         yield Found(level=Level.ERROR, subject="the sandbox", text=closed.reason, why=why, remedies=remedies)
         return
     nameless = {host.name for host in hosts if isinstance(host.addresses, Unknown) and not host.addresses.is_passing}
@@ -102,7 +102,7 @@ def reached(seen: Surroundings) -> Iterator[Found]:
             level=Level.UNKNOWN if fact.is_passing else Level.ERROR,
             subject=subject,
             text=fact.reason if fact.is_passing else f"no answer: {fact.reason}",
-            remedies=_ways_out(fact.reason, by_proxy=isinstance(seen.network.proxy, Known)),
+            remedies=_connection_remedies(fact.reason, by_proxy=isinstance(environment.network.proxy, Known)),
             is_passing=fact.is_passing,
         )
     fine = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
@@ -112,16 +112,17 @@ def reached(seen: Surroundings) -> Iterator[Found]:
         yield Found(level=Level.OK, subject="services", text=text, facts={"milliseconds": took})
 
 
-@rule("TPU934", "the clock")
-def clock(seen: Surroundings) -> Iterator[Found]:
+@rule("TPU934", "clock")
+def clock(environment: Surroundings) -> Iterator[Found]:
     """Compare the clock of this machine with the `Date` of an answer.
 
-    More than a minute is a warning, more than five an error: tokens and signatures are refused (`invalid_grant`). At an
-    endpoint of this machine, which may be a sandbox with a time of its own, it is a note. The time zone does not matter.
+    A difference of more than a minute is a warning, of more than five an error: tokens and signatures are refused
+    (`invalid_grant`). A note for an endpoint on this machine, which may be a sandbox with its own clock. The time zone does not
+    matter.
     """
-    network, ahead = seen.network, seen.network.ahead
+    network, ahead = environment.network, environment.network.ahead
     if ahead is None:
-        text = "whether the clock is right is not known: no host has answered with its time"
+        text = "the clock could not be checked: no host answered with its time"
         yield Found(level=Level.UNKNOWN, subject="clock", text=text, is_passing=True)
         return
     off = abs(ahead)
@@ -135,7 +136,9 @@ def clock(seen: Surroundings) -> Iterator[Found]:
     is_behind = ahead > timedelta()
     text = f"the clock of this machine is {format_duration(off)} {'behind' if is_behind else 'ahead'}"
     if network.is_local:
-        text += f"{'' if is_behind else ' of'} that of the endpoint, which is on this machine and may have a time of its own"
+        text += (
+            f"{'' if is_behind else ' of'} that of the endpoint, which is on this machine and may have its own clock"
+        )
         yield Found(level=Level.NOTE, subject="clock", text=text, facts=facts)
         return
     is_far = off > _TOO_LATE
@@ -143,30 +146,30 @@ def clock(seen: Surroundings) -> Iterator[Found]:
         level=Level.ERROR if is_far else Level.WARNING,
         subject="clock",
         text=text,
-        why=f"Google {'refuses' if is_far else 'may refuse'} tokens and signatures of another time (`invalid_grant`)",
+        why=f"Google {'refuses' if is_far else 'may refuse'} tokens and signatures with a wrong time (`invalid_grant`)",
         remedies=(_SYNC,),
         facts=facts,
     )
 
 
-@rule("TPU935", "certificates of one's own")
-def authorities(seen: Surroundings) -> Iterator[Found]:
-    """Look whether the file of authorities that gcloud's `core/custom_ca_certs_file` names can be read. Else an error."""
-    entry = seen.network.ca_file
+@rule("TPU935", "custom CA certificates")
+def authorities(environment: Surroundings) -> Iterator[Found]:
+    """Check that the file of gcloud's `core/custom_ca_certs_file` can be read; else an error."""
+    entry = environment.network.ca_file
     if entry is None:
         return
     subject = str(entry.path)
     if entry.is_there and not entry.problem:
-        text = "servers are trusted by the authorities in this file"
+        text = "servers are verified with the CA certificates in this file"
         yield Found(level=Level.OK, subject=subject, text=text)
         return
-    text = f"the authorities to trust cannot be read: {entry.problem or 'there is no such file'}"
-    unset = Remedy("name a file that is there, or unset it", "gcloud config unset core/custom_ca_certs_file")
-    yield Found(level=Level.ERROR, subject=subject, text=text, why="no server is trusted", remedies=(unset,))
+    text = f"the CA certificates cannot be read: {entry.problem or 'there is no such file'}"
+    unset = Remedy("set an existing file, or unset it", "gcloud config unset core/custom_ca_certs_file")
+    yield Found(level=Level.ERROR, subject=subject, text=text, why="no server can be verified", remedies=(unset,))
 
 
 def _grouped(facts: Mapping[str, Fact[Any]]) -> Iterator[tuple[str, Unknown]]:
-    """Yield each reason once, with the hosts that it is true of."""
+    """Yield each reason once, with the hosts that it applies to."""
     found: dict[Unknown, list[str]] = {}
     for name, fact in facts.items():
         if isinstance(fact, Known):
@@ -176,17 +179,19 @@ def _grouped(facts: Mapping[str, Fact[Any]]) -> Iterator[tuple[str, Unknown]]:
     yield from ((", ".join(names), gap) for gap, names in found.items())
 
 
-def _ways_out(reason: str, *, by_proxy: bool) -> tuple[Remedy, ...]:
+def _connection_remedies(reason: str, *, by_proxy: bool) -> tuple[Remedy, ...]:
     if "certificate" in reason:
         return (
             Remedy(
-                "where a proxy inspects TLS name its authority",
+                "if a proxy inspects TLS, set its CA certificate",
                 "gcloud config set core/custom_ca_certs_file FILE",
             ),
         )
     if by_proxy:
-        return (Remedy("see whether the proxy is up and the right one: `HTTPS_PROXY`, `NO_PROXY`"),)
-    return (Remedy("look at the network, the firewall, and whether a proxy is needed: `HTTPS_PROXY=http://HOST:PORT`"),)
+        return (Remedy("check that the proxy is running and correct: `HTTPS_PROXY`, `NO_PROXY`"),)
+    return (
+        Remedy("check the network and the firewall, and whether a proxy is needed: `HTTPS_PROXY=http://HOST:PORT`"),
+    )
 
 
 RULES: tuple[Rule[Surroundings], ...] = (proxy, names, reached, clock, authorities)

@@ -1,4 +1,4 @@
-"""The surroundings for scripts: versions and places, whatever the rules say of them."""
+"""The facts for scripts, as JSON: versions, folders and sources of settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from tpuctl.checkup.surroundings.facts import Surroundings
 
 
-def to_json(seen: Surroundings) -> dict[str, Any]:
-    """Return what was found. Every field is always there; what is not known, or not there, is null. Nothing of it is secret."""
-    machine, network = seen.machine, seen.network
+def to_json(facts: Surroundings) -> dict[str, Any]:
+    """Return the facts as JSON. Every field is always present, null if unknown or absent. No value is a secret.
+
+    `settings` has the source of each setting that has a value; `tpuctl config show` has the values.
+    """
+    machine, network, settings = facts.machine, facts.network, known(facts.configuration.settings)
     gcloud, ahead = known(machine.gcloud), network.ahead
     programs = {name: known(fact) for name, fact in machine.programs.items()}
     return {
@@ -27,14 +30,8 @@ def to_json(seen: Surroundings) -> dict[str, Any]:
         "timeZone": network.time_zone,
         "secondsBehind": round(ahead.total_seconds()) if ahead is not None else None,
         "proxy": known(network.proxy),
-        "account": seen.identity.account,
-        "project": known(seen.cloud.project),
-        "endpoint": seen.configuration.endpoint,
-        "settings": _settings(seen),
+        "account": facts.identity.account,
+        "project": known(facts.cloud.project),
+        "endpoint": facts.configuration.endpoint,
+        "settings": {spec.key: str(setting.source) for spec, setting in settings or () if setting},
     }
-
-
-def _settings(seen: Surroundings) -> dict[str, str]:
-    """Return where each setting that has a value comes from; the values are `tpuctl config show`'s."""
-    settings = known(seen.configuration.settings)
-    return {spec.key: str(setting.source) for spec, setting in settings or () if setting}

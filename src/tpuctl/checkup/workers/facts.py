@@ -1,4 +1,4 @@
-"""What the workers of a node told of themselves, for the rules of `doctor NODE`. Each part is known, or says why not."""
+"""Facts about the workers of a node, for the rules of `doctor NODE`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A file system in bytes, and what of it is `used`, in percent as `df` rounds it; of its inodes too, where it has some."""
+    """A file system: its size in bytes, and the used share of space and inodes in percent, rounded as `df` does."""
 
     mount: str
     size: int
@@ -29,18 +29,18 @@ class Disk:
 
 
 class LogState(StrEnum):
-    """What becomes of libtpu's log on disk."""
+    """Whether libtpu can write its log folder."""
 
     WRITABLE = "writable"
-    ABSENT = "absent"  # libtpu makes the folder [TPU documentation, debug logs]
-    LACKS_PARENT = "lacks-parent"  # but none above it
+    ABSENT = "absent"  # libtpu creates the folder [TPU documentation, debug logs]
+    LACKS_PARENT = "lacks-parent"  # but not its parents
     REFUSED = "refused"
     RELATIVE = "relative"
 
 
 @dataclass(frozen=True, slots=True)
 class LogFolder:
-    """The folder of libtpu's log, and how much is in it; at least so much where it is not `is_complete`."""
+    """The log folder of libtpu. Unless `is_complete`, size and number of files are lower bounds."""
 
     path: str
     state: LogState
@@ -51,7 +51,7 @@ class LogFolder:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A worker's memory in bytes, and what of it programs could still get."""
+    """The memory of a worker, and what programs can still allocate, in bytes."""
 
     total: int
     available: int
@@ -59,7 +59,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """How often the kernel ended a process for want of memory since it booted, and its last words about that."""
+    """The number of out-of-memory kills since the worker booted, and the kernel's last message about one."""
 
     count: int
     last: str = ""
@@ -78,10 +78,10 @@ class HolderSeen:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What holds the TPU.
+    """The processes that hold the TPU of a worker.
 
-    `lock_owner` is whose libtpu's lock file is, nothing where there is none; `is_lock_held` that a process has it open;
-    `hidden` processes could not be looked into.
+    `lock_owner` is the owner of libtpu's lock file, None if there is no such file; `is_lock_held`: a process has it open;
+    `hidden` is the number of processes that could not be inspected.
     """
 
     holders: tuple[HolderSeen, ...] = ()
@@ -92,7 +92,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of a worker's startup, and what of it still runs or failed."""
+    """The state of startup script and cloud-init on a worker; `detail` names the part that still runs or failed."""
 
     startup: Startup
     detail: str = ""
@@ -100,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """An installed package: its version, and what it asks of others (`jaxlib <=0.4.35,>=0.4.34`)."""
+    """An installed package: its version, and its requirements (`jaxlib <=0.4.35,>=0.4.34`)."""
 
     version: str
     requires: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """A Python with frameworks: `kind` is system, venv or conda; `path` is the same on all workers, `~` is their home."""
+    """A Python with frameworks. `kind` is system, venv or conda; `path` is the same on all workers, `~` is their home."""
 
     kind: str
     path: str
@@ -117,15 +117,15 @@ class PythonEnvironment:
 
     @property
     def name(self) -> str:
-        """What it is called in findings."""
+        """Its name in findings."""
         return "the system's Python" if self.kind == "system" else f"`{self.path}`"
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """Variables that TPU programs mind, as ssh's session, a login shell and running jobs have them.
+    """Environment variables that affect TPU programs, as found in an ssh session, a login shell and running jobs.
 
-    `login_unread` is why those of a login shell are not known, nothing where they are.
+    `login_unread` is why those of a login shell are unknown, None if they are known.
     """
 
     session: Mapping[str, str] = field(default_factory=dict)
@@ -134,14 +134,14 @@ class Variables:
     login_unread: str | None = None
 
     def values(self, name: str) -> tuple[str, ...]:
-        """Return the values that a variable has, each once; those of jobs first."""
+        """Return the values of a variable, each once; those of jobs first."""
         places = (*self.jobs, self.login, self.session)
         return tuple(dict.fromkeys(place[name] for place in places if name in place))
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Between which bounds a worker's clock is ahead of ours (behind, where negative): the way there and back takes time."""
+    """Bounds of the offset of a worker's clock, positive if it is ahead of ours; the round trip makes it inexact."""
 
     low: timedelta
     high: timedelta
@@ -149,7 +149,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What one worker told."""
+    """The report of one worker about itself."""
 
     offset: Offset
     kernel: str
@@ -169,15 +169,15 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """One worker, and what it told or why it told nothing."""
+    """One worker and its report; Unknown if it sent none."""
 
     number: int
-    told: Known[Examination] | Unknown
+    report: Known[Examination] | Unknown
 
 
 @dataclass(frozen=True, slots=True)
 class ShutOut:
-    """Why ssh did not get into some workers, in `remote/failures`' words."""
+    """Workers that ssh could not log in to, and why."""
 
     workers: tuple[int, ...]
     why: str
@@ -188,9 +188,9 @@ class ShutOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersFacts:
-    """All that is known of the workers of a node. `expected` are those that were to be asked.
+    """All facts about the workers of a node. `expected` are the workers that it should have.
 
-    `has_own_key` tells that the ssh key is one that the user has named, which tpuctl neither makes nor replaces.
+    `has_own_key`: the user named the ssh key, so that tpuctl neither creates nor replaces it.
     """
 
     node: Node
@@ -201,6 +201,6 @@ class WorkersFacts:
     has_own_key: bool = False
 
     @property
-    def told(self) -> tuple[tuple[int, Examination], ...]:
-        """The workers that told something, in their order."""
-        return tuple((one.number, one.told.value) for one in self.workers if isinstance(one.told, Known))
+    def reports(self) -> tuple[tuple[int, Examination], ...]:
+        """The reports, with the numbers of their workers, in order."""
+        return tuple((one.number, one.report.value) for one in self.workers if isinstance(one.report, Known))

@@ -1,4 +1,4 @@
-"""Rules about the frameworks on the workers: the same on all, fitting one another, and fitting the runtime version."""
+"""Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tpuctl.checkup.workers.facts import Examination, PythonEnvironment, WorkersFacts
-    from tpuctl.checkup.workers.specifiers import Requirement
 
 _IMAGE = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\.(\d+)(?:-.*)?")
 _TENSORFLOWS = ("tensorflow", "tensorflow-tpu", "tensorflow-cpu")
@@ -24,76 +23,83 @@ _LIBRARIES = ("libtpu", "libtpu-nightly")
 
 
 @each("TPU983", "frameworks on the workers")
-def frameworks(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
-    """Tell which versions of JAX, jaxlib, libtpu, TensorFlow, PyTorch, torch_xla, Flax and Keras are installed, and where.
+def frameworks(_: WorkersFacts, report: Examination) -> Iterator[Saying]:
+    """Show which versions of JAX, jaxlib, libtpu, TensorFlow, PyTorch, torch_xla, Flax and Keras are installed, and where.
 
-    They are read from package metadata; nothing is imported, which would take the TPU. Looked at are the system's Python with
-    the user's own packages, conda, environments that running jobs or shells name, and those in the home.
+    Versions come from package metadata, without importing a framework, which would take the TPU. Covered are the system's
+    Python with the user's own packages, conda, environments named by running jobs or shells, and those in the home.
     """
-    match told.environments:
+    match report.environments:
         case Known(()):
             yield Saying(
                 level=Level.NOTE,
                 text="no framework is installed in the system's Python, in conda or in an environment in the home",
-                advice=(
-                    Advice.run("install one where it is missing, such as JAX", 'python3 -m pip install -U "jax[tpu]"'),
-                ),
+                advice=(Advice.run("install a framework, such as JAX", 'python3 -m pip install -U "jax[tpu]"'),),
             )
         case Known(environments):
             for one in environments:
                 versions = ", ".join(f"{name} {package.version}" for name, package in sorted(one.packages.items()))
-                seen = {"environment": one.path, "python": one.python} | {
+                details = {"environment": one.path, "python": one.python} | {
                     "packages": {name: package.version for name, package in one.packages.items()}
                 }
-                yield Saying(level=Level.OK, text=f"{one.name} (Python {one.python}) has {versions}", facts=seen)
+                yield Saying(level=Level.OK, text=f"{one.name} (Python {one.python}) has {versions}", facts=details)
         case Unknown() as fact:
             yield unread("the installed frameworks", fact)
 
 
-@rule("TPU984", "frameworks the same on all workers")
+@rule("TPU984", "same frameworks on all workers")
 def same_versions(facts: WorkersFacts) -> Iterator[Found]:
-    """Compare the frameworks between the workers: an error for each whose versions differ, naming who differs.
+    """Compare the frameworks between the workers: an error for each whose versions differ, with the workers that differ.
 
     A warning for an environment that only some workers have.
     """
     by_worker = {
-        number: {one.path: one for one in told.environments.value}
-        for number, told in facts.told
-        if isinstance(told.environments, Known)
+        number: {one.path: one for one in report.environments.value}
+        for number, report in facts.reports
+        if isinstance(report.environments, Known)
     }
     if len(by_worker) < 2:
         return
-    found = [one for path in _paths(by_worker) for one in _compared(path, by_worker, facts.node.name.node_id)]
+    paths = dict.fromkeys(path for environments in by_worker.values() for path in environments)
+    found = [one for path in paths for one in _compare_environments(path, by_worker, facts.node.name.node_id)]
     yield from found
     if not found and any(by_worker.values()):
         yield Found(level=Level.OK, subject=named(by_worker), text="the frameworks are the same on all")
 
 
-def _paths(by_worker: Mapping[int, Mapping[str, PythonEnvironment]]) -> list[str]:
-    return list(dict.fromkeys(path for here in by_worker.values() for path in here))
-
-
-def _compared(path: str, by_worker: Mapping[int, Mapping[str, PythonEnvironment]], node_id: str) -> Iterator[Found]:
-    have = {number: here[path] for number, here in by_worker.items() if path in here}
-    one = next(iter(have.values()))
-    name = one.name
+def _compare_environments(
+    path: str, by_worker: Mapping[int, Mapping[str, PythonEnvironment]], node_id: str
+) -> Iterator[Found]:
+    have = {number: environments[path] for number, environments in by_worker.items() if path in environments}
+    name = next(iter(have.values())).name
     if lacking := sorted(set(by_worker) - set(have)):
         yield Found(
             level=Level.WARNING,
             subject=named(lacking),
-            text=f"there are no frameworks in {name}, as there are on {named(have)}",
-            why="a program of a slice runs on all workers, and needs the same packages on each",
-            remedies=(Remedy("make the same environment there, or remove it where it is not needed"),),
+            text=f"{name} has no frameworks here, but does on {named(have)}",
+            why="a program of a slice needs the same packages on all workers",
+            remedies=(Remedy("create the same environment there, or remove it if it is not needed"),),
             facts={"environment": path, "workers": lacking},
         )
     packages = sorted({package for one in have.values() for package in one.packages})
-    yield from filter(None, (_differing(package, one, have, node_id) for package in packages))
-    yield from _pythons(name, have)
+    yield from filter(None, (_compare_versions(package, have, node_id) for package in packages))
+    pythons: dict[str, list[int]] = {}
+    for number, environment in have.items():
+        pythons.setdefault(environment.python, []).append(number)
+    if len(pythons) > 1:
+        in_order = sorted(pythons.items(), key=lambda group: -len(group[1]))
+        parts = [f"{version} on {named(numbers)}" for version, numbers in in_order]
+        yield Found(
+            level=Level.WARNING,
+            subject=named(in_order[-1][1]),
+            text=f"Python in {name} is {', '.join(parts)}",
+            why="packages are installed for one version of Python each",
+            facts={"pythons": [{"python": version, "workers": numbers} for version, numbers in in_order]},
+        )
 
 
-def _differing(
-    package: str, where: PythonEnvironment, have: Mapping[int, PythonEnvironment], node_id: str
-) -> Found | None:
+def _compare_versions(package: str, have: Mapping[int, PythonEnvironment], node_id: str) -> Found | None:
+    where = next(iter(have.values()))
     groups: dict[str | None, list[int]] = {}
     for number, one in have.items():
         installed = one.packages.get(package)
@@ -102,16 +108,16 @@ def _differing(
         return None
     in_order = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))
     usual, fewest = next(version for version, _ in in_order if version), in_order[-1][1]
-    parts = [f"{version or 'not there'} on {named(numbers)}" for version, numbers in in_order]
+    parts = [f"{version or 'not installed'} on {named(numbers)}" for version, numbers in in_order]
     away = ranges(number for version, numbers in in_order if version != usual for number in numbers)
     return Found(
         level=Level.ERROR,
         subject=named(fewest),
         text=f"`{package}` in {where.name} is {', '.join(parts)}",
-        why="workers of a slice run one program together: with different versions they wait for each other, or crash",
+        why="the workers of a slice run one program: with different versions they wait for each other, or crash",
         remedies=(
             Remedy(
-                f"install one version on all; {usual} stands for that, and must fit the other packages there and the image",
+                f"install one version on all, here {usual}; it must fit the other packages and the image",
                 shlex.join(
                     ["tpuctl", "run", node_id, "--worker", away, "--", f'{_pip(where)} install "{package}=={usual}"']
                 ),
@@ -124,68 +130,47 @@ def _differing(
     )
 
 
-def _pythons(where: str, have: Mapping[int, PythonEnvironment]) -> Iterator[Found]:
-    groups: dict[str, list[int]] = {}
-    for number, one in have.items():
-        groups.setdefault(one.python, []).append(number)
-    if len(groups) > 1:
-        in_order = sorted(groups.items(), key=lambda group: -len(group[1]))
-        parts = [f"{version} on {named(numbers)}" for version, numbers in in_order]
-        yield Found(
-            level=Level.WARNING,
-            subject=named(in_order[-1][1]),
-            text=f"Python in {where} is {', '.join(parts)}",
-            why="packages are installed for one version of Python each",
-            facts={"pythons": [{"python": version, "workers": numbers} for version, numbers in in_order]},
-        )
+@each("TPU985", "compatible frameworks")
+def pairs(_: WorkersFacts, report: Examination) -> Iterator[Saying]:
+    """Check the versions in each environment against the requirements in the metadata of the packages.
 
-
-@each("TPU985", "frameworks that fit one another")
-def pairs(_: WorkersFacts, told: Examination) -> Iterator[Saying]:
-    """Check the versions in each environment against what the packages themselves ask for in their metadata.
-
-    An error for a jaxlib that JAX refuses (newer than JAX, or older than it asks for), and for a torch_xla of another release
-    than PyTorch, whose symbols it lacks then [documentation of torch_xla; observed]. A warning for a libtpu that is not the one
-    which JAX or torch_xla names for TPUs, for a JAX without libtpu, and for two libtpus in one place.
+    An error for a jaxlib that JAX refuses (newer than JAX, or older than it requires), and for a torch_xla of another release
+    than PyTorch, which then lacks symbols [documentation of torch_xla; observed]. A warning for another libtpu than the one
+    that JAX or torch_xla requires for TPUs, for a JAX without libtpu, and for two libtpu packages in one environment.
     """
-    for one in told.environments.value if isinstance(told.environments, Known) else ():
-        found = [*_requirements(one), *_torch(one), *_libraries(one)]
-        yield from found or [Saying(level=Level.OK, text=f"the frameworks in {one.name} fit one another")]
+    for one in report.environments.value if isinstance(report.environments, Known) else ():
+        found = [*_check_requirements(one), *_check_torch_and_libtpu(one)]
+        yield from found or [Saying(level=Level.OK, text=f"the frameworks in {one.name} are compatible")]
 
 
-def _requirements(one: PythonEnvironment) -> Iterator[Saying]:
+def _check_requirements(one: PythonEnvironment) -> Iterator[Saying]:
     for name, package in sorted(one.packages.items()):
-        asked = [found for text in package.requires if (found := parse_requirement(text))]
-        # What is asked for in any case is often asked for again for TPUs.
-        told = set()
-        for wish in sorted(asked, key=lambda found: found.extra is not None):
-            other = one.packages.get(wish.name)
-            if other is None or wish.extra not in {None, "tpu"} or wish.name in told:
+        requirements = [found for text in package.requires if (found := parse_requirement(text))]
+        # A general requirement is often repeated for TPUs.
+        reported = set()
+        for wanted in sorted(requirements, key=lambda found: found.extra is not None):
+            other = one.packages.get(wanted.name)
+            if other is None or wanted.extra not in {None, "tpu"} or wanted.name in reported:
                 continue
-            if meets(other.version, wish.clauses) is False:
-                told.add(wish.name)
-                yield _unmet(one, name, wish)
+            if meets(other.version, wanted.clauses) is not False:
+                continue
+            reported.add(wanted.name)
+            is_firm = wanted.extra is None
+            reinstalled = f"{name}{'' if is_firm else '[tpu]'}=={package.version.partition('+')[0]}"
+            yield Saying(
+                level=Level.ERROR if is_firm else Level.WARNING,
+                text=f"{wanted.name} {other.version} in {one.name} is not what {name} {package.version} requires"
+                f"{'' if is_firm else ' on TPUs'}: `{wanted.clauses}`",
+                why="an import fails, or the program crashes at the first computation",
+                advice=(_install(one, reinstalled),),
+                facts={"package": wanted.name, "version": other.version, "by": name, "clauses": wanted.clauses},
+            )
 
 
-def _unmet(one: PythonEnvironment, name: str, wish: Requirement) -> Saying:
-    is_firm, version, has = wish.extra is None, one.packages[name].version, one.packages[wish.name].version
-    wanted = f"{name}{'' if is_firm else '[tpu]'}=={version.partition('+')[0]}"
-    return Saying(
-        level=Level.ERROR if is_firm else Level.WARNING,
-        text=f"{wish.name} {has} in {one.name} is not what {name} {version} asks for"
-        f"{'' if is_firm else ' on TPUs'}: `{wish.clauses}`",
-        why="an import fails, or the program crashes at the first computation",
-        advice=(_install(one, wanted),),
-        facts={"package": wish.name, "version": has, "by": name, "clauses": wish.clauses},
-    )
-
-
-def _torch(one: PythonEnvironment) -> Iterator[Saying]:
+def _check_torch_and_libtpu(one: PythonEnvironment) -> Iterator[Saying]:
     torch, torch_xla = one.packages.get("torch"), one.packages.get("torch-xla")
-    if torch is None or torch_xla is None:
-        return
-    left, right = release(torch.version), release(torch_xla.version)
-    if left and right and left[:2] != right[:2]:
+    left, right = (release(package.version) if package else None for package in (torch, torch_xla))
+    if torch and torch_xla and left and right and left[:2] != right[:2]:
         wanted = f"{left[0]}.{left[1]}"
         yield Saying(
             level=Level.ERROR,
@@ -194,19 +179,16 @@ def _torch(one: PythonEnvironment) -> Iterator[Saying]:
             advice=(_install(one, f"torch~={wanted}.0", f"torch_xla[tpu]~={wanted}.0"),),
             facts={"torch": torch.version, "torch-xla": torch_xla.version},
         )
-
-
-def _libraries(one: PythonEnvironment) -> Iterator[Saying]:
     present = [name for name in _LIBRARIES if name in one.packages]
     if len(present) > 1:
         versions = " and ".join(f"{name} {one.packages[name].version}" for name in present)
         yield Saying(
             level=Level.WARNING,
             text=f"{versions} are both in {one.name}",
-            why="both bring the same file, `libtpu.so`: the one that was installed last is loaded",
+            why="both contain the same file, `libtpu.so`: the one that was installed last is loaded",
             advice=(
                 Advice.run(
-                    "remove both, and let the framework bring its own",
+                    "remove both, and let the framework install its own",
                     f"{_pip(one)} uninstall -y libtpu libtpu-nightly",
                 ),
             ),
@@ -215,68 +197,65 @@ def _libraries(one: PythonEnvironment) -> Iterator[Saying]:
     elif not present and "jax" in one.packages:
         yield Saying(
             level=Level.WARNING,
-            text=f"there is a JAX in {one.name}, and no libtpu",
-            why="JAX sees no TPU then, and computes on the CPU, unless `TPU_LIBRARY_PATH` names a libtpu",
+            text=f"{one.name} has JAX but no libtpu",
+            why="JAX finds no TPU then and uses the CPU, unless `TPU_LIBRARY_PATH` names a libtpu",
             advice=(_install(one, f"jax[tpu]=={one.packages['jax'].version}"),),
         )
 
 
 def _install(one: PythonEnvironment, *packages: str) -> Advice:
     quoted = " ".join(f'"{package}"' for package in packages)
-    return Advice.run("install what belongs together, on all workers alike", f"{_pip(one)} install -U {quoted}")
+    return Advice.run("install matching versions, the same on all workers", f"{_pip(one)} install -U {quoted}")
 
 
 def _pip(one: PythonEnvironment) -> str:
-    """Return how pip is run in an environment: by its own Python, since a plain `pip` is whichever comes first on PATH."""
-    return ("python3" if one.kind == "system" else f"{_in_shell(one.path)}/bin/python") + " -m pip"
+    """Return the pip command of an environment, run by its own Python: a plain `pip` is the first one on PATH."""
+    if one.kind == "system":
+        return "python3 -m pip"
+    # The shell expands `~` only outside of quotes.
+    path = "~/" + shlex.quote(one.path[2:]) if one.path.startswith("~/") else shlex.quote(one.path)
+    return f"{path}/bin/python -m pip"
 
 
-def _in_shell(path: str) -> str:
-    """Return a path for a shell line, in which `~` still stands for the home."""
-    return "~/" + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
+@each("TPU986", "TensorFlow and runtime version")
+def tensorflow_fits(facts: WorkersFacts, report: Examination) -> Iterator[Saying]:
+    """Check TensorFlow on a TensorFlow image: the client and the software of the TPU must be of the same release.
 
-
-@each("TPU986", "TensorFlow that fits the runtime version")
-def tensorflow_fits(facts: WorkersFacts, told: Examination) -> Iterator[Saying]:
-    """Check TensorFlow against an image of TensorFlow: the client and the TPU's software must be of the same release.
-
-    A warning where it is of another one; a note where none is found, and for a libtpu that was installed beside the image's
-    own: which of the two TensorFlow loads is unverified.
+    A warning if they differ; a note if no TensorFlow is found, and for a libtpu installed in addition to the image's own: it is
+    unverified which of the two TensorFlow loads.
     """
     image = _IMAGE.fullmatch(short(facts.node.runtime_version))
-    if image is None or not isinstance(told.environments, Known):
+    if image is None or not isinstance(report.environments, Known):
         return
     wanted, name, has_any = (int(image[1]), int(image[2])), image[0], False
-    for one in told.environments.value:
+    for one in report.environments.value:
         for package in (name for name in _TENSORFLOWS if name in one.packages):
             has_any, version = True, one.packages[package].version
             numbers = release(version)
             if numbers is None:
                 continue
             if numbers[:2] != wanted:
-                yield _misfit(package, version, one, name, wanted)
+                again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
+                yield Saying(
+                    level=Level.WARNING,
+                    text=f"{package} {version} in {one.name} is of another release than the image, `{name}`",
+                    why="client and TPU need the same release of TensorFlow: otherwise programs fail or hang",
+                    advice=(
+                        _install(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
+                        Advice(
+                            "or recreate the node with its image, if the zone offers it", "up", (again, "--replace")
+                        ),
+                    ),
+                    facts={"package": package, "version": version, "runtimeVersion": name},
+                )
             else:
                 yield Saying(level=Level.OK, text=f"{package} {version} in {one.name} fits `{name}`")
             for library in (library for library in _LIBRARIES if library in one.packages):
-                text = f"{library} {one.packages[library].version} in {one.name} lies beside the libtpu of `{name}`"
-                yield Saying(level=Level.NOTE, text=text, why="which of them TensorFlow loads is not known to tpuctl")
+                text = f"{library} {one.packages[library].version} in {one.name} is installed beside the libtpu of `{name}`"
+                yield Saying(level=Level.NOTE, text=text, why="it is unverified which of the two TensorFlow loads")
     if not has_any:
-        text = f"no TensorFlow is found, though the image is `{name}`"
-        yield Saying(level=Level.NOTE, text=text, why="an image of TensorFlow brings the one that fits it")
-
-
-def _misfit(package: str, version: str, one: PythonEnvironment, image: str, wanted: tuple[int, int]) -> Saying:
-    again = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], image, count=1)
-    return Saying(
-        level=Level.WARNING,
-        text=f"{package} {version} in {one.name} is not of the release of the image, `{image}`",
-        why="client and TPU must have the same release of TensorFlow: others fail with strange errors, or hang",
-        advice=(
-            _install(one, f"{package}=={wanted[0]}.{wanted[1]}.*"),
-            Advice("or make the node again with its image, where the zone has that", "up", (again, "--replace")),
-        ),
-        facts={"package": package, "version": version, "runtimeVersion": image},
-    )
+        text = f"no TensorFlow is found, although the image is `{name}`"
+        yield Saying(level=Level.NOTE, text=text, why="a TensorFlow image contains the TensorFlow that fits it")
 
 
 RULES = (frameworks, same_versions, pairs, tensorflow_fits)

@@ -1,4 +1,7 @@
-"""What a rule says of single workers, and how the workers that say the same come to one finding."""
+"""Rules about the workers of a node: chips, processes, disks, memory, clocks, variables.
+
+A rule yields findings for single workers; the same finding on several workers becomes one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What mends it on some workers: words, and a command of tpuctl's: its verb, the node, the workers, and the rest."""
+    """A remedy for some workers: a text, and a tpuctl command: its verb, its node, `--worker` if needed, and the `rest`."""
 
     text: str
     verb: str | None = None
@@ -26,11 +29,11 @@ class Advice:
 
     @classmethod
     def run(cls, text: str, *command: str) -> Advice:
-        """Return the advice to run something on the workers that it is about: one shell line, or the words of a command."""
+        """Return the remedy to run a command on the affected workers: one shell line, or the words of a command."""
         return cls(text, "run", ("--", *command), takes_workers=True)
 
     def remedy(self, node_id: str, workers: tuple[int, ...], *, of: int) -> Remedy:
-        """Return it as a remedy on some workers of a node with so many."""
+        """Return the remedy for these workers of a node that has `of` workers."""
         if self.verb is None:
             return Remedy(self.text)
         some = ["--worker", ranges(workers)] if self.takes_workers and len(workers) < of else []
@@ -39,7 +42,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number of one worker's, and how it is shown in place of `{}` in the text."""
+    """A number from one worker, and the text that replaces `{}`."""
 
     number: float
     shown: str
@@ -47,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saying:
-    """What is said of one worker. In the text `{}` stands for the measure: of several workers for its least and its most."""
+    """A finding about one worker. `{}` in the text is replaced by the measure, for several workers by its range."""
 
     level: Level
     text: str
@@ -59,36 +62,38 @@ class Saying:
 
 
 def unread(what: str, fact: Unknown) -> Saying:
-    """Return that a worker did not tell something."""
+    """Return the finding that something could not be read on a worker."""
     return Saying(level=Level.UNKNOWN, text=f"{what} could not be read: {fact.reason}", is_passing=fact.is_passing)
 
 
 def each(
     id_: str, title: str
 ) -> Callable[[Callable[[WorkersFacts, Examination], Iterable[Saying]]], Rule[WorkersFacts]]:
-    """Make a rule of a function that looks at one worker; its docstring is the reference's text."""
+    """Make a rule of a function that judges one worker. Its docstring is the text of the reference."""
 
     def made(judge: Callable[[WorkersFacts, Examination], Iterable[Saying]]) -> Rule[WorkersFacts]:
         def of_all(facts: WorkersFacts) -> Iterator[Found]:
-            said = ((number, one) for number, told in facts.told for one in judge(facts, told))
-            return together(said, facts)
+            findings = ((number, one) for number, report in facts.reports for one in judge(facts, report))
+            return together(findings, facts)
 
         return Rule(id_, title, " ".join((judge.__doc__ or "").split()), of_all)
 
     return made
 
 
-def together(said: Iterable[tuple[int, Saying]], facts: WorkersFacts) -> Iterator[Found]:
-    """Yield one finding for all workers that say the same."""
+def together(findings: Iterable[tuple[int, Saying]], facts: WorkersFacts) -> Iterator[Found]:
+    """Yield one finding for all workers with the same finding."""
     groups: dict[Any, list[tuple[int, Saying]]] = {}
-    for number, one in said:
+    for number, one in findings:
         groups.setdefault((one.level, one.text, one.why, one.advice), []).append((number, one))
     for group in groups.values():
         numbers, first = tuple(number for number, _ in group), group[0][1]
+        measures = sorted((one.measure for _, one in group if one.measure), key=lambda measure: measure.number)
+        shown = dict.fromkeys(measure.shown for measure in (*measures[:1], *measures[-1:]))
         yield Found(
             level=first.level,
             subject=named(numbers),
-            text=first.text.replace("{}", _span([one.measure for _, one in group if one.measure])),
+            text=first.text.replace("{}", " to ".join(shown)),
             why=first.why,
             remedies=tuple(
                 advice.remedy(facts.node.name.node_id, numbers, of=facts.node.workers) for advice in first.advice
@@ -115,15 +120,8 @@ def ranges(workers: Iterable[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _span(measures: list[Measure]) -> str:
-    if not measures:
-        return ""
-    least, most = (pick(measures, key=lambda one: one.number) for pick in (min, max))
-    return least.shown if least.shown == most.shown else f"{least.shown} to {most.shown}"
-
-
 def in_words(hint: str) -> Remedy:
-    """Return a hint as a remedy; one that is nothing but a command, or ends with one after a colon, as that command."""
+    """Return a hint as a remedy. A command after the last colon becomes the command of the remedy."""
     text, colon, command = hint.rpartition(": `")
     if colon and command.endswith("`") and "`" not in command[:-1]:
         return Remedy(text, command[:-1])

@@ -1,4 +1,4 @@
-"""Versions of Python packages, compared as far as pairs of frameworks need it [PEP 440]. Nothing where it cannot be told."""
+"""Versions of Python packages: the part of PEP 440 that comparing frameworks needs. None means: cannot be decided."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXTRA = re.compile(r"extra *== *['\"]([A-Za-z0-9_-]+)['\"]")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a package asks of another one: `clauses` as `<=0.4.35,>=0.4.34`, for an `extra` only where there is one."""
+    """A requirement on another package: `clauses` like `<=0.4.35,>=0.4.34`; with an `extra` it holds only for that."""
 
     name: str
     clauses: str
@@ -24,7 +24,7 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """Read a `Requires-Dist` line; nothing for an unknown form, and for one that depends on more than an extra."""
+    """Parse a `Requires-Dist` line. None for an unknown form, and if its marker is more than an extra."""
     match = _REQUIREMENT.fullmatch(text.strip())
     if match is None:
         return None
@@ -36,13 +36,13 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def release(version: str) -> tuple[int, ...] | None:
-    """Return the numbers of a version, `(0, 4, 35)`."""
+    """Return the release numbers of a version, like `(0, 4, 35)`. None if it is not a version."""
     match = _VERSION.fullmatch(version.strip().lower())
     return tuple(map(int, match["release"].split("."))) if match else None
 
 
 def meets(version: str, clauses: str) -> bool | None:
-    """Tell whether a version is one of those that the clauses allow; nothing where that cannot be told."""
+    """Return whether a version satisfies all clauses. None if that cannot be decided."""
     verdicts = [_meets_one(version, clause.strip()) for clause in clauses.split(",") if clause.strip()]
     if False in verdicts:
         return False
@@ -81,7 +81,7 @@ def _meets_one(version: str, clause: str) -> bool | None:
 
 
 def _key(version: str) -> tuple[object, ...] | None:
-    """Return what versions are ordered by: a development version comes before its release, a local part does not count."""
+    """Return a sort key for a version: a development version comes before its release, a local part is ignored."""
     match = _VERSION.fullmatch(version.strip().lower())
     if match is None:
         return None
