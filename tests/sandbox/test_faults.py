@@ -11,7 +11,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.calls import Call, Request, Response
 from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, call_fault, list_faults
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 from tpuctl.sandbox.service import respond
 
 if TYPE_CHECKING:

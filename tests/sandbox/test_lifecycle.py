@@ -9,7 +9,7 @@ import pytest
 
 from tpuctl.sandbox import admin, schema
 from tpuctl.sandbox.lifecycle import STATES, Pace, create, phase_at
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock

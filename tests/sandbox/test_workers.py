@@ -12,7 +12,7 @@ import pytest
 
 from tpuctl.sandbox import Sandbox, admin
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 from tpuctl.sandbox.shims import environment
 from tpuctl.sandbox.sshd.identity import identify
 from tpuctl.sandbox.world import World

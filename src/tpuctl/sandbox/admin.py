@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.sandbox import capacity, catalog, faults, lifecycle, queued, quotas, rendering
+from tpuctl.sandbox import capacity, catalog, faults, lifecycle, quotas, rendering
 from tpuctl.sandbox.lifecycle import Phase
 from tpuctl.sandbox.nodes import creation
+from tpuctl.sandbox.queued import planning
 from tpuctl.sandbox.world import NotAWorldError, QueuedRecord, World
 from tpuctl.sandbox.world.database import files, marker
 
@@ -221,12 +222,12 @@ def add_stockout(
     """
     where = {"zone": zone, "accelerator_type": accelerator_type, "tier": tier, "project": project}
     stockout = capacity.put_stockout(session, **where, after=after, duration=duration)
-    queued.requeue(session)
+    planning.requeue(session)
     return stockout
 
 
 def end_stockouts(session: Session) -> int:
     """Let there be capacity everywhere: queued resources that waited have their turn. Return how many stock-outs there were."""
     count = capacity.remove_stockouts(session)
-    queued.requeue(session)
+    planning.requeue(session)
     return count

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sandbox import oslogin
-from tpuctl.sandbox.nodes import find_worker, node_directory
-from tpuctl.sandbox.nodes.workers import host_name
+from tpuctl.sandbox.nodes.workers import find_worker, host_name, node_directory
 from tpuctl.sandbox.sshd import guest, server
 from tpuctl.sandbox.sshd.folders import Folders
 from tpuctl.sandbox.sshd.host_keys import host_key
@@ -24,7 +23,7 @@ from tpuctl.sandbox.world import World
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.nodes import Worker
+    from tpuctl.sandbox.nodes.workers import Worker
 
 _UNREACHABLE = 255
 

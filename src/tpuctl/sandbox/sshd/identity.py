@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.accelerators import AcceleratorType
-    from tpuctl.sandbox.nodes import Worker
+    from tpuctl.sandbox.nodes.workers import Worker
 
 # How the chips of a worker lie; the first and third observed, the second in test data of JAX users.
 _SHAPES = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.nodes import Worker
+    from tpuctl.sandbox.nodes.workers import Worker
 
 # The sandbox's own choice, in its time.
 LENGTH = timedelta(seconds=20)
