@@ -84,7 +84,7 @@ def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
 
     assert (str(path) in caught.value.message, caught.value.hint) == (
         True,
-        "run `tpuctl sandbox reset` to begin with an empty sandbox",
+        "run `tpuctl sandbox reset` to start with an empty sandbox",
     )
     assert admin.reset(path)
     with World.open(path) as world:

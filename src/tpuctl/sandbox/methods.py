@@ -1,4 +1,4 @@
-"""Which handler answers which method of the discovery documents. What is not here is not implemented."""
+"""The handler of each method of the discovery documents. A method without one is not implemented."""
 
 from __future__ import annotations
 
@@ -159,5 +159,5 @@ METHODS: Mapping[str, Callable[[Session, Call], Json | Response]] = {
     "cloudbilling.billingAccounts.list": cloudbilling.list_accounts,
 }
 
-# Methods of the TPU API, in any of its versions, that are not served, and why. They answer 501. At present there are none.
+# Methods of the TPU API, in any of its versions, that are not implemented, with the reason. They answer 501. There are none.
 NOT_SERVED: Mapping[str, str] = {}

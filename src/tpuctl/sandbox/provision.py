@@ -1,8 +1,8 @@
-"""Put into a world what the APIs beside the TPU API serve: buckets and objects, networks, disks, services, policies.
+"""Add resources of the APIs beside the TPU API: buckets and objects, networks, disks, services, policies.
 
-For seeds and tests: nothing is checked against what exists, a record of the same name is replaced. Each function takes a
-world, or a session of one where several changes belong together. `fields` are the API's own, in its spelling; they win over
-what the service would fill in. All return the document as the API shows it, unless they say otherwise.
+For seeds and tests: nothing is checked against existing resources, a record of the same name is replaced. Each function takes
+a sandbox, or a session if several changes belong together. `fields` are the API's own, in its spelling; they override
+the service's defaults. All return the document as the API shows it, unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.sandbox import catalog, cloudbilling, iam, orgpolicy, projects, serviceusage
+from tpuctl.sandbox.admin import PROJECT, ZONE
 from tpuctl.sandbox.calls import Media
 from tpuctl.sandbox.compute import firewalls, machines, networks, places
 from tpuctl.sandbox.storage import buckets, caches, objects
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tpuctl.sandbox.calls import Json
-
-PROJECT = "sandbox"
-ZONE = "us-central2-b"
 
 
 @contextmanager
@@ -43,7 +41,7 @@ def add_bucket(
     denied: Sequence[str] = (),
     **fields: Any,
 ) -> Json:
-    """Add a bucket. `denied` are the permissions that the caller lacks on it; `("*",)` is a stranger's bucket: 403."""
+    """Add a bucket. `denied` are the permissions that the caller lacks on it; `("*",)`: a bucket of another owner, 403."""
     with _held(world) as session:
         return buckets.add(session, project, name, fields={**fields, "location": location}, denied=tuple(denied))
 
@@ -62,13 +60,13 @@ def add_cache(world: World | Session, bucket: str, zone: str, **fields: Any) -> 
 
 
 def add_network(world: World | Session, name: str, *, project: str = PROJECT, **fields: Any) -> Json:
-    """Add a network; `autoCreateSubnetworks` gives it a subnetwork in every region, unless it is false."""
+    """Add a network; it gets a subnetwork in every region unless `autoCreateSubnetworks` is false."""
     with _held(world) as session:
         return networks.add_network(session, project, name, fields=fields)
 
 
 def remove_network(world: World | Session, name: str, *, project: str = PROJECT) -> None:
-    """Remove a network, also `default`, which every project has."""
+    """Remove a network; `default`, which every project has, too."""
     with _held(world) as session:
         networks.remove_network(session, project, name)
 
@@ -76,7 +74,7 @@ def remove_network(world: World | Session, name: str, *, project: str = PROJECT)
 def add_subnetwork(
     world: World | Session, name: str, *, region: str, network: str = "default", project: str = PROJECT, **fields: Any
 ) -> Json:
-    """Add a subnetwork (`privateIpGoogleAccess`, `ipCidrRange`, …), or change that of an auto-mode network."""
+    """Add a subnetwork (`privateIpGoogleAccess`, `ipCidrRange`, …), or change one of an auto-mode network."""
     with _held(world) as session:
         return networks.add_subnetwork(session, project, name, fields={**fields, "region": region, "network": network})
 
@@ -88,7 +86,7 @@ def add_firewall(world: World | Session, name: str, *, project: str = PROJECT, *
 
 
 def remove_firewall(world: World | Session, name: str, *, project: str = PROJECT) -> None:
-    """Remove a firewall rule, also one that every default network has (`default-allow-ssh`)."""
+    """Remove a firewall rule; those of default networks (`default-allow-ssh`) too."""
     with _held(world) as session:
         firewalls.remove(session, project, name)
 
@@ -114,13 +112,13 @@ def set_region_quota(
     usage: float | None = None,
     project: str = PROJECT,
 ) -> None:
-    """Set a quota of Compute Engine in a region (`IN_USE_ADDRESSES`); without a usage it is counted."""
+    """Set a quota of Compute Engine in a region (`IN_USE_ADDRESSES`); without `usage` the usage is counted."""
     with _held(world) as session:
         places.set_quota(session, project, region, metric=metric, limit=limit, usage=usage)
 
 
 def add_project(world: World | Session, project: str, *, denied: Sequence[str] = (), **fields: Any) -> Json:
-    """Make a project known. From the first on, projects that were not added are unknown.
+    """Add a project. As soon as one is added, only added projects are known.
 
     `denied` are the permissions that the caller lacks on it. Its number follows from its name: `projectNumber` is ignored.
     """
@@ -146,7 +144,7 @@ def set_billing(
 def set_iam_policy(
     world: World | Session, bindings: Sequence[Mapping[str, Any]], *, bucket: str = "", project: str = PROJECT
 ) -> None:
-    """Replace the IAM policy of a bucket, or of the project where no bucket is named."""
+    """Replace the IAM policy of a bucket; without `bucket`, of the project."""
     kind, name = ("storage.bucket", bucket) if bucket else ("project", project)
     with _held(world) as session:
         iam.put_policy(session, kind, name, {"bindings": [dict(binding) for binding in bindings]})
@@ -165,5 +163,5 @@ def add_role(world: World | Session, name: str, *, project: str = PROJECT, **fie
 
 
 def project_number(project: str) -> str:
-    """Return the number of a project, as service accounts and buckets carry it."""
+    """Return the number of a project, as it appears in service accounts and buckets."""
     return str(catalog.project_number(project))

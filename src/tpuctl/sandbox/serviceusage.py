@@ -1,4 +1,4 @@
-"""Service Usage: which services a project has enabled, and its quotas."""
+"""Service Usage: the enabled services of a project, and its quotas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 KIND = "serviceusage.service"
-# What is enabled in a project unless it says otherwise: the APIs that the sandbox serves.
+# The services that are enabled by default: the APIs that the sandbox serves.
 TITLES = {
     "cloudbilling.googleapis.com": "Cloud Billing API",
     "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
@@ -45,7 +45,7 @@ def is_enabled(session: Session, project: str, name: str) -> bool:
 
 
 def disabled(project: str, service: str) -> ApiError:
-    """Return what a disabled service answers (observed: published error bodies of the Cloud TPU API)."""
+    """Return the error of a disabled service (observed: published error bodies of the Cloud TPU API)."""
     number = catalog.project_number(project)
     url = f"{_CONSOLE}/apis/api/{service}/overview?project={number}"
     message = (
@@ -73,7 +73,7 @@ def get(session: Session, call: Call) -> Json:
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer services.list; of the filters there are, `state:ENABLED` and `state:DISABLED`."""
+    """Answer services.list; the supported filters are `state:ENABLED` and `state:DISABLED`."""
     project = _project(session, str(call.params["parent"]))
     wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
     if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
@@ -87,7 +87,7 @@ def list_(session: Session, call: Call) -> Json:
 
 
 def enable(session: Session, call: Call) -> Json:
-    """Answer services.enable with an operation that has ended."""
+    """Answer services.enable with a finished operation."""
     project, name = named(session, str(call.params["name"]))
     session.log_request(call.method, str(call.params["name"]))
     set_state(session, project, name, enabled=True)
@@ -96,7 +96,7 @@ def enable(session: Session, call: Call) -> Json:
 
 
 def disable(session: Session, call: Call) -> Json:
-    """Answer services.disable with an operation that has ended."""
+    """Answer services.disable with a finished operation."""
     project, name = named(session, str(call.params["name"]))
     session.log_request(call.method, str(call.params["name"]))
     set_state(session, project, name, enabled=False)
@@ -105,7 +105,7 @@ def disable(session: Session, call: Call) -> Json:
 
 
 def batch_enable(session: Session, call: Call) -> Json:
-    """Answer services.batchEnable: all of them or none."""
+    """Answer services.batchEnable: all or none."""
     project = _project(session, str(call.params["parent"]))
     session.log_request(call.method, str(call.params["parent"]))
     names = [str(name) for name in call.body.get("serviceIds", [])]
@@ -170,7 +170,7 @@ def _service(session: Session, project: str, name: str) -> Json:
 
 
 def named(session: Session, full: str) -> tuple[str, str]:
-    """Return project and service of a resource name. Raises `ApiError` for one that there is not."""
+    """Return project and service of a resource name. Raises `ApiError` if one is unknown."""
     parent, _, name = full.partition("/services/")
     _check_name(name)
     return _project(session, parent), name
