@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ZONE = "projects/sandbox/locations/us-central2-b"
 COMPUTE = "/compute/v1/projects/sandbox"
 MISPLACED = Path(__file__).resolve().parents[2] / "examples" / "misplaced-project.yaml"
-OF_ITSELF = "it follows from the sandbox: leave it out"
+OF_ITSELF = "the sandbox computes it; leave it out"
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
 settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
@@ -92,7 +92,7 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
         ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; " + WRITTEN, None),
         ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: " + OF_ITSELF, None),
         ("nodes: trainer", "s.yaml line 1: `nodes` must be a list", None),
-        ("nodes: []\nnodes: []", "s.yaml line 2: `nodes` is there twice", None),
+        ("nodes: []\nnodes: []", "s.yaml line 2: duplicate key `nodes`", None),
         ("settings:\n  health_lagg: []", "s.yaml line 2: unknown key `health_lagg`", "did you mean `health_lag`?"),
         ("nodes: [", "s.yaml line 2 column 1: not valid YAML: did not find expected node content", None),
         ("quotas: [{zone: us-central2-b}]", "s.yaml line 1: `limit` is missing", None),

@@ -1,4 +1,4 @@
-"""Persistent disks and virtual machines. They are there when they were put there: neither is created through the API."""
+"""Persistent disks and virtual machines. Seeds add them: the API does not create them here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 DISK, INSTANCE = "compute.disk", "compute.instance"
-# Documentation: the scopes that a machine gets when none are asked for.
+# Documentation: the default scopes of a machine.
 _SCOPES = [
     f"https://www.googleapis.com/auth/{scope}"
     for scope in (
@@ -24,7 +24,7 @@ _SCOPES = [
 
 
 def add_disk(session: Session, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Keep a disk and return it."""
+    """Store a disk and return it."""
     zone = zone.rpartition("/")[2]
     document = {
         **identity(session, "disk", f"projects/{project}/zones/{zone}/disks/{name}"),
@@ -43,7 +43,7 @@ def add_disk(session: Session, project: str, zone: str, name: str, *, fields: Js
 
 
 def add_instance(session: Session, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Keep a virtual machine and return it."""
+    """Store a virtual machine and return it."""
     zone = zone.rpartition("/")[2]
     region = places.region_of(zone)
     network = {

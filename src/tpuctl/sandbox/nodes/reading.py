@@ -1,4 +1,4 @@
-"""Nodes read: get and list."""
+"""Reading nodes: get and list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def get(session: Session, call: Call) -> Json:
 
 
 def find(session: Session, name: str) -> NodeRecord:
-    """Return a node that is there now. Raises `ApiError` 404, or 403 for an unknown zone."""
+    """Return an existing node. Raises `ApiError` 404, or 403 for an unknown zone."""
     where = resource_names.parse(name)
     catalog.check_location(where.project, where.zone)
     node = session.node(*where)
@@ -30,7 +30,7 @@ def find(session: Session, name: str) -> NodeRecord:
 def list_(session: Session, call: Call) -> Json:
     """Answer nodes.list for a zone, or for all with `locations/-`, ordered by zone and name.
 
-    Zones that cannot be reached are named in `unreachable` of every page.
+    Every page names the unreachable zones in `unreachable`.
     """
     where = resource_names.parse(str(call.params["parent"]))
     everywhere = where.zone == resource_names.ANYWHERE

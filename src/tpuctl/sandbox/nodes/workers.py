@@ -1,4 +1,4 @@
-"""The workers of nodes: whom an address belongs to, and what their guest agents publish."""
+"""The workers of nodes: the owner of an address, and the guest attributes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import NodeRecord, Session
 
-_BOOTED = frozenset({"READY", "REPAIRING"})  # unverified: where the guest agent answers
+_BOOTED = frozenset({"READY", "REPAIRING"})  # states in which the guest agent answers; unverified
 _NAMESPACE = "hostkeys"
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
+    """One virtual machine of a node. `id` is the node's numeric id, `metadata` the values that its guest agent uses now.
 
     `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    ones of all workers of the node; `lacks_chip` says that this one misses one. `up_since` is when the node came up, nothing
-    for long ago; its startup scripts then run `startup_delay` longer than they would, for ever where that is nothing, or fail.
+    addresses of all workers of the node. `lacks_chip`: this worker misses a chip. `up_since` is when the node came up, None for
+    long ago; its startup scripts run `startup_delay` longer than usual (None: forever), or fail.
     """
 
     project: str
@@ -52,7 +52,7 @@ class Worker:
 
 
 def find_worker(session: Session, address: str) -> Worker | None:
-    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`; nothing if none has.
+    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`. None if none has it.
 
     A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
     """
@@ -67,6 +67,10 @@ def find_worker(session: Session, address: str) -> Worker | None:
     phase = node.phase(session.now) if node else None
     if node is None or phase is None or index >= node.workers:
         return None
+    metadata = dict(node.document.get("metadata") or {})
+    if session.now < (node.keys_changed or node.timeline[0].at) + faults.ssh_key_delay(session, node):
+        metadata["ssh-keys"] = node.keys_before
+    items = session.project(node.project).get("items", [])
     return Worker(
         project=node.project,
         zone=node.zone,
@@ -75,9 +79,9 @@ def find_worker(session: Session, address: str) -> Worker | None:
         index=index,
         state=phase.state,
         health=phase.health,
-        metadata=_metadata(session, node),
+        metadata=metadata,
         accelerator_type=node.document["acceleratorType"],
-        project_metadata=_project_metadata(session, node.project),
+        project_metadata={str(item["key"]): str(item.get("value", "")) for item in items},
         topology=str(node.document.get("acceleratorConfig", {}).get("topology", "")),
         addresses=tuple(
             rendering.internal_address(number)
@@ -91,29 +95,15 @@ def find_worker(session: Session, address: str) -> Worker | None:
     )
 
 
-def _metadata(session: Session, node: NodeRecord) -> dict[str, str]:
-    metadata = dict(node.document.get("metadata") or {})
-    delay = faults.ssh_key_delay(session, node)
-    changed = node.keys_changed or node.timeline[0].at
-    if session.now < changed + delay:
-        metadata["ssh-keys"] = node.keys_before
-    return metadata
-
-
-def _project_metadata(session: Session, project: str) -> dict[str, str]:
-    items = session.project(project).get("items", [])
-    return {str(item["key"]): str(item.get("value", "")) for item in items}
-
-
 def node_directory(world: Path, worker: Worker) -> Path:
-    """Return where one incarnation of a node keeps its files: host key and the workers' homes."""
+    """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
     return world.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
 
 
 def get_guest_attributes(session: Session, call: Call) -> Json:
     """Answer nodes.getGuestAttributes: the host key (one per node) and host name of each worker.
 
-    Before the guest has started there are none: 400 (observed). An empty worker id stands for all (seen in gcloud's requests).
+    Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
     node = find(session, str(call.params["name"]))
     phase = node.phase(session.now)

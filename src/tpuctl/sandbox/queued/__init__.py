@@ -1,1 +1,1 @@
-"""Queued resources: handlers of `tpu.projects.locations.queuedResources`, and what moves their turn in the queue."""
+"""Queued resources: handlers of `tpu.projects.locations.queuedResources`, and their planning."""

@@ -1,6 +1,6 @@
-"""Queued resources as the API has them: requests that wait for capacity, and then make nodes.
+"""Queued resources in the API: requests that wait for capacity, and then create nodes.
 
-Their states follow from stored times like the nodes'.
+Their states follow from stored times, as for nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")  # unverified: the document does not say
 _DELETABLE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED", "DELETING"})  # API field text of `force`
-# What a client may choose; all else in a body is output only and ignored, as proto3 APIs do.
+# The fields that a client may set; all others are output only and ignored, as proto3 APIs do.
 _CHOSEN = (
     *("tpu", "spot", "guaranteed", "bestEffort", "queueingPolicy", "reservationName", "provisioningModel"),
     "runDuration",
@@ -65,7 +65,7 @@ def list_(session: Session, call: Call) -> Json:
 
 
 def create(session: Session, call: Call) -> Json:
-    """Answer queuedResources.create: the operation is done when the request is ACCEPTED, long before there is a node."""
+    """Answer queuedResources.create: the operation ends when the request is ACCEPTED, long before there is a node."""
     if repeated := operations.repeated(session, call):
         return repeated
     where = resource_names.parse(str(call.params["parent"]))
@@ -77,7 +77,9 @@ def create(session: Session, call: Call) -> Json:
         raise invalid_field("QueuedResourceId", queued_resource_id)
     if session.queued_resource(where.project, where.zone, queued_resource_id):
         raise already_exists(name)
-    document = _document(call.body)
+    document = {field: copy.deepcopy(call.body[field]) for field in _CHOSEN if call.body.get(field) is not None}
+    for spec in (document.get("tpu") or {}).get("nodeSpec") or []:
+        spec["node"] = creation.chosen(spec.get("node") or {})
     nodes = planning.bodies(document)
     _check(session, where, document, nodes)
     target = Target(call.method, where.project, where.zone, queued_resource_id)
@@ -101,7 +103,7 @@ def create(session: Session, call: Call) -> Json:
 
 
 def delete(session: Session, call: Call) -> Json:
-    """Answer queuedResources.delete; without `force` only in the states and cases that the API's field text names."""
+    """Answer queuedResources.delete; without `force` only in the states that the API's field text names."""
     if repeated := operations.repeated(session, call):
         return repeated
     session.log_request(call.method, str(call.params["name"]))
@@ -119,7 +121,7 @@ def delete(session: Session, call: Call) -> Json:
     pace = consequences.pace(session, record)
     begun = (*lifecycle.until(record.timeline, session.now), Phase(session.now, "DELETING", initiator="USER"))
     record = replace(record, timeline=begun)
-    session.put_queued_resource(record)  # first, so that the nodes' end no longer suspends it
+    session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
     ends = [session.now + pace.delete()]
     for node in owned:
         kept = consequences.keep(
@@ -161,21 +163,13 @@ def find(session: Session, name: str) -> QueuedRecord:
 
 
 def _owned(session: Session, record: QueuedRecord) -> list[NodeRecord]:
-    """Return the nodes of a request, those to come included."""
+    """Return the nodes of a request, planned ones included."""
     found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
     return [node for node in found if node and node.queued_resource == record.name]
 
 
-def _document(body: Json) -> Json:
-    """Return what a client may choose of a request, its nodes' output-only fields left out."""
-    document = {field: copy.deepcopy(body[field]) for field in _CHOSEN if body.get(field) is not None}
-    for spec in (document.get("tpu") or {}).get("nodeSpec") or []:
-        spec["node"] = creation.chosen(spec.get("node") or {})
-    return document
-
-
 def _check(session: Session, where: resource_names.ResourceName, document: Json, nodes: dict[str, Json]) -> None:
-    """Raise `ApiError` unless every node of a request could be made, in this zone (words unverified)."""
+    """Raise `ApiError` unless every node of a request could be created, in this zone (words unverified)."""
     tiers = [tier for tier in ("spot", "guaranteed", "bestEffort") if tier in document]
     if len(tiers) > 1:
         raise invalid("Only one tier may be set.")  # API field text: a union field

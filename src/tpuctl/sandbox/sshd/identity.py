@@ -1,7 +1,7 @@
-"""Who a worker is, as programs on it can find out: what the metadata server would say, the environment, the device files. Pure.
+"""The identity of a worker: its metadata, environment and device files. Pure.
 
-There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine that all this runs
-on. What it would say about a TPU VM lies in files instead, under the folder that TPUCTL_METADATA_ROOT names, with the
+There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs.
+The values of a TPU VM are files instead, under the folder of TPUCTL_METADATA_ROOT, with the
 server's own paths. The names of the attributes and the form of their values: observed (marin's published log of a
 v5p-8, JAX's and torch_xla's source).
 """
@@ -16,16 +16,15 @@ from tpuctl import accelerators
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.accelerators import AcceleratorType
     from tpuctl.sandbox.nodes.workers import Worker
 
-# How the chips of a worker lie; the first and third observed, the second in test data of JAX users.
+# The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
 _SHAPES = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is found on a worker.
+    """The identity of a worker.
 
     `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
     `computeMetadata/v1`. `devices` are paths of device files without the leading slash.
@@ -37,12 +36,17 @@ class Identity:
 
 
 def identify(worker: Worker, host_name: str) -> Identity:
-    """Return who a worker is."""
+    """Return the identity of a worker."""
     accelerator = accelerators.parse(worker.accelerator_type)
     chips = accelerator.chips_per_worker
     bounds = _SHAPES.get(chips, (chips, 1, 1))
     hosts = _hosts(worker.topology or accelerator.topology or "", bounds, accelerator.workers)
     zone = f"projects/{worker.project_number}/zones/{worker.zone}"
+    # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
+    pattern = accelerator.generation.devices.lstrip("/")
+    devices = tuple(pattern.replace("*", str(chip)) for chip in range(chips - worker.lacks_chip))
+    if "vfio" in pattern:
+        devices = (*devices, pattern.replace("*", "vfio"))
     return Identity(
         _environment(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
         {
@@ -59,14 +63,14 @@ def identify(worker: Worker, host_name: str) -> Identity:
             "project/project-id": worker.project,
             "project/numeric-project-id": str(worker.project_number),
         },
-        _devices(accelerator, chips, lacks_one=worker.lacks_chip),
+        devices,
     )
 
 
 def _environment(worker: Worker, *, bounds: str, hosts: str) -> dict[str, str]:
-    """Return what libtpu takes instead of asking the metadata server [JAX source; observed: marin].
+    """Return the variables that libtpu uses in place of the metadata server [JAX source; observed: marin].
 
-    A real TPU VM does not set these for a session (observed: marin); here nothing else can tell a program.
+    A real TPU VM does not set these for a session (observed: marin); here a program has no other source.
     """
     return {
         "TPU_SKIP_MDS_QUERY": "1",
@@ -93,15 +97,8 @@ def _tpu_env(worker: Worker, *, bounds: str, hosts: str) -> str:
     return "".join(f"{key}: '{value}'\n" for key, value in values.items() if value)
 
 
-def _devices(accelerator: AcceleratorType, chips: int, *, lacks_one: bool) -> tuple[str, ...]:
-    """Return the device files: up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed)."""
-    pattern = accelerator.generation.devices.lstrip("/")
-    found = tuple(pattern.replace("*", str(chip)) for chip in range(chips - lacks_one))
-    return (*found, pattern.replace("*", "vfio")) if "vfio" in pattern else found
-
-
 def _hosts(topology: str, bounds: tuple[int, ...], workers: int) -> tuple[int, ...]:
-    """Return how the workers lie, as the topology has it; in a row where that does not come out even."""
+    """Return the topology of the workers; a row if the slice's topology is not a multiple of the worker's."""
     sides = [int(side) for side in topology.split("x") if side.isdecimal()]
     sides += [1] * (3 - len(sides))
     hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))

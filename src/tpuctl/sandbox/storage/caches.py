@@ -1,4 +1,4 @@
-"""Anywhere Caches: zonal read caches of buckets. One that is made runs at once."""
+"""Anywhere Caches: zonal read caches of buckets. A new cache runs at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINK = "https://www.googleapis.com/storage/v1/b"
 
 
 def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
-    """Keep a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
+    """Store a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
     found = session.resources.named(BUCKET, bucket)
     if found is None:
         raise refusals.no_bucket()
@@ -44,7 +44,7 @@ def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
 
 
 def insert(session: Session, call: Call) -> Json:
-    """Answer anywhereCaches.insert with an operation that has ended; operations of Cloud Storage are not kept."""
+    """Answer anywhereCaches.insert with a finished operation; operations of Cloud Storage are not stored."""
     bucket, zone = str(call.params["bucket"]), str(call.body.get("zone") or "")
     session.log_request(call.method, f"{bucket}/{zone}")
     opened(session, call, "storage.anywhereCaches.create")
