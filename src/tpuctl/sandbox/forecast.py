@@ -30,7 +30,9 @@ def when(at: datetime, now: datetime, speed: float) -> str:
 
 
 def _effect(fault: Fault) -> str:
-    node = _node(fault)
+    zone = "" if fault.zone == "*" else f" in {fault.zone}"
+    project = "" if fault.project == "*" else f" of {fault.project}"
+    node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
     lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "forever"
     match fault.kind:
         case FaultKind.UNHEALTHY:
@@ -83,9 +85,3 @@ def _broken(fault: Fault) -> str:
         case _:
             wait = f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else ""
             return f"is answered with {fault.status}{wait}"
-
-
-def _node(fault: Fault) -> str:
-    name = "any node" if fault.node == "*" else fault.node
-    zone = "" if fault.zone == "*" else f" in {fault.zone}"
-    return name + zone + ("" if fault.project == "*" else f" of {fault.project}")

@@ -83,7 +83,12 @@ def _profile(session: Session, user: str) -> Json:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
     keys = {found.name: found.document for found in session.resources.under(KIND, user)}
-    login = _login(user)
+    login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
+    if user == ACCOUNT:
+        try:
+            login = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:  # without an account sshd cannot log in the user either
+            login = "you"
     account: Json = {
         "accountId": "sandbox",
         "name": f"users/{user}/projects/sandbox",
@@ -97,12 +102,3 @@ def _profile(session: Session, user: str) -> Json:
     account["gid"] = account["uid"]
     profile: Json = {"name": user, "posixAccounts": [account]}
     return {**profile, "sshPublicKeys": keys} if keys else profile
-
-
-def _login(user: str) -> str:
-    if user == ACCOUNT:
-        try:
-            return pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:  # without an account sshd cannot log in the user either
-            return "you"
-    return re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]

@@ -32,21 +32,16 @@ def list_(session: Session, call: Call) -> Json:
     found: dict[str, dict[str, list[Quota]]] = {}
     for quota in quotas.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:
-            metric, dimension = _named(quota.metric)
+            dimension = next(word for end, word in _ENDS.items() if quota.metric.endswith(end))
+            stem = quota.metric.partition("PerProject")[0]
+            words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
+            suffix = ["preemptible"] if "Preemptible" in stem else []
+            metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{catalog.project_number(project)}/services/{service}/consumerQuotaMetrics"
     shown, following = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
     answer: Json = {"metrics": list(shown)}
     return {**answer, "nextPageToken": following} if following else answer
-
-
-def _named(limit_name: str) -> tuple[str, str]:
-    """Return the metric of a limit, and its dimension."""
-    dimension = next(word for end, word in _ENDS.items() if limit_name.endswith(end))
-    stem = limit_name.partition("PerProject")[0]
-    words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
-    metric = "-".join([*(word.lower() for word in words), *(["preemptible"] if "Preemptible" in stem else [])])
-    return f"{_SERVICE}/{metric}", dimension
 
 
 def _metric(parent: str, metric: str, limits: Mapping[str, list[Quota]]) -> Json:

@@ -81,7 +81,13 @@ def node(record: NodeRecord, now: datetime, version: str) -> Json:
     if version in _V1:
         return _as_v1(document)
     document = {field: value for field, value in document.items() if field not in _ONLY_V1}
-    return _as_alpha(document) if version == "v2alpha1" else _as_v2(document)
+    if version != "v2alpha1":
+        return _as_v2(document)
+    if document["apiVersion"] not in _LEGACY:
+        document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
+    model = "SPOT" if document["schedulingConfig"].get("spot") else "STANDARD"
+    document["schedulingConfig"] = {"provisioningModel": model, **document["schedulingConfig"]}
+    return document
 
 
 def _endpoints(record: NodeRecord) -> list[Json]:
@@ -105,15 +111,6 @@ def _as_v2(document: Json) -> Json:
         document["dataDisks"] = [_only(disk, ("sourceDisk", "mode")) for disk in document["dataDisks"]]
     if "bootDiskConfig" in document:
         document["bootDiskConfig"] = _only(document["bootDiskConfig"], ("customerEncryptionKey",))
-    return document
-
-
-def _as_alpha(document: Json) -> Json:
-    if document["apiVersion"] not in _LEGACY:
-        document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
-    scheduling = document["schedulingConfig"]
-    model = "SPOT" if scheduling.get("spot") else "STANDARD"
-    document["schedulingConfig"] = {"provisioningModel": model, **scheduling}
     return document
 
 

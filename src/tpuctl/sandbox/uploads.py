@@ -64,7 +64,17 @@ def carry_out(session: Session, request: Request, call: Call, handler: Handler) 
     if is_continued(request):
         return _resume(session, request, call, handler)
     if dict(request.query).get("uploadType") == "resumable":
-        return _begin(session, request, call)
+        count = session.next_incarnation(KIND)
+        upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
+        content_type = call.media.content_type if call.media else ""
+        document = {"params": dict(call.params), "body": call.body, "type": content_type}
+        session.resources.put(KIND, "", f"{count:012d}/{upload_id}", document)
+        session.resources.trim(KIND, "", keep=_KEPT)
+        host = request.headers.get("host", "")
+        scheme = "https" if host.endswith("googleapis.com") or not host else "http"
+        address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
+        location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
+        return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
     return handler(session, call)
 
 
@@ -103,19 +113,6 @@ def partial(answer: Response, wanted: str) -> Response:
         return Response(416, b"", headers)
     headers = {**answer.headers, "content-range": f"bytes {begin}-{end}/{size}"}
     return Response(206, answer.body[begin : end + 1], headers)
-
-
-def _begin(session: Session, request: Request, call: Call) -> Response:
-    count = session.next_incarnation(KIND)
-    upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
-    document = {"params": dict(call.params), "body": call.body, "type": call.media.content_type if call.media else ""}
-    session.resources.put(KIND, "", f"{count:012d}/{upload_id}", document)
-    session.resources.trim(KIND, "", keep=_KEPT)
-    host = request.headers.get("host", "")
-    scheme = "https" if host.endswith("googleapis.com") or not host else "http"
-    address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
-    location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
-    return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
 
 
 def _resume(session: Session, request: Request, call: Call, handler: Handler) -> Json | Response:

@@ -89,24 +89,20 @@ def command(app: App, *, kind: str | None, fault_id: int | None, after: Any, **o
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        _remove(app, fault_id)
+        from tpuctl.sandbox import faults, forecast  # noqa: PLC0415  # only for the sandbox
+
+        with app.world.write() as session:
+            is_removed = faults.remove_fault(session, fault_id)
+            known = faults.list_faults(session)
+        if not is_removed:
+            existing = "\n".join(f"fault {number}: {forecast.event(fault)}" for number, fault in known)
+            raise NotFoundError(f"no fault {fault_id} in the sandbox", hint=existing or "the sandbox has no faults")
         tell(app, f"removed fault {fault_id}", id=fault_id, removed=True)
         return
     if after == "forever":
         raise InvalidInputError("`--after` cannot be `forever`", hint="give a duration such as 2h")
     number, text = _set(app, _fault(kind, options), after or timedelta())
     tell(app, f"fault {number}: {text}" if number else text, id=number, text=text)
-
-
-def _remove(app: App, fault_id: int) -> None:
-    from tpuctl.sandbox import faults, forecast  # noqa: PLC0415  # only for the sandbox
-
-    with app.world.write() as session:
-        if faults.remove_fault(session, fault_id):
-            return
-        known = faults.list_faults(session)
-    existing = "\n".join(f"fault {number}: {forecast.event(fault)}" for number, fault in known)
-    raise NotFoundError(f"no fault {fault_id} in the sandbox", hint=existing or "the sandbox has no faults")
 
 
 def _set(app: App, fault: Fault, after: timedelta) -> tuple[int | None, str]:

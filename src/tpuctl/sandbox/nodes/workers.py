@@ -114,33 +114,28 @@ def get_guest_attributes(session: Session, call: Call) -> Json:
     if unknown := [index for index in wanted if index not in known]:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{unknown[0]}" was not found.')
     worker = find_worker(session, f"{node.project}/{node.zone}/{node.node_id}/0")
-    key = _host_key(node_directory(session.path, worker)) if worker else ""
+    host_keys = []
+    if worker and shutil.which("ssh-keygen"):
+        from tpuctl.sandbox.sshd import host_key  # noqa: PLC0415  # needs OpenSSH, which a machine may lack
+
+        key = host_key(node_directory(session.path, worker))
+        host_keys = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")
-    shown = [_attributes(node, int(index), key, query) for index in wanted or known]
+    shown = []
+    for index in wanted or known:
+        items = [
+            *host_keys,
+            # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.
+            {"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, int(index))},
+            # As attributes of the instance these are observed (marin's log, JAX source); as guest attributes unverified.
+            {"namespace": "tpu", "key": "agent-worker-number", "value": str(int(index))},
+            {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
+        ]
+        matching = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
+        shown.append({"queryPath": query, "queryValue": {"items": matching}})
     return {"guestAttributes": shown}
-
-
-def _attributes(node: NodeRecord, index: int, key: str, query: str) -> Json:
-    items = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}] if key else []
-    items += [
-        # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.
-        {"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, index)},
-        # As attributes of the instance these are observed (marin's log, JAX source); as guest attributes unverified.
-        {"namespace": "tpu", "key": "agent-worker-number", "value": str(index)},
-        {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
-    ]
-    wanted = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
-    return {"queryPath": query, "queryValue": {"items": wanted}}
 
 
 def host_name(number: str, index: int) -> str:
     """Return a worker's host name, in the form of TPU VMs."""
     return f"t1v-n-{int(number) % 0xFFFFFFFF:08x}-w-{index}"
-
-
-def _host_key(directory: Path) -> str:
-    if shutil.which("ssh-keygen") is None:
-        return ""
-    from tpuctl.sandbox.sshd import host_key  # noqa: PLC0415  # needs OpenSSH, which a machine may lack
-
-    return host_key(directory)

@@ -47,6 +47,17 @@ def identify(worker: Worker, host_name: str) -> Identity:
     devices = tuple(pattern.replace("*", str(chip)) for chip in range(chips - worker.lacks_chip))
     if "vfio" in pattern:
         devices = (*devices, pattern.replace("*", "vfio"))
+    tpu_env = {
+        "ACCELERATOR_TYPE": worker.accelerator_type,
+        "CHIPS_PER_HOST_BOUNDS": _joined(bounds),
+        "HOST_BOUNDS": _joined(hosts),
+        "NODE_ID": worker.node_id,
+        "TOPOLOGY": worker.topology,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(bounds),
+        "TPU_PROCESS_BOUNDS": _joined(hosts),
+        "WORKER_ID": str(worker.index),
+        "ZONE": worker.zone,
+    }
     return Identity(
         _environment(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
         {
@@ -55,7 +66,7 @@ def identify(worker: Worker, host_name: str) -> Identity:
             "instance/attributes/worker-network-endpoints": ",".join(
                 f"unknown:unknown:{ip}" for ip in worker.addresses
             ),
-            "instance/attributes/tpu-env": _tpu_env(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
+            "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
             "instance/description": worker.node_id,
             "instance/hostname": f"{host_name}.{worker.zone}.c.{worker.project}.internal",
             "instance/name": host_name,
@@ -80,21 +91,6 @@ def _environment(worker: Worker, *, bounds: str, hosts: str) -> dict[str, str]:
         "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
         "TPU_HOST_BOUNDS": hosts,
     }
-
-
-def _tpu_env(worker: Worker, *, bounds: str, hosts: str) -> str:
-    values = {
-        "ACCELERATOR_TYPE": worker.accelerator_type,
-        "CHIPS_PER_HOST_BOUNDS": bounds,
-        "HOST_BOUNDS": hosts,
-        "NODE_ID": worker.node_id,
-        "TOPOLOGY": worker.topology,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
-        "TPU_PROCESS_BOUNDS": hosts,
-        "WORKER_ID": str(worker.index),
-        "ZONE": worker.zone,
-    }
-    return "".join(f"{key}: '{value}'\n" for key, value in values.items() if value)
 
 
 def _hosts(topology: str, bounds: tuple[int, ...], workers: int) -> tuple[int, ...]:

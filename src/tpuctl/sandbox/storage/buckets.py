@@ -97,15 +97,6 @@ def opened(session: Session, call: Call, permission: str) -> Bucket:
     if found is None:
         raise refusals.no_bucket()
     bucket = Bucket(found.parent, found.document["document"], tuple(found.document["denied"]))
-    _check_payer(session, call, bucket)
-    if permission and iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
-        raise refusals.forbidden(permission)
-    if not cloudbilling.is_enabled(session, bucket.project):
-        raise refusals.billing_disabled()
-    return bucket
-
-
-def _check_payer(session: Session, call: Call, bucket: Bucket) -> None:
     # Documentation: a caller with resourcemanager.projects.createBillingAssignment on the bucket's project needs no project
     # to bill. The sandbox's caller does not have it, as an editor does not.
     payer = str(call.params.get("userProject") or "")
@@ -115,6 +106,11 @@ def _check_payer(session: Session, call: Call, bucket: Bucket) -> None:
         raise refusals.invalid_user_project()
     if payer and iam.is_denied("serviceusage.services.use", projects.denied(session, payer)):
         raise refusals.may_not_bill()
+    if permission and iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
+        raise refusals.forbidden(permission)
+    if not cloudbilling.is_enabled(session, bucket.project):
+        raise refusals.billing_disabled()
+    return bucket
 
 
 def get(session: Session, call: Call) -> Json:

@@ -43,7 +43,12 @@ def insert(session: Session, call: Call) -> Json:
     check_preconditions(call, current)
     if current is not None:
         opened(session, call, "storage.objects.delete")  # documentation: replacing an object needs it
-    _check_hashes(call.body, call.media.content)
+    calculated = checksums.md5(call.media.content)
+    if call.body.get("md5Hash") not in {None, calculated}:
+        raise refusals.invalid(f'Provided MD5 hash "{call.body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
+    given, crc32c = call.body.get("crc32c"), checksums.crc32c(call.media.content)
+    if given is not None and crc32c is not None and given != crc32c:
+        raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{crc32c}".')
     return store(session, bucket, name, media=call.media, fields=call.body)
 
 
@@ -173,15 +178,6 @@ def named(session: Session, call: Call) -> Json | None:
     found = session.resources.get(KIND, str(call.params["bucket"]), str(call.params["object"]))
     wanted = call.params.get("generation")
     return None if found is None or (wanted and str(wanted) != found["generation"]) else found
-
-
-def _check_hashes(body: Json, content: bytes) -> None:
-    """Raise `ApiError` 400 if the content does not match the given hashes."""
-    if body.get("md5Hash") not in {None, checksums.md5(content)}:
-        raise refusals.invalid(f'Provided MD5 hash "{body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
-    given = body.get("crc32c")
-    if given is not None and given != (calculated := checksums.crc32c(content) or given):
-        raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{calculated}".')
 
 
 def key(bucket: str, document: Json) -> str:

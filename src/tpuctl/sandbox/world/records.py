@@ -108,12 +108,11 @@ def _is_time(value: object) -> bool:
     return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
 
 
-def _is_phase(row: object) -> bool:
-    return isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
-
-
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict))
-_TIMELINE = Scalar("a list of phases", lambda value: isinstance(value, list) and all(map(_is_phase, value)))
+_PHASE = Scalar(
+    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+)
+_TIMELINE = ListOf(_PHASE)
 _TIME = Scalar("a time", _is_time)
 _COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
 _NODE = Shape(
