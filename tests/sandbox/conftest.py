@@ -56,7 +56,7 @@ class Api:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Return a clock that moves only when told."""
+    """Return a clock that moves only by `sleep`."""
     return ManualClock()
 
 

@@ -1,4 +1,4 @@
-"""Every method of the four TPU documents, called with what they allow: served as promised, or refused as Google does."""
+"""Every method of the four TPU documents, called with valid parameters: served as declared, or rejected as Google does."""
 
 from __future__ import annotations
 
@@ -114,9 +114,7 @@ def test_every_method_is_served_or_listed_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_the_smallest_request_is_carried_out_and_answered_in_the_schema(
-    world: World, version: str, method: Method
-) -> None:
+def test_smallest_request_gets_an_answer_in_the_schema(world: World, version: str, method: Method) -> None:
     operation = furnish(world, method.id.rpartition(".")[2])
     query, body = smallest(method, version)
     name = named(method, operation)
@@ -129,7 +127,7 @@ def test_the_smallest_request_is_carried_out_and_answered_in_the_schema(
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_whatever_the_document_allows_is_served_in_the_schema_or_refused_as_google_does(
+def test_valid_requests_get_an_answer_in_the_schema_or_googles_error(
     world: World, version: str, method: Method
 ) -> None:
     operation = furnish(world)

@@ -1,4 +1,4 @@
-"""Seeds: a file fills the world, all of it or nothing, and what it cannot mean is said with file, line and key."""
+"""Seeds: a file adds all of its resources or none, and errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ nodes:
 """
 
 
-def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
+def test_seed_adds_entries_of_every_kind(world: World, api: Any) -> None:
     seeding.plant(world, seeding.read(EVERYTHING, "team.yaml"))
 
     trainer, spot = (api("nodes.get", name=f"{ZONE}/nodes/{name}") for name in ("trainer", "spot"))
@@ -98,14 +98,14 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
         ("quotas: [{zone: us-central2-b}]", "s.yaml line 1: `limit` is missing", None),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_named_with_its_line(text: str, complaint: str, hint: str | None) -> None:
+def test_invalid_seed_is_an_error_with_its_line(text: str, complaint: str, hint: str | None) -> None:
     with pytest.raises(SeedError) as caught:
         seeding.read(text, "s.yaml")
 
     assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
-def test_an_unknown_state_names_those_that_there_are() -> None:
+def test_unknown_state_is_an_error_with_the_known_states() -> None:
     with pytest.raises(SeedError) as caught:
         seeding.read("nodes:\n- name: a\n  state: RUNNING", "s.yaml")
 
@@ -113,7 +113,7 @@ def test_an_unknown_state_names_those_that_there_are() -> None:
     assert "CREATING, READY" in str(caught.value.hint)
 
 
-def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) -> None:
+def test_seed_with_a_rejected_entry_adds_none(world: World, api: Any) -> None:
     text = (
         "faults:\n- kind: preempt\nnodes:\n- name: good\n- name: bad\n  zone: us-central2-b\n  acceleratorType: v6e-8"
     )
@@ -144,7 +144,7 @@ def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) ->
         ("192.168.5", True),
     ],
 )
-def test_a_bucket_has_a_name_that_buckets_can_have(world: World, name: str, is_one: bool) -> None:
+def test_bucket_name_is_checked(world: World, name: str, is_one: bool) -> None:
     entries = seeding.read(f"buckets:\n- name: {name}", "s.yaml")
     if is_one:
         seeding.plant(world, entries)
@@ -154,7 +154,7 @@ def test_a_bucket_has_a_name_that_buckets_can_have(world: World, name: str, is_o
     assert caught.value.message == f"s.yaml line 2: Invalid bucket name: '{name}'"
 
 
-def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
+def test_seed_replaces_resources_of_the_same_name(world: World, api: Any) -> None:
     admin.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
 
     seeding.plant(world, seeding.read("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
@@ -162,7 +162,7 @@ def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
     assert api.state("trainer") == "READY"
 
 
-def test_the_example_has_everything_wrong_once(world: World) -> None:
+def test_misplaced_project_example_has_every_problem_once(world: World) -> None:
     """What it is about is there when it is planted, and again when it is planted twice."""
     entries = seeding.read(MISPLACED.read_text("utf-8"), MISPLACED.name)
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_the_example_has_everything_wrong_once(world: World) -> None:
     account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     shared = wire("GET", "/storage/v1/b/read-mostly/iam")["bindings"][1]
     assert kinds == {"region", "dual-region", "multi-region", "zone"}
-    assert sorted(refused) == [400, 403]  # whoever asks must pay; a stranger's
+    assert sorted(refused) == [400, 403]  # requester pays; another owner's
     assert "default-allow-ssh" not in rules
     assert reservations[0]["standard"]["usage"]["total"] == "4"
     assert effective["spec"]["rules"] == [{"denyAll": True}]

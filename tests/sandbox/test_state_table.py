@@ -60,7 +60,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[1]} while {row[0]} ({row[3]})")
-def test_a_state_of_a_queued_resource_allows_what_the_table_says(
+def test_queued_resource_state_allows_the_calls_of_the_table(
     world: World, api: Api, row: tuple[str, str, object, str]
 ) -> None:
     found, call, result, _ = row
@@ -96,7 +96,7 @@ def path(api: Api, clock: ManualClock, duration: timedelta) -> list[tuple[str, s
 WAITING = [("CREATING", ""), ("ACCEPTED", ""), ("WAITING_FOR_RESOURCES", "")]
 
 
-def test_a_request_becomes_active_and_is_suspended_by_the_service_when_its_node_is_preempted(
+def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
     world: World, api: Api, clock: ManualClock
 ) -> None:
     """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, and no new turn."""
@@ -113,7 +113,7 @@ def test_a_request_becomes_active_and_is_suspended_by_the_service_when_its_node_
     ]
 
 
-def test_a_request_that_cannot_be_provisioned_fails_with_the_services_error(
+def test_unprovisionable_queued_resource_fails_with_the_error_of_the_service(
     world: World, api: Api, clock: ManualClock
 ) -> None:
     """Observed: PROVISIONING, SUSPENDING by the service, FAILED with code 13 within five minutes."""
@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_provisioned_fails_with_the_services_error(
         ({"validAfterTime": "2026-01-01T00:20:00Z"}, 21, [*WAITING, ("PROVISIONING", "")]),
     ],
 )
-def test_a_queueing_policy_bounds_the_turn(
+def test_queueing_policy_bounds_provisioning(
     api: Api, clock: ManualClock, policy: dict[str, Any], wait: int, states: list[tuple[str, str]]
 ) -> None:
     """API field text: no resources before valid-after; failed when not fulfilled by valid-until."""
@@ -151,11 +151,11 @@ def test_a_queueing_policy_bounds_the_turn(
 
 
 @pytest.mark.parametrize("policy", [{"validUntilDuration": "-5s"}, {"validUntilTime": "2020-01-01T00:00:00Z"}])
-def test_a_request_that_could_never_be_honoured_is_refused(api: Api, policy: dict[str, Any]) -> None:
+def test_queued_resource_with_an_impossible_policy_is_rejected(api: Api, policy: dict[str, Any]) -> None:
     assert request(api, queueingPolicy=policy)[0] == 400
 
 
-def test_a_request_without_nodes_left_is_deleted_without_force(api: Api, clock: ManualClock) -> None:
+def test_queued_resource_without_nodes_is_deleted_without_force(api: Api, clock: ManualClock) -> None:
     """API field text of `force`; that the deletion of a node suspends its request is observed."""
     request(api)
     clock.sleep(15 * MINUTE)
@@ -169,7 +169,7 @@ def test_a_request_without_nodes_left_is_deleted_without_force(api: Api, clock: 
     assert "name" in request(api)
 
 
-def test_a_repeated_request_id_is_harmless(api: Api) -> None:
+def test_repeated_request_id_returns_the_same_operation(api: Api) -> None:
     """API field text of `requestId`."""
     spec = {"parent": ZONE, "nodeId": "node", "node": BODY}
     first, second = (
@@ -187,7 +187,7 @@ def test_a_repeated_request_id_is_harmless(api: Api) -> None:
     assert (first["name"] == second["name"], again[0] == again[1]) == (True, True)
 
 
-def test_several_nodes_become_one_group_under_the_names_of_each_version(api: Api, clock: ManualClock) -> None:
+def test_several_nodes_have_the_field_names_of_each_version(api: Api, clock: ManualClock) -> None:
     """API field text: `multisliceParams` in v2, `multiNodeParams` in v2alpha1; ids are prefix-0, prefix-1."""
     spec = {"parent": ZONE, "node": BODY, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "part"}}
     api("queuedResources.create", {"tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")

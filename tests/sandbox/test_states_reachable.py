@@ -1,4 +1,4 @@
-"""Every value of the state and health enums of every version: a row that shows how it is reached, or the reason why not."""
+"""Every value of the state and health enums of every version: a row that reaches it, or the reason why not."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ ENUMS = {"Node.state": NODE_STATES, "Node.health": HEALTHS, "QueuedResourceState
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_value_has_a_row_or_a_reason(version: str) -> None:
+def test_every_enum_value_has_a_row_or_a_reason(version: str) -> None:
     for place, rows in ENUMS.items():
         schema, _, field = place.partition(".")
         if schema in load("tpu", version).schemas:
@@ -120,7 +120,7 @@ def test_every_value_has_a_row_or_a_reason(version: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "wanted"), [(f, v) for f, rows in ENUMS.items() for v in rows if "Node" in f])
-def test_a_node_gets_there_and_every_version_says_so(
+def test_node_reaches_the_value_in_every_version(
     world: World, api: Api, clock: ManualClock, field: str, wanted: str
 ) -> None:
     ENUMS[field][wanted](Story(world, api, clock))
@@ -130,7 +130,7 @@ def test_a_node_gets_there_and_every_version_says_so(
 
 
 @pytest.mark.parametrize("wanted", QUEUED_STATES)
-def test_a_queued_resource_gets_there_and_both_versions_say_so(
+def test_queued_resource_reaches_the_value_in_both_versions(
     world: World, api: Api, clock: ManualClock, wanted: str
 ) -> None:
     QUEUED_STATES[wanted](Story(world, api, clock))

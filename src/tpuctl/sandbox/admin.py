@@ -51,12 +51,12 @@ class LoggedRequest:
     name: str
 
 
-def status(world: World) -> WorldStatus:
+def status(sandbox: World) -> WorldStatus:
     """Return a summary of the sandbox's contents."""
-    with world.read() as session:
+    with sandbox.read() as session:
         return WorldStatus(
-            path=world.path,
-            speed=world.speed,
+            path=sandbox.path,
+            speed=sandbox.speed,
             now=session.now,
             states=_count([(node.project, node.phase(session.now)) for node in session.nodes()]),
             queued_states=_count([(r.project, r.phase(session.now)) for r in session.queued_resources()]),
@@ -89,19 +89,19 @@ def reset(path: Path) -> bool:
     return True
 
 
-def advance(world: World, duration: timedelta) -> datetime:
+def advance(sandbox: World, duration: timedelta) -> datetime:
     """Advance the clock of a sandbox and return the new time. Raises `InvalidInputError` for a negative duration."""
-    return world.advance(duration)
+    return sandbox.advance(duration)
 
 
-def requests(world: World) -> tuple[LoggedRequest, ...]:
+def requests(sandbox: World) -> tuple[LoggedRequest, ...]:
     """Return the last 20 000 calls that write, oldest first."""
-    with world.read() as session:
+    with sandbox.read() as session:
         return tuple(LoggedRequest(*entry) for entry in session.requests())
 
 
 def add_node(
-    world: World,
+    sandbox: World,
     name: str = "node",
     *,
     state: str = "READY",
@@ -119,7 +119,7 @@ def add_node(
     value (empty: unset). Only the type is checked; a node of the same name is replaced.
     Raises `ApiError` if the zone does not offer the type.
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         body: Json = {"acceleratorType": _TYPE} if "acceleratorConfig" not in fields else {}
         body |= {"networkConfig": {"enableExternalIps": True}, **fields}
         if not zone:
@@ -161,7 +161,7 @@ def add_node(
 
 
 def add_queued_resource(
-    world: World,
+    sandbox: World,
     name: str = "queued",
     *,
     state: str = "ACTIVE",
@@ -176,7 +176,7 @@ def add_queued_resource(
 
     It creates no nodes: pass its name to `add_node`. `fields` are the API's; the default requests v4-8 nodes.
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         full = f"projects/{project}/locations/{zone}/queuedResources/{name}"
         spec: Json = {
             "acceleratorType": _TYPE,
@@ -191,13 +191,13 @@ def add_queued_resource(
         return rendering.queued_resource(record, session.now, "v2")
 
 
-def set_setting(world: World, name: str, value: object) -> None:
+def set_setting(sandbox: World, name: str, value: object) -> None:
     """Store a setting of the sandbox; None unsets it.
 
     `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
     `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         session.set_setting(name, value)
 
 

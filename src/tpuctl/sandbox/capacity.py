@@ -1,21 +1,27 @@
-"""The capacity of a zone: stock-outs, with or without an end, and reservations. There are none by default.
+"""The capacity of a zone: stock-outs, with or without an end, reservations, and the demands of nodes and queued resources.
+
+There are no stock-outs and no reservations by default.
 
 The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits for its end.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from tpuctl import accelerators
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import paging, resource_names
-from tpuctl.sandbox.refusals import error_id, no_capacity
+from tpuctl.sandbox.refusals import error_id, invalid, invalid_field, no_capacity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
@@ -160,3 +166,58 @@ def list_reservations(session: Session, call: Call) -> Json:
 def _dump(stockout: Stockout) -> Json:
     values: Json = {name: str(getattr(stockout, name)) for name in Stockout.__slots__}
     return {**values, "begin": stockout.begin.timestamp(), "end": stockout.end.timestamp()}
+
+
+def node_demand(project: str, zone: str, body: Json) -> Demand:
+    """Return the demand of a node, given by a body or a document."""
+    config = body.get("acceleratorConfig") or {}
+    name = str(body.get("acceleratorType") or "")
+    if not name:
+        name = accelerators.from_config(str(config.get("type", "")), str(config.get("topology", ""))).name
+    return Demand(project, zone, name, Tier.of(body.get("schedulingConfig") or {}))
+
+
+def requested_nodes(document: Json) -> dict[str, Json]:
+    """Return the requested nodes, by node id, as bodies of nodes.create.
+
+    Raises `ApiError` 400 for a spec that names both one node and several, or neither (API field text, words unverified).
+    """
+    specs = (document.get("tpu") or {}).get("nodeSpec") or []
+    if not specs:
+        raise invalid_field("Tpu", "")
+    # The tier of the request is part of its nodes' scheduling.
+    tier: Json = {}
+    if "spot" in document or document.get("provisioningModel") == "SPOT":
+        tier = {"spot": True}
+    elif document.get("provisioningModel") == "FLEX_START":
+        tier = {"provisioningModel": "FLEX_START"}
+    elif "bestEffort" in document:
+        tier = {"preemptible": True}
+    elif (document.get("guaranteed") or {}).get("reserved") or document.get("reservationName"):
+        tier = {"reserved": True}
+    nodes: dict[str, Json] = {}
+    for spec in specs:
+        several = spec.get("multisliceParams") or spec.get("multiNodeParams")
+        if bool(several) == bool(spec.get("nodeId")):
+            raise invalid("Exactly one of node_id and multislice_params must be set.")
+        body = copy.deepcopy(spec.get("node") or {})
+        body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **tier}
+        for node_id in _numbered_ids(several) if several else [str(spec["nodeId"])]:
+            if node_id in nodes:
+                raise invalid_field("NodeId", node_id)  # unverified
+            nodes[node_id] = body
+    return nodes
+
+
+def node_demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
+    """Return the demands of nodes in a zone."""
+    return [node_demand(project, zone, body) for body in nodes]
+
+
+def _numbered_ids(several: Json) -> list[str]:
+    """Return the ids `prefix-0`, `prefix-1`, … (API field text: the count must be above one)."""
+    count = int(several.get("nodeCount") or 0)
+    if not 1 < count <= 1000:
+        raise invalid_field("NodeCount", str(count))
+    prefix = str(several.get("nodeIdPrefix") or "node")
+    return [f"{prefix}-{index}" for index in range(count)]

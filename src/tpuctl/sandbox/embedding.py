@@ -36,7 +36,7 @@ class Sandbox:
     def __init__(self, folder: Path | None = None, *, speed: float | None = None, clock: Clock | None = None) -> None:
         self._own_folder = None if folder else Path(tempfile.mkdtemp(prefix="tpuctl-sandbox-"))
         chosen = clock or (None if speed else ManualClock())
-        self._world = World.open((folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed)
+        self._state = World.open((folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed)
         self._server: server.SandboxServer | None = None
 
     def start(self, port: int = 0) -> str:
@@ -45,59 +45,59 @@ class Sandbox:
         Raises `OSError` if the port is in use.
         """
         if self._server is None:
-            self._server = server.serve(self._world, port).start()
-            shims.note_served(self._world.path, self._server.url)
+            self._server = server.serve(self._state, port).start()
+            shims.note_served(self._state.path, self._server.url)
         return self._server.url
 
     def http(self) -> SandboxHttp:
         """Return the `http` argument for google-api-python-client: requests are answered in this process, without a socket."""
         from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # imports httplib2
 
-        return SandboxHttp(self._world)
+        return SandboxHttp(self._state)
 
     def environment(self, *, project: str = admin.PROJECT, zone: str = admin.ZONE) -> dict[str, str]:
         """Return the variables with which gcloud uses this sandbox and reaches its workers. Calls `start`.
 
         Merge them into the environment of a process. Give it a separate HOME too: gcloud stores its ssh key there.
         """
-        return shims.environment(self._world.path, self.start(), project=project, zone=zone, environ=os.environ)
+        return shims.environment(self._state.path, self.start(), project=project, zone=zone, environ=os.environ)
 
     def seed(self, seed: str | Path | Mapping[str, Any]) -> None:
         """Add the resources of a seed: YAML text, a file, or a mapping. All or none. Raises `SeedError` naming line and key."""
-        seeding.plant(self._world, seeding.read(*_text(seed)))
+        seeding.plant(self._state, seeding.read(*_text(seed)))
 
     def scenario(self, scenario: str | Path | Mapping[str, Any]) -> None:
         """Plan the events of a scenario from now on: YAML text, a file, or a mapping. Raises `SeedError`."""
-        scenarios.play(self._world, scenarios.read(*_text(scenario)))
+        scenarios.play(self._state, scenarios.read(*_text(scenario)))
 
     def fault(self, kind: str, **words: str | float) -> int:
         """Add a fault, with the options of `tpuctl sandbox fault`, and return its number for `remove_fault`.
 
         `sandbox.fault("hang", node="trainer", state="CREATING", duration="20m", times=2)`. Raises `InvalidInputError`.
         """
-        with self._world.write() as session:
+        with self._state.write() as session:
             return faults.add_fault(session, wishes.fault({"kind": kind, **words}))
 
     def remove_fault(self, number: int) -> bool:
         """Remove a fault. Return whether it existed."""
-        with self._world.write() as session:
+        with self._state.write() as session:
             return faults.remove_fault(session, number)
 
     def advance(self, duration: str | timedelta) -> None:
         """Advance its clock by `10m` or a timedelta. Raises `ValueError` for an invalid duration."""
-        self._world.advance(parse_duration(duration) if isinstance(duration, str) else duration)
+        self._state.advance(parse_duration(duration) if isinstance(duration, str) else duration)
 
     def requests(self) -> list[Entry]:
         """Return the requests that it received, oldest first: `method`, `path`, `status`, `client`, `at`."""
-        return request_log.entries(self._world.path)
+        return request_log.entries(self._state.path)
 
     def close(self) -> None:
         """Stop listening; remove a temporary folder. A second call does nothing."""
         if self._server is not None:
-            shims.forget_served(self._world.path, self._server.url)
+            shims.forget_served(self._state.path, self._server.url)
             self._server.close()
             self._server = None
-        self._world.close()
+        self._state.close()
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 

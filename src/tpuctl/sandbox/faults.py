@@ -66,14 +66,14 @@ class Target:
         return cls(call.method, pairs.get("projects", ""), pairs.get("locations", ""), str(node or named or ""))
 
 
-def call_fault(world: World, call: Call) -> CallFault | None:
+def call_fault(sandbox: World, call: Call) -> CallFault | None:
     """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
     target = Target.of(call)
-    with world.read() as session:
+    with sandbox.read() as session:
         fault = next((fault for _, fault in _matching(session, target, _CALL_KINDS)), None)
         if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
             return _to_call(fault, target) if fault else None  # no write transaction: the fault is not used up
-    with world.write() as session:
+    with sandbox.write() as session:
         for fault_id, fault in _matching(session, target, _CALL_KINDS):
             if fault.kind is not FaultKind.UNREACHABLE:
                 _use(session, fault_id, fault)

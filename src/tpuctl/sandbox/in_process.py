@@ -31,8 +31,8 @@ class SandboxHttp:
     only the path counts. A bug of the sandbox propagates from `request`.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, sandbox: World) -> None:
+        self._state = sandbox
         # google_auth_httplib2 exposes these attributes; they have no effect here.
         self.connections: dict[str, object] = {}
         self.follow_redirects = True
@@ -62,7 +62,7 @@ class SandboxHttp:
                 content = body.read()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         received = {"host": parts.hostname or "", **given}
-        answer = respond(self._world, Request(method, parts.path, query, received, content))
+        answer = respond(self._state, Request(method, parts.path, query, received, content))
         if isinstance(answer, Dropped):
             raise ConnectionResetError("a fault of the sandbox dropped the connection")
         response = httplib2.Response({"status": str(answer.status), **answer.headers})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tpuctl import accelerators
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox.calls import ApiError
-from tpuctl.sandbox.capacity import Tier
+from tpuctl.sandbox.capacity import Tier, node_demand, node_demands, requested_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -157,14 +157,11 @@ def _total(demands: Iterable[Demand]) -> Counter[tuple[str, str, str]]:
 
 def _held(session: Session, projects: set[str]) -> Iterator[Demand]:
     """Yield the demand of every record: of a queued resource its nodes, in any state, and of each other node itself."""
-    from tpuctl.sandbox.nodes import creation  # noqa: PLC0415  # it checks quotas
-    from tpuctl.sandbox.queued import planning  # noqa: PLC0415  # it checks quotas
-
     for project in projects:
         requests = session.queued_resources(project)
         owners = {record.name for record in requests}
         for record in requests:
-            yield from planning.demands(record.project, record.zone, planning.bodies(record.document).values())
+            yield from node_demands(record.project, record.zone, requested_nodes(record.document).values())
         for node in session.nodes(project):
             if session.is_there(node) and node.queued_resource not in owners:
-                yield creation.demand(node.project, node.zone, node.document)
+                yield node_demand(node.project, node.zone, node.document)

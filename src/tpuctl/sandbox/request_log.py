@@ -47,49 +47,53 @@ class Entry:
     client: str
 
 
-def note(world: Path, request: Request, status: int, now: datetime) -> None:
+def note(state_path: Path, request: Request, status: int, now: datetime) -> None:
     """Log a request and the status of its response. A write error loses the line, not the response."""
     query = urlencode([(name, "..." if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@")
     path = f"{request.path}?{query}" if query else request.path
-    _append(world, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
+    _append(state_path, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
 
 
-def note_event(world: Path, text: str, now: datetime) -> None:
+def note_event(state_path: Path, text: str, now: datetime) -> None:
     """Log a planned event that happened."""
-    _append(world, Entry(now, EVENT, text, 0, ""))
+    _append(state_path, Entry(now, EVENT, text, 0, ""))
 
 
-def entries(world: Path, *, since: datetime | None = None) -> list[Entry]:
+def entries(state_path: Path, *, since: datetime | None = None) -> list[Entry]:
     """Return the last `KEPT` log entries, oldest first, from a sandbox time on."""
-    text = b"".join(_read(path, 0) for path in (_old(world), current(world)))
+    text = b"".join(_read(path, 0) for path in (_old(state_path), current(state_path)))
     lines = text.decode("utf-8", "replace").splitlines()
     return [entry for line in lines[-KEPT:] if (entry := _entry(line)) and (since is None or entry.at >= since)]
 
 
-def follow(world: Path) -> Iterator[list[Entry]]:
+def follow(state_path: Path) -> Iterator[list[Entry]]:
     """Yield, on each iteration, the entries logged since the last one; the first time since this call."""
-    path, seen = current(world), 0
+    path, offset = current(state_path), 0
     identity = _identity(path)
     if path.exists():
-        seen = path.stat().st_size
+        offset = path.stat().st_size
     rest = b""
     while True:
         now = _identity(path)
         text = b""
         if now != identity:
-            text = _read(_old(world), seen) if identity is not None and _identity(_old(world)) == identity else b""
-            identity, seen = now, 0
-        new = _read(path, seen)
-        seen += len(new)
+            text = (
+                _read(_old(state_path), offset)
+                if identity is not None and _identity(_old(state_path)) == identity
+                else b""
+            )
+            identity, offset = now, 0
+        new = _read(path, offset)
+        offset += len(new)
         *whole, rest = (rest + text + new).split(b"\n")
         yield [entry for line in whole if (entry := _entry(line.decode("utf-8", "replace")))]
 
 
-def _append(world: Path, entry: Entry) -> None:
+def _append(state_path: Path, entry: Entry) -> None:
     line = json.dumps(
         [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
     )
-    path = current(world)
+    path = current(state_path)
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
@@ -98,7 +102,7 @@ def _append(world: Path, entry: Entry) -> None:
         finally:
             os.close(file)
         if is_full and path.stat().st_size > FULL:  # unless another process was quicker
-            path.replace(_old(world))
+            path.replace(_old(state_path))
     except OSError:
         return
 
@@ -138,10 +142,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def current(world: Path) -> Path:
+def current(state_path: Path) -> Path:
     """Return the path of the current log file."""
-    return world.with_name(world.name + "-requests")
+    return state_path.with_name(state_path.name + "-requests")
 
 
-def _old(world: Path) -> Path:
-    return world.with_name(world.name + "-requests.old")
+def _old(state_path: Path) -> Path:
+    return state_path.with_name(state_path.name + "-requests.old")

@@ -75,20 +75,20 @@ def read(text: str, source: str) -> Scenario:
     return Scenario(str(value.get("description") or "").strip(), tuple(ordered))
 
 
-def play(world: World, scenario: Scenario) -> datetime:
+def play(sandbox: World, scenario: Scenario) -> datetime:
     """Plan all steps from now on and return the start time; steps that are due now have happened on return.
 
     All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_TriedError), world.together() as trial:
+    with suppress(_TriedError), sandbox.together() as trial:
         for step in scenario.steps:
-            _carry_out(world, trial, step.document)
+            _carry_out(sandbox, trial, step.document)
         raise _TriedError
-    with world.write() as session:
+    with sandbox.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
         begin = session.now
-    with world.read():
+    with sandbox.read():
         return begin
 
 
@@ -98,19 +98,19 @@ def plan_fault(session: Session, fault: Fault, after: timedelta) -> None:
     session.plan_event(session.now + after, document)
 
 
-def happen(world: World, event: Event) -> bool:
+def happen(sandbox: World, event: Event) -> bool:
     """Run a planned event in the transaction that this thread holds. Return whether it succeeded.
 
     The event is logged in the request log, with the reason if it failed.
     """
     text = str(event.document.get("text", ""))
     try:
-        with world.write() as session:
-            _carry_out(world, session, event.document)
+        with sandbox.write() as session:
+            _carry_out(sandbox, session, event.document)
     except TpuctlError as error:
-        request_log.note_event(world.path, f"failed: {text}: {error.message}", event.at)
+        request_log.note_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
         return False
-    request_log.note_event(world.path, text, event.at)
+    request_log.note_event(sandbox.path, text, event.at)
     return True
 
 
@@ -118,7 +118,7 @@ class _TriedError(Exception):
     """Raised to roll back a trial run in which all steps succeeded."""
 
 
-def _carry_out(world: World, session: Session, document: Json) -> None:
+def _carry_out(sandbox: World, session: Session, document: Json) -> None:
     match document["do"]:
         case "fault":
             faults.add_fault(session, afflictions.load(document["fault"]))
@@ -130,7 +130,7 @@ def _carry_out(world: World, session: Session, document: Json) -> None:
                 if same and wanted["kind"] in {"*", str(fault.kind)}:
                     faults.remove_fault(session, fault_id)
         case "seed":
-            seeding.plant(world, [seeding.Entry(**entry) for entry in document["entries"]])
+            seeding.plant(sandbox, [seeding.Entry(**entry) for entry in document["entries"]])
         case _:
             admin.end_stockouts(session)
 

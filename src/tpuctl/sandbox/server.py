@@ -35,19 +35,19 @@ _PATIENCE = 5  # seconds for requests in progress when the server is closed
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
-def serve(world: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> SandboxServer:
+def serve(sandbox: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> SandboxServer:
     """Return a server on 127.0.0.1 that already accepts connections; it answers once it runs.
 
     Port 0 picks a free one. `log` gets a line per request. Raises `OSError` if the port is in use.
     """
-    return SandboxServer(world, port, log=log)
+    return SandboxServer(sandbox, port, log=log)
 
 
 class SandboxServer:
     """A listening server. `serve_forever` runs it here, `start` in a thread; `close`, or the end of `with`, stops it."""
 
-    def __init__(self, world: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> None:
-        self._server = _Server(world, port, log=log)
+    def __init__(self, sandbox: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> None:
+        self._server = _Server(sandbox, port, log=log)
         self._running = False
 
     @property
@@ -87,8 +87,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, world: World, port: int, *, log: Callable[[str], None] | None) -> None:
-        self.world = world
+    def __init__(self, sandbox: World, port: int, *, log: Callable[[str], None] | None) -> None:
+        self.state = sandbox
         self.log = log or (lambda _line: None)
         self._open: set[socket.socket] = set()
         self._changed = threading.Condition()
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         # Called by http.server for a request that it cannot parse.
-        self._send(dated(self.server.world, error_of(code).response()), close=True)
+        self._send(dated(self.server.state, error_of(code).response()), close=True)
 
     def _serve(self) -> None:
         # Reject a page in a browser: by its Origin, or by the name that a rebound DNS entry leaves in Host.
@@ -161,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         answer: Response | Dropped
         try:
-            answer = respond(self.server.world, self._request(body))
+            answer = respond(self.server.state, self._request(body))
         except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
             self.server.log(traceback.format_exc())
             answer = self._refusal(error_of(500))
@@ -180,9 +180,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refusal(self, error: ApiError) -> Response:
         """Log a request that does not reach the API, and return the response for its error."""
-        world = self.server.world
-        request_log.note(world.path, self._request(), error.code, now := world.clock.now())
-        return dated(world, error.response(), now)
+        sandbox = self.server.state
+        request_log.note(sandbox.path, self._request(), error.code, now := sandbox.clock.now())
+        return dated(sandbox, error.response(), now)
 
     def _send(self, answer: Response, *, close: bool = False) -> None:
         self.close_connection = self.close_connection or close

@@ -41,7 +41,7 @@ _STATUSES = {
 _CHALLENGE = {"www-authenticate": 'Bearer realm="https://accounts.google.com/", error="invalid_token"'}
 
 
-def respond(world: World, request: Request) -> Response | Dropped:
+def respond(sandbox: World, request: Request) -> Response | Dropped:
     """Return the response to a request. A write that is answered is committed.
 
     The `Date` header carries the sandbox time. An exception that is not an `ApiError` is a bug of the sandbox and
@@ -54,18 +54,18 @@ def respond(world: World, request: Request) -> Response | Dropped:
         effective = Request("GET", request.path, query, request.headers)
     answer: Response | Dropped
     try:
-        answer = _answer(world, effective)
+        answer = _answer(sandbox, effective)
     except ApiError as error:
         challenge = _CHALLENGE if error.code == 401 else None
         answer = error.response(challenge, with_reasons=_has_reasons(request))
-    now = world.clock.now()
-    request_log.note(world.path, request, 0 if isinstance(answer, Dropped) else answer.status, now)
-    return answer if isinstance(answer, Dropped) else dated(world, answer, now)
+    now = sandbox.clock.now()
+    request_log.note(sandbox.path, request, 0 if isinstance(answer, Dropped) else answer.status, now)
+    return answer if isinstance(answer, Dropped) else dated(sandbox, answer, now)
 
 
-def dated(world: World, response: Response, now: datetime | None = None) -> Response:
+def dated(sandbox: World, response: Response, now: datetime | None = None) -> Response:
     """Return a response with the `Date` header, from which clients compute ages."""
-    date = format_datetime(now or world.clock.now(), usegmt=True)
+    date = format_datetime(now or sandbox.clock.now(), usegmt=True)
     return Response(response.status, response.body, {"date": date, **response.headers})
 
 
@@ -77,7 +77,7 @@ def error_of(status: int, message: str = "") -> ApiError:
     return ApiError(status, name, message or general)
 
 
-def _answer(world: World, request: Request) -> Response | Dropped:
+def _answer(sandbox: World, request: Request) -> Response | Dropped:
     direction, path = uploads.split(request.path)
     is_upload = direction == "upload"
     method = "POST" if is_upload and uploads.is_continued(request) else request.method
@@ -97,19 +97,19 @@ def _answer(world: World, request: Request) -> Response | Dropped:
         )
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
     call = uploads.read(found, request) if is_upload else check_request(found, request.query, decode(request.body))
-    fault = call_fault(world, call)
+    fault = call_fault(sandbox, call)
     call = _with_headers(call, request)
     if fault is None:
-        return _carry_out(world, call, request)
+        return _carry_out(sandbox, call, request)
     match fault.kind:
         case CallFaultKind.DROP_BEFORE:
             return Dropped()
         case CallFaultKind.DROP_AFTER:
-            _carry_out(world, call, request)
+            _carry_out(sandbox, call, request)
             return Dropped()
         case CallFaultKind.SLOW:
-            world.clock.sleep(fault.delay)
-            return _carry_out(world, call, request)
+            sandbox.clock.sleep(fault.delay)
+            return _carry_out(sandbox, call, request)
         case CallFaultKind.HTTP_ERROR:
             wait = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
             return error_of(fault.status, fault.message).response(wait, with_reasons=_has_reasons(request))
@@ -129,13 +129,13 @@ def _with_headers(call: Call, request: Request) -> Call:
     return replace(call, wants_media=wants_media)
 
 
-def _carry_out(world: World, call: Call, request: Request) -> Response:
+def _carry_out(sandbox: World, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
     is_upload = uploads.split(request.path)[0] == "upload"
     refusal: ApiError | None = None
-    with world.read() if request.method == "GET" else world.write() as session:
+    with sandbox.read() if request.method == "GET" else sandbox.write() as session:
         admission.check(session, call)
         try:
             value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)

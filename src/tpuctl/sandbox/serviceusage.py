@@ -39,7 +39,7 @@ def set_state(session: Session, project: str, name: str, *, enabled: bool) -> No
 
 
 def is_enabled(session: Session, project: str, name: str) -> bool:
-    """Tell whether a service is enabled."""
+    """Return whether a service is enabled."""
     found = session.resources.get(KIND, project, name)
     return found["state"] == "ENABLED" if found else name in TITLES
 

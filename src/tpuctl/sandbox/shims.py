@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PROGRAMS = ("ssh", "scp")
 # All of 198.18.0.0/15, the addresses of workers.
 _CONFIGURATION = """\
-# Written by `tpuctl sandbox serve`: the workers of the sandbox in {world}
+# Written by `tpuctl sandbox serve`: the workers of the sandbox in {folder}
 Host 198.18.* 198.19.*
     ProxyCommand {proxy}
 Match all
@@ -55,17 +55,17 @@ class NotServedError(NotFoundError):
         )
 
 
-def make_shims(world: Path) -> Path:
+def make_shims(state_path: Path) -> Path:
     """Write `ssh` and `scp` for a sandbox if they are missing, and return their folder.
 
     Raises `SshdUnavailableError` if OpenSSH's client is not installed.
     """
-    folder = world.absolute().parent / "programs"
+    folder = state_path.absolute().parent / "programs"
     make_private_folder(folder)
     # A ProxyCommand is expanded by ssh: %h is the address.
-    proxy = proxy_command(world, "ADDRESS").removesuffix("ADDRESS") + "%h"
+    proxy = proxy_command(state_path, "ADDRESS").removesuffix("ADDRESS") + "%h"
     configuration = folder / "ssh_config"
-    write_private_file(configuration, _CONFIGURATION.format(world=world.parent, proxy=proxy))
+    write_private_file(configuration, _CONFIGURATION.format(folder=state_path.parent, proxy=proxy))
     # The real programs: the first on PATH that are not shims.
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
     path = os.pathsep.join(entry for entry in entries if entry and os.path.realpath(entry) != os.path.realpath(folder))
@@ -78,13 +78,13 @@ def make_shims(world: Path) -> Path:
     return folder
 
 
-def environment(world: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(state_path: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which an unmodified gcloud uses a served sandbox and contacts no other service.
 
     PATH and NO_PROXY extend those of `environ`. gcloud keeps its key and host keys in `~/.ssh` as usual: only
     another HOME moves them (gcloud 528 source). Sources of the rest: gcloud 528, tried.
     """
-    folder = make_shims(world)
+    folder = make_shims(state_path)
     rest = [entry for entry in environ.get("PATH", os.defpath).split(os.pathsep) if entry != str(folder)]
     direct = ["127.0.0.0/8", "localhost"]
     direct += [entry for entry in (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",") if entry]
@@ -96,7 +96,7 @@ def environment(world: Path, url: str, *, project: str, zone: str, environ: Mapp
         "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
         "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
         # The user's own configuration may set impersonation or a proxy.
-        "CLOUDSDK_CONFIG": str(world.absolute().parent / "gcloud"),
+        "CLOUDSDK_CONFIG": str(state_path.absolute().parent / "gcloud"),
         "CLOUDSDK_CORE_PROJECT": project,
         "CLOUDSDK_COMPUTE_ZONE": zone,
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -114,20 +114,20 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def note_served(world: Path, url: str) -> None:
+def note_served(state_path: Path, url: str) -> None:
     """Record the address at which a sandbox is served, for `served_at`."""
-    write_private_file(_served(world), url)
+    write_private_file(_served(state_path), url)
 
 
-def forget_served(world: Path, url: str) -> None:
+def forget_served(state_path: Path, url: str) -> None:
     """Remove the record of `note_served`, unless another server has replaced it."""
-    if _read(world) == url:
-        _served(world).unlink(missing_ok=True)
+    if _read(state_path) == url:
+        _served(state_path).unlink(missing_ok=True)
 
 
-def served_at(world: Path) -> str:
+def served_at(state_path: Path) -> str:
     """Return the URL at which a sandbox is served now. Raises `NotServedError`."""
-    url = _read(world)
+    url = _read(state_path)
     try:
         parts = urlsplit(url)
         if not parts.hostname or not parts.port:
@@ -139,12 +139,12 @@ def served_at(world: Path) -> str:
     return url
 
 
-def _read(world: Path) -> str:
+def _read(state_path: Path) -> str:
     try:
-        return _served(world).read_text("utf-8", "replace")
+        return _served(state_path).read_text("utf-8", "replace")
     except FileNotFoundError:
         return ""
 
 
-def _served(world: Path) -> Path:
-    return world.with_name(world.name + "-served")
+def _served(state_path: Path) -> Path:
+    return state_path.with_name(state_path.name + "-served")

@@ -12,7 +12,6 @@ from tpuctl.sandbox.capacity import Tier
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.lifecycle import GONE, Verb
-from tpuctl.sandbox.nodes.creation import demand
 from tpuctl.sandbox.nodes.legacy import API_VERSIONS
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import bad_request, failed_precondition, invalid
@@ -48,7 +47,9 @@ def start(session: Session, call: Call) -> Json:
         raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
     allow(session, Verb.START, node)
     pace = consequences.pace(session, node)
-    error = _failing(session, call, node) or capacity.shortage(session, demand(node.project, node.zone, node.document))
+    error = _failing(session, call, node) or capacity.shortage(
+        session, capacity.node_demand(node.project, node.zone, node.document)
+    )
     if error:
         node = keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STARTING", then="STOPPED"))
         return _failed(session, node, call, error)

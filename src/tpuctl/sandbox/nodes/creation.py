@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl import accelerators
 from tpuctl.sandbox import (
     capacity,
     catalog,
@@ -22,7 +21,6 @@ from tpuctl.sandbox import (
     rendering,
     resource_names,
 )
-from tpuctl.sandbox.capacity import Demand, Tier
 from tpuctl.sandbox.compute import networks
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
@@ -58,7 +56,7 @@ def create(session: Session, call: Call) -> Json:
     body = legacy.admit(session, call) if is_legacy else chosen(call.body)
     check(session, where.project, where.zone, node_id, body=body)
     target = Target(call.method, where.project, where.zone, node_id)
-    wanted = demand(where.project, where.zone, body)
+    wanted = capacity.node_demand(where.project, where.zone, body)
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted)[1]
         raise quotas.refusal(metric, place, limit=fault.limit).keeping()
@@ -78,15 +76,6 @@ def chosen(body: Json) -> Json:
     """Return the fields that a client may set; all others are output only and ignored, as proto3 APIs do."""
     fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
     return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
-
-
-def demand(project: str, zone: str, body: Json) -> Demand:
-    """Return the demand of a node, given by a body or a document."""
-    config = body.get("acceleratorConfig") or {}
-    name = str(body.get("acceleratorType") or "")
-    if not name:
-        name = accelerators.from_config(str(config.get("type", "")), str(config.get("topology", ""))).name
-    return Demand(project, zone, name, Tier.of(body.get("schedulingConfig") or {}))
 
 
 def check(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:

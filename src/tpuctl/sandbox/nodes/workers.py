@@ -95,9 +95,9 @@ def find_worker(session: Session, address: str) -> Worker | None:
     )
 
 
-def node_directory(world: Path, worker: Worker) -> Path:
+def node_directory(state_path: Path, worker: Worker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
-    return world.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
+    return state_path.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
 
 
 def get_guest_attributes(session: Session, call: Call) -> Json:

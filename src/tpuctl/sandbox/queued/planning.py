@@ -5,7 +5,6 @@ The durations of the states are the sandbox's choice (observed: 2 to 5 minutes u
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,65 +14,16 @@ from tpuctl.sandbox import capacity, consequences, faults, lifecycle
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.lifecycle import GONE, Phase
 from tpuctl.sandbox.nodes import creation
-from tpuctl.sandbox.refusals import invalid, invalid_field
+from tpuctl.sandbox.refusals import invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tpuctl.sandbox.calls import Json
-    from tpuctl.sandbox.capacity import Demand
     from tpuctl.sandbox.lifecycle import Pace
     from tpuctl.sandbox.world import QueuedRecord, Session
 
 _HORIZON = timedelta(days=36_500)
 _DECIDING = timedelta(seconds=2)
 _UNDECIDED = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
-
-
-def bodies(document: Json) -> dict[str, Json]:
-    """Return the requested nodes, by node id, as bodies of nodes.create.
-
-    Raises `ApiError` 400 for a spec that names both one node and several, or neither (API field text, words unverified).
-    """
-    specs = (document.get("tpu") or {}).get("nodeSpec") or []
-    if not specs:
-        raise invalid_field("Tpu", "")
-    # The tier of the request is part of its nodes' scheduling.
-    tier: Json = {}
-    if "spot" in document or document.get("provisioningModel") == "SPOT":
-        tier = {"spot": True}
-    elif document.get("provisioningModel") == "FLEX_START":
-        tier = {"provisioningModel": "FLEX_START"}
-    elif "bestEffort" in document:
-        tier = {"preemptible": True}
-    elif (document.get("guaranteed") or {}).get("reserved") or document.get("reservationName"):
-        tier = {"reserved": True}
-    nodes: dict[str, Json] = {}
-    for spec in specs:
-        several = spec.get("multisliceParams") or spec.get("multiNodeParams")
-        if bool(several) == bool(spec.get("nodeId")):
-            raise invalid("Exactly one of node_id and multislice_params must be set.")
-        body = copy.deepcopy(spec.get("node") or {})
-        body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **tier}
-        for node_id in _numbered_ids(several) if several else [str(spec["nodeId"])]:
-            if node_id in nodes:
-                raise invalid_field("NodeId", node_id)  # unverified
-            nodes[node_id] = body
-    return nodes
-
-
-def demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
-    """Return the demands of nodes in a zone."""
-    return [creation.demand(project, zone, body) for body in nodes]
-
-
-def _numbered_ids(several: Json) -> list[str]:
-    """Return the ids `prefix-0`, `prefix-1`, … (API field text: the count must be above one)."""
-    count = int(several.get("nodeCount") or 0)
-    if not 1 < count <= 1000:
-        raise invalid_field("NodeCount", str(count))
-    prefix = str(several.get("nodeIdPrefix") or "node")
-    return [f"{prefix}-{index}" for index in range(count)]
 
 
 def check_bounds(document: Json, now: datetime) -> None:
@@ -101,7 +51,9 @@ def plan(session: Session, record: QueuedRecord, *, failing: faults.Fault | None
         pace = consequences.pace(session, record)
         lost, end = turn + pace.failure(), turn + pace.failure() + pace.delete()
         ending = (Phase(lost, "SUSPENDING", initiator="SERVICE"), Phase(end, "FAILED", initiator="SERVICE"))
-        tier = demands(record.project, record.zone, bodies(record.document).values())[0].tier
+        tier = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())[
+            0
+        ].tier
         method = "tpu.projects.locations.queuedResources.create"
         target = faults.Target(method, record.project, record.zone, record.queued_resource_id)
         error = failure(failing, target, tier)
@@ -146,7 +98,7 @@ def _natural(session: Session, record: QueuedRecord) -> datetime:
 
 def _turn(session: Session, record: QueuedRecord, soonest: datetime) -> datetime:
     """Return when there is capacity for all nodes of a request."""
-    wanted = demands(record.project, record.zone, bodies(record.document).values())
+    wanted = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
     return max(capacity.available_at(session, demand, soonest) for demand in wanted)
 
 
@@ -167,7 +119,7 @@ def _expiring(record: QueuedRecord, made: datetime) -> QueuedRecord:
 
 
 def _provisioning(session: Session, record: QueuedRecord, turn: datetime) -> QueuedRecord:
-    wanted = bodies(record.document)
+    wanted = capacity.requested_nodes(record.document)
     for node_id, body in wanted.items():
         node = session.node(record.project, record.zone, node_id)
         if node and node.queued_resource == record.name and node.timeline:

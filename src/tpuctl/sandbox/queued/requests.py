@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import (
+    capacity,
     catalog,
     consequences,
     faults,
@@ -80,10 +81,10 @@ def create(session: Session, call: Call) -> Json:
     document = {field: copy.deepcopy(call.body[field]) for field in _CHOSEN if call.body.get(field) is not None}
     for spec in (document.get("tpu") or {}).get("nodeSpec") or []:
         spec["node"] = creation.chosen(spec.get("node") or {})
-    nodes = planning.bodies(document)
+    nodes = capacity.requested_nodes(document)
     _check(session, where, document, nodes)
     target = Target(call.method, where.project, where.zone, queued_resource_id)
-    wanted = planning.demands(where.project, where.zone, nodes.values())
+    wanted = capacity.node_demands(where.project, where.zone, nodes.values())
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted[0])[1]
         raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).keeping()

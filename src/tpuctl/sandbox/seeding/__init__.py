@@ -71,16 +71,16 @@ def entries(document: Document, path: Path, value: Any) -> list[Entry]:  # JSON
     return found
 
 
-def plant(world: World, wanted: Iterable[Entry]) -> None:
+def plant(sandbox: World, wanted: Iterable[Entry]) -> None:
     """Add entries to a sandbox: all or none.
 
     An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
     sandbox rejects.
     """
-    with world.together():
+    with sandbox.together():
         for entry in wanted:
             try:
-                KINDS[entry.kind].plant(world, entry.fields)
+                KINDS[entry.kind].plant(sandbox, entry.fields)
             except ApiError as error:
                 raise SeedError(f"{entry.place}: {error.message.partition(' [EID')[0]}") from error
             except SeedError:

@@ -38,15 +38,15 @@ class Kind:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def _add_node(world: World, entry: Json) -> None:
+def _add_node(sandbox: World, entry: Json) -> None:
     where = _place(entry)
     rest = _without(entry, "name", "project", "zone", "age", "state", "health", "queuedResource")
     named = {key: entry[key] for key in ("state", "health") if key in entry}
     age = parse_duration(str(entry.get("age", "0s")))
-    admin.add_node(world, **where, **named, age=age, queued_resource=entry.get("queuedResource", ""), **rest)
+    admin.add_node(sandbox, **where, **named, age=age, queued_resource=entry.get("queuedResource", ""), **rest)
 
 
-def _add_queued_resource(world: World, entry: Json) -> None:
+def _add_queued_resource(sandbox: World, entry: Json) -> None:
     state = entry.get("state") or {}
     rest = _without(entry, "name", "project", "zone", "state", "tpu")
     if "tpu" in entry:
@@ -56,68 +56,68 @@ def _add_queued_resource(world: World, entry: Json) -> None:
     error = (state.get("failedData") or {}).get("error")
     initiator = state.get("stateInitiator", "")
     where, name = _place(entry), state.get("state", "ACTIVE")
-    admin.add_queued_resource(world, **where, state=name, node_ids=node_ids, initiator=initiator, error=error, **rest)
+    admin.add_queued_resource(sandbox, **where, state=name, node_ids=node_ids, initiator=initiator, error=error, **rest)
 
 
-def _add_setting(world: World, entry: Json) -> None:
-    admin.set_setting(world, entry["name"], entry["value"])
+def _add_setting(sandbox: World, entry: Json) -> None:
+    admin.set_setting(sandbox, entry["name"], entry["value"])
 
 
-def _add_service(world: World, entry: Json) -> None:
+def _add_service(sandbox: World, entry: Json) -> None:
     project = entry.get("project", admin.PROJECT)
-    provision.set_services(world, {entry["name"]: entry.get("state", "ENABLED")}, project=project)
+    provision.set_services(sandbox, {entry["name"]: entry.get("state", "ENABLED")}, project=project)
 
 
-def _add_iam_policy(world: World, entry: Json) -> None:
-    provision.set_iam_policy(world, entry["bindings"], **_without(entry, "bindings"))
+def _add_iam_policy(sandbox: World, entry: Json) -> None:
+    provision.set_iam_policy(sandbox, entry["bindings"], **_without(entry, "bindings"))
 
 
-def _add_bucket(world: World, entry: Json) -> None:
+def _add_bucket(sandbox: World, entry: Json) -> None:
     check_name(entry["name"])
-    provision.add_bucket(world, **entry)
+    provision.add_bucket(sandbox, **entry)
 
 
-def _add_cache(world: World, entry: Json) -> None:
-    provision.add_cache(world, entry["bucket"], entry["zone"], **_without(entry, "bucket", "zone"))
+def _add_cache(sandbox: World, entry: Json) -> None:
+    provision.add_cache(sandbox, entry["bucket"], entry["zone"], **_without(entry, "bucket", "zone"))
 
 
-def _add_object(world: World, entry: Json) -> None:
-    provision.add_object(world, entry["bucket"], entry["name"], **_without(entry, "bucket", "name"))
+def _add_object(sandbox: World, entry: Json) -> None:
+    provision.add_object(sandbox, entry["bucket"], entry["name"], **_without(entry, "bucket", "name"))
 
 
-def _add_project(world: World, entry: Json) -> None:
+def _add_project(sandbox: World, entry: Json) -> None:
     project = entry["projectId"]
     rest = _without(entry, "projectId", "commonInstanceMetadata", "billingEnabled", "denied")
-    provision.add_project(world, project, denied=entry.get("denied", ()), **rest)
+    provision.add_project(sandbox, project, denied=entry.get("denied", ()), **rest)
     if metadata := entry.get("commonInstanceMetadata"):
-        with world.write() as session:
+        with sandbox.write() as session:
             session.put_project(project, {**session.project(project), "items": metadata.get("items", [])})
     if "billingEnabled" in entry:
-        provision.set_billing(world, enabled=entry["billingEnabled"], project=project)
+        provision.set_billing(sandbox, enabled=entry["billingEnabled"], project=project)
 
 
-def _add_network(world: World, entry: Json) -> None:
+def _add_network(sandbox: World, entry: Json) -> None:
     if entry.get("absent"):
-        provision.remove_network(world, entry["name"], project=entry.get("project", admin.PROJECT))
+        provision.remove_network(sandbox, entry["name"], project=entry.get("project", admin.PROJECT))
     else:
-        provision.add_network(world, **_without(entry, "absent"))
+        provision.add_network(sandbox, **_without(entry, "absent"))
 
 
-def _add_firewall(world: World, entry: Json) -> None:
+def _add_firewall(sandbox: World, entry: Json) -> None:
     if entry.get("absent"):
-        provision.remove_firewall(world, entry["name"], project=entry.get("project", admin.PROJECT))
+        provision.remove_firewall(sandbox, entry["name"], project=entry.get("project", admin.PROJECT))
     else:
-        provision.add_firewall(world, **_without(entry, "absent"))
+        provision.add_firewall(sandbox, **_without(entry, "absent"))
 
 
-def _add_org_policy(world: World, entry: Json) -> None:
+def _add_org_policy(sandbox: World, entry: Json) -> None:
     parts = entry["name"].split("/")
     project = parts[1] if len(parts) == 4 else entry.get("project", admin.PROJECT)
-    provision.set_org_policy(world, parts[-1], entry["spec"], project=project)
+    provision.set_org_policy(sandbox, parts[-1], entry["spec"], project=project)
 
 
-def _add_fault(world: World, entry: Json) -> None:
-    with world.write() as session:
+def _add_fault(sandbox: World, entry: Json) -> None:
+    with sandbox.write() as session:
         faults.add_fault(session, wishes.fault(entry))
 
 
@@ -137,9 +137,9 @@ def _without(entry: Json, *keys: str) -> Json:
 def _call_with_entry(add: Callable[..., Any], **words: str) -> Callable[[World, Json], None]:
     """Return a function that calls `add` with an entry's keys as parameters, some renamed."""
 
-    def plant(world: World, entry: Json) -> None:
+    def plant(sandbox: World, entry: Json) -> None:
         named = {words.get(key, key): value for key, value in entry.items()}
-        add(world, named.pop("name"), **named)
+        add(sandbox, named.pop("name"), **named)
 
     return plant
 

@@ -70,12 +70,12 @@ def kind(word: str) -> FaultKind:
     return FaultKind(word)
 
 
-def add_stockout(world: World, entry: Json) -> None:
+def add_stockout(sandbox: World, entry: Json) -> None:
     """Add the stock-out of an entry. Raises `InvalidInputError` for an unknown tier."""
     words = {"acceleratorType": "accelerator_type"}
     values = {words.get(key, key): str(value) for key, value in entry.items() if key in STOCKOUT_KEYS}
     after, duration = (entry.get(key) for key in ("after", "duration"))
-    with world.write() as session:
+    with sandbox.write() as session:
         admin.add_stockout(
             session,
             **values,
@@ -84,18 +84,18 @@ def add_stockout(world: World, entry: Json) -> None:
         )
 
 
-def set_quota(world: World, entry: Json) -> None:
+def set_quota(sandbox: World, entry: Json) -> None:
     """Set a quota of the TPU API, or of Compute Engine if the metric is one of its. Raises `InvalidInputError`."""
     metric = str(entry.get("metric", ""))
     if metric and not metric.endswith("ForTPUAPI"):
         words = {key: value for key, value in entry.items() if key in {"limit", "usage", "project"}}
         if "region" not in entry:
             raise InvalidInputError(f"the Compute Engine quota `{metric}` needs a `region`")
-        provision.set_region_quota(world, entry["region"], metric, **words)
+        provision.set_region_quota(sandbox, entry["region"], metric, **words)
         return
     if "usage" in entry:
         raise InvalidInputError(
             "`usage` cannot be set for quotas of the TPU API", hint="leave it out: usage is counted"
         )
-    with world.write() as session:
+    with sandbox.write() as session:
         admin.set_quota(session, **entry)

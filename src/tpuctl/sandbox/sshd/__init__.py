@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Folders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
 
 
-def proxy_command(world_path: Path, address: str) -> str:
+def proxy_command(state_path: Path, address: str) -> str:
     """Return the ssh option ProxyCommand that reaches the worker with this address in this sandbox.
 
     The text is quoted for the shell and for ssh, which expands `%` and puts `exec` before it. The address is
     any that `find_worker` accepts.
     """
     # -P: do not import modules from the working directory.
-    program = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", str(world_path.absolute()), address]
+    program = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", str(state_path.absolute()), address]
     return shlex.join(program).replace("%", "%%")

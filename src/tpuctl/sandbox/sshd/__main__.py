@@ -1,4 +1,4 @@
-"""`python -m tpuctl.sandbox.sshd [--reboot] WORLD ADDRESS`: serve one ssh connection, or reboot a worker from inside.
+"""`python -m tpuctl.sandbox.sshd [--reboot] STATE_FILE ADDRESS`: serve one ssh connection, or reboot a worker from inside.
 
 Exits with 255 and a line on stderr, as ssh does, if the worker is unreachable.
 """
@@ -34,15 +34,15 @@ class _UnreachableError(Exception):
 
 def main(arguments: list[str]) -> int:
     """Run the command and return the exit code; a successful connection replaces the process with sshd."""
-    *options, world_path, address = arguments
+    *options, state_path, address = arguments
     try:
         if options == ["--reboot"]:
-            worker, now, _, _ = _look_up(Path(world_path), address)
-            folders = _folders(Path(world_path), worker)
+            worker, now, _, _ = _look_up(Path(state_path), address)
+            folders = _folders(Path(state_path), worker)
             note_reboot(folders, now)
             end_processes(folders)
         else:
-            _connect(Path(world_path), address)
+            _connect(Path(state_path), address)
     except _UnreachableError as error:
         sys.stderr.write(f"ssh: connect to host {address} port 22: {error}\n")
     except TpuctlError as error:
@@ -50,9 +50,9 @@ def main(arguments: list[str]) -> int:
     return _UNREACHABLE
 
 
-def _connect(world_path: Path, address: str) -> None:
-    worker, now, speed, profile_keys = _look_up(world_path, address)
-    folders = _folders(world_path, worker)
+def _connect(state_path: Path, address: str) -> None:
+    worker, now, speed, profile_keys = _look_up(state_path, address)
+    folders = _folders(state_path, worker)
     if worker.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
     # The API reports TIMEOUT for a worker that does not respond.
@@ -67,7 +67,7 @@ def _connect(world_path: Path, address: str) -> None:
         folders,
         identify(worker, name),
         how_far(worker, rebooted + DURATION if rebooted else None, now, speed),
-        world_path=world_path,
+        state_path=state_path,
         address=address,
         host_name=name,
         domain=domain,
@@ -83,15 +83,15 @@ def _connect(world_path: Path, address: str) -> None:
     server.become_sshd(sshd, server.configure(folders, session, keys, login=login))
 
 
-def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
+def _look_up(state_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
     """Return the worker, the sandbox time, its speed, and the keys in the OS Login profile of the sandbox's user."""
-    if not world_path.exists():  # opening would create it
+    if not state_path.exists():  # opening would create it
         raise _UnreachableError("No route to host")
-    with World.open(world_path) as world, world.read() as session:
+    with World.open(state_path) as sandbox, sandbox.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now, world.speed, oslogin.keys_of_owner(session, session.now)
+        return worker, session.now, sandbox.speed, oslogin.keys_of_owner(session, session.now)
 
 
 def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
@@ -107,8 +107,8 @@ def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
     return "".join(f"{key}\n" for key in profile_keys)
 
 
-def _folders(world_path: Path, worker: Worker) -> Folders:
-    return Folders(node_directory(world_path.absolute(), worker), worker.index)
+def _folders(state_path: Path, worker: Worker) -> Folders:
+    return Folders(node_directory(state_path.absolute(), worker), worker.index)
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ exec df "$@"
 
 _REBOOT = """\
 #!/bin/sh
-exec {python} -P -m tpuctl.sandbox.sshd --reboot {world} {address}
+exec {python} -P -m tpuctl.sandbox.sshd --reboot {state_path} {address}
 """
 
 _PROGRAMS = {
@@ -199,7 +199,7 @@ def furnish(
     identity: Identity,
     startup: Startup,
     *,
-    world_path: Path,
+    state_path: Path,
     address: str,
     host_name: str,
     domain: str,
@@ -219,7 +219,7 @@ def furnish(
         "metadata": str(folders.metadata),
         "domain": domain,
         "address": address,
-        "world": str(world_path.absolute()),
+        "state_path": str(state_path.absolute()),
         "python": sys.executable,
         "mark": MARK,
         "startup": startup.ends_as,

@@ -93,11 +93,11 @@ class World:
             raise InvalidInputError(
                 f"`{speed:g}` cannot be the speed of the sandbox", hint="give a number above 0, such as 60"
             )
-        world = cls(path.absolute(), clock)
-        world._speed = speed or DEFAULT_SPEED
-        world._connect()
-        world.clock = MovedClock(world._rate, clock) if clock else WorldClock(world._rate)
-        return world
+        sandbox = cls(path.absolute(), clock)
+        sandbox._speed = speed or DEFAULT_SPEED
+        sandbox._connect()
+        sandbox.clock = MovedClock(sandbox._rate, clock) if clock else WorldClock(sandbox._rate)
+        return sandbox
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -237,15 +237,15 @@ class World:
         connection = self._connection
         with translated(self.path):
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-        seen = (connection, version, self._moves)
+        cache_key = (connection, version, self._moves)
         known: tuple[object, Rate] | None = getattr(self._local, "rate", None)
-        if known is None or known[0] != seen:
+        if known is None or known[0] != cache_key:
             text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
             with translated(self.path):
                 meta = {key: float(stored(value, NUMBER)) for key, value in connection.execute(text)}
                 _META.check(meta)
             anchor = datetime.fromtimestamp(meta["anchor"], UTC)
-            known = self._local.rate = (seen, Rate(anchor, timedelta(seconds=meta["offset"]), meta["speed"]))
+            known = self._local.rate = (cache_key, Rate(anchor, timedelta(seconds=meta["offset"]), meta["speed"]))
         return known[1]
 
 
