@@ -62,7 +62,7 @@ def test_seed_adds_entries_of_every_kind(world: World, api: Any) -> None:
     with world.read() as session:
         faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
         settings, keys = session.settings(), session.project("sandbox")["items"]
-        buckets = [found.name for found in session.resources.under("storage.bucket")]
+        buckets = [found.name for found in session.resources.list_records("storage.bucket")]
     assert (trainer["state"], trainer["health"], trainer["labels"]) == (
         "READY",
         "HEALTHY",

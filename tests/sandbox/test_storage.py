@@ -183,4 +183,4 @@ def test_list_objects_selects_names_and_has_the_same_entries_in_pages(
 
 
 def test_invalid_glob_matches_itself() -> None:
-    assert [Selection(glob=glob).has("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]
+    assert [Selection(glob=glob).matches("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]

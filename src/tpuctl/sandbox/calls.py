@@ -77,10 +77,10 @@ class ApiError(Exception):
 
     `reason` is the reason that compute and storage report, whose error bodies are older: `{"error": {"code", "message",
     "errors": [{"message", "domain", "reason"}]}}`; the default follows from the code. An error rolls back the changes of its
-    handler unless `keeps` is set: then the fault that caused it stays used up.
+    handler if `commits` is not set: then the fault that caused it stays used up.
     """
 
-    keeps = False
+    commits = False
 
     def __init__(self, code: int, status: str, message: str, *details: Json, reason: str = "") -> None:
         super().__init__(f"{status}: {message}")
@@ -90,9 +90,9 @@ class ApiError(Exception):
         self.details = details
         self.reason = reason or _REASONS.get(code, "backendError" if code >= 500 else "invalid")
 
-    def keeping(self) -> Self:
+    def committing(self) -> Self:
         """Return this error, marked to commit the changes made before it."""
-        self.keeps = True
+        self.commits = True
         return self
 
     def response(self, headers: Mapping[str, str] | None = None, *, with_reasons: bool = False) -> Response:

@@ -158,9 +158,9 @@ def list_reservations(session: Session, call: Call) -> Json:
         name = resource_names.parse(str(entry.get("name")))
         if name.project == where.project and where.zone in {resource_names.ANYWHERE, name.zone}:
             reservations.append(dict(entry))
-    shown, following = paging.page(call, reservations)
+    shown, next_token = paging.page(call, reservations)
     answer: Json = {"reservations": list(shown)} if shown else {}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def _dump(stockout: Stockout) -> Json:

@@ -145,9 +145,9 @@ def list_locations(session: Session, call: Call) -> Json:
     """Answer locations.list; the filter is ignored."""
     del session
     project = str(call.params["name"]).split("/")[1]
-    shown, following = paging.page(call, zones())
+    shown, next_token = paging.page(call, zones())
     answer: Json = {"locations": [_location(project, zone) for zone in shown]}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_accelerator_type(session: Session, call: Call) -> Json:
@@ -166,10 +166,10 @@ def list_accelerator_types(session: Session, call: Call) -> Json:
     del session
     where = resource_names.parse(str(call.params["parent"]))
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
-    shown, following = paging.page(call, offers)
+    shown, next_token = paging.page(call, offers)
     types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in shown]
     answer: Json = {"acceleratorTypes": types}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_runtime_version(session: Session, call: Call) -> Json:
@@ -211,9 +211,9 @@ def _versions(session: Session, call: Call, collection: str, versions: tuple[str
     del session
     where = resource_names.parse(str(call.params["parent"]))
     names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    shown, following = paging.page(call, names)
+    shown, next_token = paging.page(call, names)
     answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def _zones_named(where: resource_names.ResourceName) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def meet(session: Session, fault_id: int, node: NodeRecord, pace: Pace) -> Timel
     if fault is None or not _matches(fault, _target(node)):
         return None
     owned = bool(node.queued_resource)
-    timeline = afflict(node.timeline, fault, session.now, pace, owned=owned, is_new=not session.is_there(node))
+    timeline = afflict(node.timeline, fault, session.now, pace, owned=owned, is_new=not session.exists(node))
     if timeline is not None:
         _use(session, fault_id, fault)
     return timeline

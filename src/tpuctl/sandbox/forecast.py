@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def event(fault: Fault) -> str:
-    """Describe the event that a fault causes: `trainer comes up READY but UNHEALTHY_TENSORFLOW, once`."""
+    """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
     often = "until it is removed" if fault.count == 0 else "once" if fault.count == 1 else f"{fault.count} times"
     return f"{_effect(fault)}, {often}"
 
@@ -36,7 +36,7 @@ def _effect(fault: Fault) -> str:
     lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "forever"
     match fault.kind:
         case FaultKind.UNHEALTHY:
-            return f"{node} is READY but {fault.health}, now or when it comes up; a restart fixes it"
+            return f"{node} is READY but {fault.health} until a restart"
         case FaultKind.HANG:
             return f"{node} hangs in {fault.state} {lasting}"
         case FaultKind.PREEMPT:
@@ -45,7 +45,7 @@ def _effect(fault: Fault) -> str:
             length = format_duration(fault.duration or timedelta(minutes=10))
             return f"maintenance of {node} is announced, then lasts {length}"
         case FaultKind.MISSING_CHIP:
-            return f"worker {fault.worker} of {node} lacks a chip; a restart fixes it"
+            return f"worker {fault.worker} of {node} lacks a chip until a restart"
         case FaultKind.STARTUP_SLOW:
             longer = "never end" if fault.duration is None else f"run {format_duration(fault.duration)} longer"
             return f"the startup scripts of {node} {longer}"

@@ -66,34 +66,34 @@ class Pace:
     key: str
     health_lag: tuple[float, float] = (0, 20)
 
-    def between(self, what: str, shortest: float, longest: float) -> timedelta:
+    def draw(self, what: str, shortest: float, longest: float) -> timedelta:
         """Return a duration drawn between two numbers of seconds."""
         digest = hashlib.blake2b(f"{self.key}/{what}".encode(), digest_size=8).digest()
         return timedelta(seconds=round(shortest + (longest - shortest) * int.from_bytes(digest) / 2**64, 3))
 
     def create(self, workers: int) -> timedelta:
         """Return 1.5 to 4 minutes, and up to as much again for a large slice."""
-        return self.between("create", 90, 240) * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
+        return self.draw("create", 90, 240) * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
 
     def start(self) -> timedelta:
         """Return one to two minutes."""
-        return self.between("start", 60, 120)
+        return self.draw("start", 60, 120)
 
     def stop(self) -> timedelta:
         """Return half a minute to a minute."""
-        return self.between("stop", 30, 60)
+        return self.draw("stop", 30, 60)
 
     def delete(self) -> timedelta:
         """Return half a minute to a minute."""
-        return self.between("delete", 30, 60)
+        return self.draw("delete", 30, 60)
 
     def failure(self) -> timedelta:
         """Return the time until a failing operation ends: 30 to 80 s (observed for stock-outs on create)."""
-        return self.between("failure", 30, 80)
+        return self.draw("failure", 30, 80)
 
     def health(self) -> timedelta:
         """Return how long a new READY node has no health (unverified that it has none; setting `health_lag`)."""
-        return self.between("health", *self.health_lag)
+        return self.draw("health", *self.health_lag)
 
 
 def phase_at(timeline: Timeline, now: datetime) -> Phase | None:

@@ -47,10 +47,10 @@ def get(session: Session, call: Call) -> Json:
 def list_(session: Session, call: Call) -> Json:
     """Answer projects.policies.list: the policies of the project itself."""
     project = projects.named(session, str(call.params["parent"]).partition("/")[2])
-    names = [found.name for found in session.resources.under(KIND, project)]
-    shown, following = paging.page(call, [_policy(session, project, name) for name in names])
+    names = [found.name for found in session.resources.list_records(KIND, project)]
+    shown, next_token = paging.page(call, [_policy(session, project, name) for name in names])
     answer: Json = {"policies": list(shown)} if shown else {}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_effective(session: Session, call: Call) -> Json:

@@ -65,7 +65,7 @@ def patch_ssh_public_key(session: Session, call: Call) -> Json:
 def keys_of_owner(session: Session, now: datetime) -> list[str]:
     """Return the keys, `TYPE BASE64`, with which OS Login accepts the user who runs the sandbox now."""
     micros = int(now.timestamp() * 1e6)
-    found = (one.document for one in session.resources.under(KIND, ACCOUNT))
+    found = (one.document for one in session.resources.list_records(KIND, ACCOUNT))
     lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
     return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
 
@@ -82,7 +82,7 @@ def _profile(session: Session, user: str) -> Json:
     if user in {"", "None"}:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
-    keys = {found.name: found.document for found in session.resources.under(KIND, user)}
+    keys = {found.name: found.document for found in session.resources.list_records(KIND, user)}
     login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
     if user == ACCOUNT:
         try:

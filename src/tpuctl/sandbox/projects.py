@@ -38,7 +38,7 @@ def denied(session: Session, project: str) -> tuple[str, ...]:
 
 def listed(session: Session) -> tuple[str, ...]:
     """Return the projects that were added."""
-    return tuple(found.name for found in session.resources.under(KIND, ""))
+    return tuple(found.name for found in session.resources.list_records(KIND, ""))
 
 
 def is_known(session: Session, project: str) -> bool:
@@ -51,5 +51,5 @@ def named(session: Session, text: str) -> str:
     if not text.isdecimal():
         return text
     used = {*listed(session), "sandbox", *(node.project for node in session.nodes())}
-    used |= {bucket.parent for bucket in session.resources.under("storage.bucket")}
+    used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
     return next((project for project in used if str(catalog.project_number(project)) == text), text)

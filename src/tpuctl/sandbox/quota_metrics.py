@@ -39,9 +39,9 @@ def list_(session: Session, call: Call) -> Json:
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{catalog.project_number(project)}/services/{service}/consumerQuotaMetrics"
-    shown, following = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
+    shown, next_token = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
     answer: Json = {"metrics": list(shown)}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def _metric(parent: str, metric: str, limits: Mapping[str, list[Quota]]) -> Json:

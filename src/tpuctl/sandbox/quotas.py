@@ -163,5 +163,5 @@ def _held(session: Session, projects: set[str]) -> Iterator[Demand]:
         for record in requests:
             yield from node_demands(record.project, record.zone, requested_nodes(record.document).values())
         for node in session.nodes(project):
-            if session.is_there(node) and node.queued_resource not in owners:
+            if session.exists(node) and node.queued_resource not in owners:
                 yield node_demand(node.project, node.zone, node.document)

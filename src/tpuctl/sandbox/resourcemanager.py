@@ -27,9 +27,9 @@ def list_(session: Session, call: Call) -> Json:
         for project in found
         if not iam.is_denied("resourcemanager.projects.get", projects.denied(session, project))
     ]
-    shown, following = paging.page(call, mine)
+    shown, next_token = paging.page(call, mine)
     answer: Json = {"projects": list(shown)} if shown else {}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def undelete(session: Session, call: Call) -> Json:

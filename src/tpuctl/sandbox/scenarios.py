@@ -80,7 +80,7 @@ def play(sandbox: World, scenario: Scenario) -> datetime:
 
     All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_TriedError), sandbox.together() as trial:
+    with suppress(_TriedError), sandbox.joint_write() as trial:
         for step in scenario.steps:
             _carry_out(sandbox, trial, step.document)
         raise _TriedError

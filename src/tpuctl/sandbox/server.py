@@ -6,12 +6,12 @@ It never listens beyond this machine, and it rejects requests that a web page co
 from __future__ import annotations
 
 import contextlib
+import http.client
 import ipaddress
 import re
 import socket
 import threading
 import traceback
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING
@@ -186,8 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, answer: Response, *, close: bool = False) -> None:
         self.close_connection = self.close_connection or close
-        known = answer.status in HTTPStatus._value2member_map_
-        self.send_response_only(answer.status, HTTPStatus(answer.status).phrase if known else "Unknown")
+        self.send_response_only(answer.status, http.client.responses.get(answer.status, "Unknown"))
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(answer.body)))

@@ -140,7 +140,7 @@ def _carry_out(sandbox: World, call: Call, request: Request) -> Response:
         try:
             value = uploads.carry_out(session, request, call, handler) if is_upload else handler(session, call)
         except ApiError as error:
-            if not error.keeps:
+            if not error.commits:
                 raise
             refusal = error
     if refusal is not None:

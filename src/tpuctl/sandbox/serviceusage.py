@@ -78,12 +78,12 @@ def list_(session: Session, call: Call) -> Json:
     wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
     if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
         raise ApiError(400, "INVALID_ARGUMENT", "Invalid filter string.")  # unverified
-    names = sorted({*TITLES, *(found.name for found in session.resources.under(KIND, project))})
+    names = sorted({*TITLES, *(found.name for found in session.resources.list_records(KIND, project))})
     found = [_service(session, project, name) for name in names]
     found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
-    shown, following = paging.page(call, found)
+    shown, next_token = paging.page(call, found)
     answer: Json = {"services": list(shown)}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def enable(session: Session, call: Call) -> Json:

@@ -56,18 +56,18 @@ def link(project: str, collection: str, given: str) -> str:
 def listed(call: Call, kind: str, path: str, entries: Sequence[Json]) -> Json:
     """Return a page of a list; `kind` as in `compute#diskList`, `path` its name below the API."""
     is_wanted = _filter(call)
-    shown, following = paging.page(_paged(call), [entry for entry in entries if is_wanted(entry)])
+    shown, next_token = paging.page(_paged(call), [entry for entry in entries if is_wanted(entry)])
     answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": BASE + path}
     if shown:
         answer["items"] = list(shown)
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def aggregated(call: Call, kind: str, key: str, *, entries: Iterable[tuple[str, Json]], scopes: Iterable[str]) -> Json:
     """Return an aggregated list: entries by scope (`zones/Z`), and a warning for each empty scope."""
     path = f"projects/{call.params['project']}/aggregated/{key}"
     is_wanted = _filter(call)
-    shown, following = paging.page(_paged(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
+    shown, next_token = paging.page(_paged(call), [(scope, entry) for scope, entry in entries if is_wanted(entry)])
     items: dict[str, Json] = {}
     for scope in scopes:
         message = f"There are no results for scope '{scope}' on this page."
@@ -78,12 +78,12 @@ def aggregated(call: Call, kind: str, key: str, *, entries: Iterable[tuple[str, 
             items[scope] = {key: []}
         items[scope][key].append(entry)
     answer: Json = {"kind": f"compute#{kind}", "id": path, "selfLink": BASE + path, "items": items}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def kept(session: Session, kind: str, project: str, defaults: Mapping[str, Json]) -> dict[str, Json]:
     """Return the resources of a kind by name: the defaults of every project, and added ones; an empty document hides one."""
-    found = {**defaults, **{entry.name: entry.document for entry in session.resources.under(kind, project)}}
+    found = {**defaults, **{entry.name: entry.document for entry in session.resources.list_records(kind, project)}}
     return {name: found[name] for name in sorted(found) if found[name]}
 
 

@@ -103,7 +103,7 @@ def aggregate_instances(session: Session, call: Call) -> Json:
 
 
 def _aggregate(session: Session, call: Call, kind: str, word: str) -> Json:
-    kept = session.resources.under(kind, str(call.params["project"]))
+    kept = session.resources.list_records(kind, str(call.params["project"]))
     found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in kept]
     scopes = [f"zones/{zone}" for zone in catalog.places()]
     return aggregated(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
@@ -121,5 +121,5 @@ def _get(session: Session, call: Call, kind: str, word: str) -> Json:
 def _list(session: Session, call: Call, kind: str, word: str) -> Json:
     project, zone = str(call.params["project"]), str(call.params["zone"])
     places.check_zone(zone)
-    found = [entry.document for entry in session.resources.under(kind, project, prefix=f"{zone}/")]
+    found = [entry.document for entry in session.resources.list_records(kind, project, prefix=f"{zone}/")]
     return listed(call, f"{word}List", f"projects/{project}/zones/{zone}/{word}s", found)

@@ -102,7 +102,7 @@ def _region(session: Session, project: str, region: str) -> Json:
     zones = [zone for zone in catalog.places() if region_of(zone) == region]
     stored = {
         found.name.partition("/")[2]: found.document
-        for found in session.resources.under(QUOTA, project, prefix=f"{region}/")
+        for found in session.resources.list_records(QUOTA, project, prefix=f"{region}/")
     }
     quotas = []
     for metric in sorted({*_LIMITS, *stored}):

@@ -59,7 +59,7 @@ def create(session: Session, call: Call) -> Json:
     wanted = capacity.node_demand(where.project, where.zone, body)
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted)[1]
-        raise quotas.refusal(metric, place, limit=fault.limit).keeping()
+        raise quotas.refusal(metric, place, limit=fault.limit).committing()
     quotas.check(session, [wanted])
     node = prepare(session, where.project, where.zone, node_id, body=body)
     fault = faults.take(session, FaultKind.OPERATION_ERROR, target)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpuctl.sandbox import catalog, faults, lifecycle, rendering
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import invalid
+from tpuctl.sandbox.sshd import host_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,8 +117,6 @@ def get_guest_attributes(session: Session, call: Call) -> Json:
     worker = find_worker(session, f"{node.project}/{node.zone}/{node.node_id}/0")
     host_keys = []
     if worker and shutil.which("ssh-keygen"):
-        from tpuctl.sandbox.sshd import host_key  # noqa: PLC0415  # needs OpenSSH, which a machine may lack
-
         key = host_key(node_directory(session.path, worker))
         host_keys = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")

@@ -43,4 +43,4 @@ def perform_maintenance(session: Session, call: Call) -> Json:
 
 def _nodes(session: Session, record: QueuedRecord) -> list[NodeRecord]:
     found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
-    return [node for node in found if node and node.queued_resource == record.name and session.is_there(node)]
+    return [node for node in found if node and node.queued_resource == record.name and session.exists(node)]

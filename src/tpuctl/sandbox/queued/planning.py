@@ -93,7 +93,7 @@ def _natural(session: Session, record: QueuedRecord) -> datetime:
     """Return when a request would be provisioned without a shortage of capacity."""
     made = record.timeline[0].at if record.timeline else session.now
     pace: Pace = consequences.pace_of(session, record.name, record.incarnation, 0)
-    return max(made + pace.between("queue", 60, 200), _bound(record.document, "After", made) or made)
+    return max(made + pace.draw("queue", 60, 200), _bound(record.document, "After", made) or made)
 
 
 def _turn(session: Session, record: QueuedRecord, soonest: datetime) -> datetime:

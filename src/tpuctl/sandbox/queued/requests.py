@@ -53,16 +53,16 @@ def list_(session: Session, call: Call) -> Json:
     everywhere = where.zone == resource_names.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
-    lost = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
+    unreachable = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
     found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
-    visible = [record for record in found if record.zone not in lost and session.is_there(record)]
-    shown, following = paging.page(call, visible)
+    visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
+    shown, next_token = paging.page(call, visible)
     answer: Json = {}
     if shown:
         answer["queuedResources"] = [rendering.queued_resource(r, session.now, call.version) for r in shown]
-    if lost:
-        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in lost]
-    return {**answer, "nextPageToken": following} if following else answer
+    if unreachable:
+        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def create(session: Session, call: Call) -> Json:
@@ -87,7 +87,7 @@ def create(session: Session, call: Call) -> Json:
     wanted = capacity.node_demands(where.project, where.zone, nodes.values())
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted[0])[1]
-        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).keeping()
+        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).committing()
     quotas.check(session, wanted, is_queued=True)
     record = QueuedRecord(
         where.project,
@@ -112,7 +112,7 @@ def delete(session: Session, call: Call) -> Json:
     owned = _owned(session, record)
     phase = record.phase(session.now)
     state = phase.state if phase else "DELETING"
-    are_deleted = state == "ACTIVE" and not any(session.is_there(node) for node in owned)
+    are_deleted = state == "ACTIVE" and not any(session.exists(node) for node in owned)
     if not call.params.get("force") and state not in _DELETABLE and not are_deleted:
         raise failed_precondition(
             f"The queued resource is in state {state}; delete its nodes first, or set force."  # unverified words
@@ -158,7 +158,7 @@ def find(session: Session, name: str) -> QueuedRecord:
     where = resource_names.parse(name)
     catalog.check_location(where.project, where.zone)
     record = session.queued_resource(*where)
-    if record is None or not session.is_there(record):
+    if record is None or not session.exists(record):
         raise not_found(name)
     return record
 

@@ -77,7 +77,7 @@ def plant(sandbox: World, wanted: Iterable[Entry]) -> None:
     An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
     sandbox rejects.
     """
-    with sandbox.together():
+    with sandbox.joint_write():
         for entry in wanted:
             try:
                 KINDS[entry.kind].plant(sandbox, entry.fields)

@@ -31,7 +31,7 @@ def insert(session: Session, call: Call) -> Json:
     if not projects.is_known(session, project):
         raise refusals.unknown_project(project)
     check_name(name)
-    if (found := session.resources.named(buckets.KIND, name)) is not None:
+    if (found := session.resources.find(buckets.KIND, name)) is not None:
         raise refusals.taken(is_own=found.parent == project)
     fields = {key: call.body[key] for key in _CHOSEN if call.body.get(key) is not None}
     return buckets.add(

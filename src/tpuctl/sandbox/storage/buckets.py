@@ -69,7 +69,7 @@ def add(session: Session, project: str, name: str, *, fields: Json, denied: tupl
     }
     if location in _MULTI_REGIONS | _DUAL_REGIONS:
         document.setdefault("rpo", "DEFAULT")
-    if found := session.resources.named(KIND, name):
+    if found := session.resources.find(KIND, name):
         session.resources.delete(KIND, found.parent, name)
     session.resources.put(KIND, project, name, {"document": document, "denied": list(denied)})
     return document
@@ -93,7 +93,7 @@ def opened(session: Session, call: Call, permission: str) -> Bucket:
     With an empty permission only billing is checked.
     """
     name = str(call.params["bucket"])
-    found = session.resources.named(KIND, name)
+    found = session.resources.find(KIND, name)
     if found is None:
         raise refusals.no_bucket()
     bucket = Bucket(found.parent, found.document["document"], tuple(found.document["denied"]))
@@ -136,13 +136,13 @@ def list_(session: Session, call: Call) -> Json:
         raise refusals.unknown_project(project)
     prefix = str(call.params.get("prefix") or "")
     # Only its owner sees a bucket in lists.
-    found = [entry.document for entry in session.resources.under(KIND, project, prefix=prefix)]
+    found = [entry.document for entry in session.resources.list_records(KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not iam.is_denied("storage.buckets.list", entry["denied"])]
-    shown, following = paging.page(paged(call), mine)
+    shown, next_token = paging.page(paged(call), mine)
     answer: Json = {"kind": "storage#buckets"}
     if shown:
         answer["items"] = list(shown)
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def paged(call: Call) -> Call:

@@ -22,7 +22,7 @@ class Selection:
     glob: str = ""
     shows_marker: bool = False
 
-    def has(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Return whether an object's name is selected, before names are grouped into prefixes."""
         return (
             name.startswith(self.prefix)
@@ -31,13 +31,13 @@ class Selection:
             and (not self.glob or _expression(self.glob).fullmatch(name) is not None)
         )
 
-    def rolled_up(self, names: Iterable[str]) -> list[tuple[str, bool]]:
+    def grouped(self, names: Iterable[str]) -> list[tuple[str, bool]]:
         """Return the entries of the list in order, each with whether it is a prefix.
 
         With `shows_marker` an object whose name ends at the delimiter is listed beside its prefix.
         """
         entries: dict[tuple[str, bool], None] = {}
-        for name in sorted(filter(self.has, names)):
+        for name in sorted(filter(self.matches, names)):
             head, found, tail = name[len(self.prefix) :].partition(self.delimiter or "\0")
             if not found:
                 entries[name, False] = None

@@ -54,7 +54,7 @@ def insert(session: Session, call: Call) -> Json:
 
 def store(session: Session, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
     """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = session.resources.named(BUCKET, bucket)
+    found = session.resources.find(BUCKET, bucket)
     if found is None:
         raise refusals.no_bucket()
     current = session.resources.get(KIND, bucket, name)
@@ -128,10 +128,10 @@ def list_(session: Session, call: Call) -> Json:
     )
     found: dict[str, Json] = {}
     if not params.get("softDeleted"):
-        entries_found = session.resources.under(KIND, bucket, prefix=selection.prefix)
+        entries_found = session.resources.list_records(KIND, bucket, prefix=selection.prefix)
         found = {entry.name: entry.document for entry in entries_found}
     after = paging.position(call)
-    entries = [entry for entry in selection.rolled_up(found) if not after or entry > (after[0], after[-1] == "prefix")]
+    entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
     size = paging.size(paged(call))
     shown = entries[:size]
     answer: Json = {"kind": "storage#objects"}

@@ -102,8 +102,8 @@ class World:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Open a read transaction. Raises `WorldError` subclasses."""
-        if (joined := self._joined) is not None:
-            yield joined
+        if (session := self._joint_session) is not None:
+            yield session
             return
         self._connect()
         with translated(self.path):
@@ -120,22 +120,22 @@ class World:
 
         Raises `WorldError` subclasses; `WorldLockedError` if other processes hold the lock for 10 s.
         """
-        if (joined := self._joined) is not None:
-            yield joined
+        if (session := self._joint_session) is not None:
+            yield session
             return
         # Threads queue here: with SQLite's own random retries one of 200 threads times out after 10 s.
         with self._turn, translated(self.path), transaction(self._connect(), immediate=True):
             now = self.clock.now()
-            self._let_happen(now)
+            self._run_due_events(now)
             yield Session(self._connection, now, self.path)
 
     @contextmanager
-    def together(self) -> Iterator[Session]:
+    def joint_write(self) -> Iterator[Session]:
         """Open a write transaction of several parts: all reads and writes of this thread meanwhile join it.
 
         It is committed at the end, rolled back if an exception passes. Raises as `write` does.
         """
-        with self.write() as session, self._joining(session):
+        with self.write() as session, self._join(session):
             yield session
 
     def advance(self, duration: timedelta) -> datetime:
@@ -207,27 +207,27 @@ class World:
         return connection
 
     @property
-    def _joined(self) -> Session | None:
-        session: Session | None = getattr(self._local, "joined", None)
+    def _joint_session(self) -> Session | None:
+        session: Session | None = getattr(self._local, "joint_session", None)
         return session
 
     @contextmanager
-    def _joining(self, session: Session) -> Iterator[None]:
-        before = self._joined
-        self._local.joined = session
+    def _join(self, session: Session) -> Iterator[None]:
+        before = self._joint_session
+        self._local.joint_session = session
         try:
             yield
         finally:
-            self._local.joined = before
+            self._local.joint_session = before
 
-    def _let_happen(self, now: datetime) -> None:
+    def _run_due_events(self, now: datetime) -> None:
         """Run due planned events in order, each at its own time; one that fails changes nothing."""
         while event := Session(self._connection, now, self.path).take_event():
             from tpuctl.sandbox import scenarios  # noqa: PLC0415  # most sandboxes have no events
 
             session = Session(self._connection, event.at, self.path)
             self._connection.execute("SAVEPOINT event")
-            with self._joining(session):
+            with self._join(session):
                 if not scenarios.happen(self, event):
                     self._connection.execute("ROLLBACK TO event")
             self._connection.execute("RELEASE event")

@@ -38,13 +38,13 @@ class Resources:
         row = self._connection.execute(text, (kind, parent, name)).fetchone()
         return stored_object(row[0]) if row else None
 
-    def named(self, kind: str, name: str) -> Resource | None:
+    def find(self, kind: str, name: str) -> Resource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""
         text = "SELECT parent, name, record FROM resources WHERE kind = ? AND name = ?"
         row = self._connection.execute(text, (kind, name)).fetchone()
         return Resource(row[0], row[1], stored_object(row[2])) if row else None
 
-    def under(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[Resource]:
+    def list_records(self, kind: str, parent: str | None = None, *, prefix: str = "") -> Iterator[Resource]:
         """Yield the records of a parent (None: of all parents) by name, those whose name begins with a prefix."""
         text = (
             "SELECT parent, name, record FROM resources WHERE kind = :kind AND (:parent IS NULL OR parent = :parent)"

@@ -268,7 +268,7 @@ class Session:
         rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
         return [(records.moment(at), method, name) for at, method, name in rows]
 
-    def is_there(self, record: NodeRecord | QueuedRecord) -> bool:
+    def exists(self, record: NodeRecord | QueuedRecord) -> bool:
         """Return whether a record is visible now."""
         return phase_at(record.timeline, self.now) is not None
 
