@@ -239,7 +239,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def served(environ: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`tpuctl sandbox serve` in a process of its own, and the URL that it printed."""
+    """`tpuctl sandbox serve` in a separate process, and its URL."""
     World.open(tmp_path / "state" / "sandbox" / "world.sqlite3").close()
     command = [sys.executable, "-m", "tpuctl", "sandbox", "serve"]
     with subprocess.Popen(

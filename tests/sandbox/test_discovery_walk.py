@@ -49,7 +49,7 @@ STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere RE
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A world with something of everything, in which API v1 may create."""
+    """A sandbox with resources of every kind, in which API v1 may create nodes."""
     with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
         admin.set_setting(world, "legacy_nodes", value=True)
         usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def furnish(world: World, verb: str = "") -> str:
-    """Put back what the requests are about, and return the name of an operation."""
+    """Restore the resources of the requests, and return the name of an operation."""
     version: dict[str, Any] = {"apiVersion": "V1"} if verb == "reimage" else {}
     announced = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
     admin.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
@@ -84,7 +84,7 @@ def path_of(method: Method, version: str, name: str) -> str:
 
 
 def named(method: Method, operation: str) -> str:
-    """Return the name of what is there for a method to be about."""
+    """Return the name of an existing resource for a method."""
     pattern = method.parameters["name" if "name" in method.parameters else "parent"]["pattern"].strip("^$")
     words = pattern.replace("[^/]+", "*").split("/")[4:]
     if method.id.endswith("locations.list"):
@@ -93,7 +93,7 @@ def named(method: Method, operation: str) -> str:
 
 
 def smallest(method: Method, version: str) -> tuple[dict[str, str], Any]:
-    """Return the query and the body of the smallest request that is carried out."""
+    """Return the query and the body of the smallest valid request."""
     if method.id.endswith("nodes.create"):
         return {"nodeId": "new"}, LEGACY if version.startswith("v1") else BODY
     if method.id.endswith("queuedResources.create"):

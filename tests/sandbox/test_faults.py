@@ -24,7 +24,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def set_fault(world: World, kind: FaultKind, **values: Any) -> int:
-    """Keep a fault in a world."""
+    """Add a fault."""
     with world.write() as session:
         return add_fault(session, Fault(kind, **values))
 
@@ -153,7 +153,7 @@ def test_late_ssh_key_is_missing_before_its_time(world: World, api: Any, clock: 
 
 
 def test_quota_fault_rejects_the_given_number_of_calls(world: World) -> None:
-    """A refusal undoes what the call did, but not that the fault was used up."""
+    """An error rolls back the call's changes, but not the use of the fault."""
     set_fault(world, FaultKind.QUOTA, node="n")
     body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
     create = Request("POST", "/v2/projects/p/locations/us-central2-b/nodes", (("nodeId", "n"),), {}, body)

@@ -53,7 +53,7 @@ class Client:
         self._connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer."""
+        """Return the status and the JSON of a response."""
         self._connection.request(method, path, None if body is None else json.dumps(body))
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -63,7 +63,7 @@ class Client:
 
 
 def _at_once(server: SandboxServer, visit: Callable[[Client, int], T], *, clients: int = MANY) -> list[T]:
-    """Return what each client brings back from its visit. All begin at the same moment."""
+    """Return the result of each client. All start at the same moment."""
     gate = threading.Barrier(clients)
 
     def go(number: int) -> T:
@@ -119,7 +119,7 @@ def test_200_clients_with_one_name_create_one_node(server: SandboxServer) -> Non
 
 
 def test_concurrent_metadata_changes_are_detected_and_none_is_lost(server: SandboxServer) -> None:
-    """Project metadata is read, changed and written whole, as gcloud does it: its fingerprint tells of another's change."""
+    """Clients read, change and write the whole project metadata, as gcloud does: the fingerprint detects other changes."""
 
     def add(client: Client, number: int) -> int:
         for attempt in range(1, 1000):
@@ -163,7 +163,7 @@ def test_clients_with_half_a_request_do_not_block_others(server: SandboxServer) 
 
 
 def test_state_can_be_closed_after_the_server(tmp_path: Path) -> None:
-    """An answer that is under way ends first. A thread that asked a closed world ended the interpreter."""
+    """A response in progress ends first. A thread that used a closed connection crashed the interpreter."""
     with World.open(tmp_path / "world.sqlite3", speed=1) as world, serve(world) as running:
         with world.write() as session:
             add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))

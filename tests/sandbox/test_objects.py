@@ -41,7 +41,7 @@ def wire(world: World) -> Wire:
 
 @pytest.fixture(params=["in process", "over http"])
 def storage(request: pytest.FixtureRequest, world: World) -> Iterator[Any]:
-    """Google's client on both faces."""
+    """Google's client on both interfaces."""
     provision.add_bucket(world, "data", location="us-central2")
     anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
     if request.param == "in process":
@@ -90,7 +90,7 @@ def test_googles_client_uploads_and_downloads_with_every_protocol(storage: Any) 
 def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
     stored = provision.add_object(wire.world, "data", "o", b"123456789")
 
-    # The check values that the algorithms' descriptions give.
+    # The check values of the algorithms' specifications.
     assert (stored["crc32c"], stored["md5Hash"]) == ("4waSgw==", "JfnnlDI7RTiF9RgfG2JNCw==")
     assert wire("POST", UP + "&name=x", b"x")["contentType"] == "application/octet-stream"
 

@@ -182,7 +182,7 @@ def test_imported_key_is_in_the_login_profile(wire: Wire) -> None:
 
 
 def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
-    """One metric has a limit by zone and one by region; a number that is 0 is left out."""
+    """One metric has a limit by zone and one by region; a number that is 0 is omitted."""
     with wire.world.write() as session:
         admin.set_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
         admin.set_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")

@@ -129,7 +129,7 @@ def test_every_fault_kind_has_a_description(kind: FaultKind) -> None:
 
 
 def fill(world: World) -> None:
-    """Leave room for a line or two in the log."""
+    """Fill the log except for a line or two."""
     path = request_log.current(world.path)
     path.write_bytes(b"torn\n" * (request_log.FULL // 5))
 

@@ -163,7 +163,7 @@ def test_seed_replaces_resources_of_the_same_name(world: World, api: Any) -> Non
 
 
 def test_misplaced_project_example_has_every_problem_once(world: World) -> None:
-    """What it is about is there when it is planted, and again when it is planted twice."""
+    """All its resources exist after it is added once, and after it is added twice."""
     entries = seeding.read(MISPLACED.read_text("utf-8"), MISPLACED.name)
     for _ in range(2):
         seeding.plant(world, entries)

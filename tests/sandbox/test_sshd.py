@@ -36,7 +36,7 @@ def missing_programs() -> list[str]:
 
 @dataclass
 class Slice:
-    """A READY node of four workers, and the way a client reaches them."""
+    """A READY node of four workers, and the connections of a client to them."""
 
     world: World
     home: Path
@@ -78,7 +78,7 @@ def pod(tmp_path: Path) -> Slice:
         message = f"OpenSSH's {', '.join(missing)} not installed (Debian: openssh-server, openssh-client)"
         assert os.environ.get("CI") != "true", message
         pytest.skip(message)
-    # A space and a percent sign are the worst that ssh's and sshd's own quoting has to bear.
+    # A space and a percent sign are the hardest cases for the quoting of ssh and sshd.
     pod = Slice(World.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
     key = ensure_key(pod.home, login=getuser())
     node = {
@@ -155,7 +155,7 @@ def test_failed_connection_reports_its_reason(pod: Slice, tmp_path: Path) -> Non
 
 @pytest.mark.sshd
 def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
-    # A killed process may stay visible as a zombie, so the job shows its life by writing.
+    # A killed process may stay visible as a zombie, so the job shows that it runs by writing.
     pod.run(0, "setsid sh -c 'while :; do date +%N >beat; sleep 0.1; done' >/dev/null 2>&1 & sleep 0.2")
     rebooted = pod.run(0, "sudo -n /sbin/reboot; echo not reached")
     while_booting = probe(pod.connection(0), PATIENCE)

@@ -74,7 +74,7 @@ def test_queued_resource_state_allows_the_calls_of_the_table(
 
 
 def request(api: Api, **fields: Any) -> Any:
-    """Ask for one v4-8, as `queued`."""
+    """Request one v4-8, as `queued`."""
     spec = {"parent": ZONE, "nodeId": "node", "node": BODY}
     return api(
         "queuedResources.create", {"tpu": {"nodeSpec": [spec]}, **fields}, parent=ZONE, queuedResourceId="queued"
@@ -82,7 +82,7 @@ def request(api: Api, **fields: Any) -> Any:
 
 
 def path(api: Api, clock: ManualClock, duration: timedelta) -> list[tuple[str, str]]:
-    """Return the states that a request passes through, each with who began it."""
+    """Return the states of a request, each with its initiator."""
     seen: list[tuple[str, str]] = []
     step = timedelta(seconds=4)
     for _ in range(duration // step):
@@ -99,7 +99,7 @@ WAITING = [("CREATING", ""), ("ACCEPTED", ""), ("WAITING_FOR_RESOURCES", "")]
 def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
     world: World, api: Api, clock: ManualClock
 ) -> None:
-    """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, and no new turn."""
+    """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, then no new node."""
     with world.write() as session:
         add_fault(session, Fault(FaultKind.PREEMPT, after=5 * MINUTE))
     request(api, spot={})

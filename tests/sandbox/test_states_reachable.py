@@ -27,7 +27,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Story:
-    """What a client and a user of the sandbox do, until the state is there. Every step returns the story."""
+    """The calls of a client and of a sandbox user that reach a state. Every step returns the story."""
 
     def __init__(self, world: World, api: Api, clock: ManualClock) -> None:
         self.world, self.api, self.clock = world, api, clock
@@ -38,14 +38,14 @@ class Story:
         return self
 
     def node(self, *verbs: str, **fields: Any) -> Story:
-        """Have a node, and call methods on it."""
+        """Add a node, and call methods on it."""
         admin.add_node(self.world, **fields)
         for verb in verbs:
             assert "name" in self.api(f"nodes.{verb}", name=NODE, version="v1" if verb == "reimage" else "v2")
         return self
 
     def fault(self, kind: FaultKind, **values: Any) -> Story:
-        """Let something go wrong."""
+        """Add a fault."""
         with self.world.write() as session:
             add_fault(session, Fault(kind, **values))
         return self
@@ -61,7 +61,7 @@ class Story:
         return self
 
     def wait(self, duration: timedelta) -> Story:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.sleep(duration)
         return self
 
@@ -77,7 +77,7 @@ NODE_STATES: Rows = {
     "STOPPING": lambda story: story.node("stop"),
     "STARTING": lambda story: story.node("start", state="STOPPED"),
     "PREEMPTED": lambda story: story.node().fault(FaultKind.PREEMPT),
-    # Only the service itself leads there: a seed says so.
+    # Only the service itself sets this state: a seed sets it here.
     "REPAIRING": lambda story: story.node(state="REPAIRING"),
     "TERMINATED": lambda story: story.node(state="TERMINATED"),
     "HIDING": lambda story: story.node(state="HIDING"),

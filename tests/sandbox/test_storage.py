@@ -130,7 +130,7 @@ def test_set_bucket_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
     before = wire("GET", f"{B}/data/iam")
     grant = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}
     wanted = {**before, "bindings": [*before["bindings"], grant]}
-    # gcloud sends bytes in the alphabet of URLs.
+    # gcloud sends bytes in the URL-safe alphabet.
     wanted["etag"] = before["etag"].replace("+", "-").replace("/", "_")
 
     after = wire("PUT", f"{B}/data/iam", wanted)

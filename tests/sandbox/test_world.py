@@ -38,13 +38,13 @@ for index in range(int(sys.argv[3])):
 
 
 def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    """Start a process that adds nodes to a world."""
+    """Start a process that adds nodes to a sandbox."""
     arguments = [sys.executable, "-c", WRITER, str(path), name, str(count)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
 def test_four_processes_lose_no_change(tmp_path: Path) -> None:
-    """All start with a world that none has made yet, and addresses stay unique."""
+    """All start before the file exists, and addresses stay unique."""
     path = tmp_path / "deep" / "world.db"
     writers = [writer(path, f"w{index}", 50) for index in range(4)]
     ends = [(process.communicate(), process.returncode)[1] for process in writers]
@@ -226,7 +226,7 @@ def test_ended_threads_leave_no_files_open(tmp_path: Path) -> None:
 
 def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_path: Path) -> None:
     def open_files() -> int:
-        """Count those of the world: others come and go with what ran before."""
+        """Count only the files of the sandbox: earlier tests leave others."""
         links = list(Path("/proc/self/fd").iterdir())
         return sum(link.is_symlink() and link.readlink().is_relative_to(tmp_path) for link in links)
 
@@ -264,7 +264,7 @@ def test_writes_are_logged(tmp_path: Path) -> None:
 
 
 def test_log_survives_another_process(tmp_path: Path) -> None:
-    """SQLite removes its log with the last user; a process that has dropped its locks no longer counts as one."""
+    """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
     path = tmp_path / "world.db"
     program = "import sys, pathlib; from tpuctl.sandbox.world import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
     program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"
