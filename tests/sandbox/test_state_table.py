@@ -1,6 +1,6 @@
-"""Which call is let through in which state of a queued resource, and what follows: a row per cell, with where it is known from.
+"""The calls that each state of a queued resource allows, and their effects: a row per cell, with its source.
 
-Nodes have theirs in test_lifecycle. What has no source is the sandbox's choice and says `unverified`.
+The table of nodes is in test_lifecycle. Rows without a source are the sandbox's choice and say `unverified`.
 """
 
 from __future__ import annotations

@@ -202,7 +202,15 @@ def requested_nodes(document: Json) -> dict[str, Json]:
             raise invalid("Exactly one of node_id and multislice_params must be set.")
         body = copy.deepcopy(spec.get("node") or {})
         body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **tier}
-        for node_id in _numbered_ids(several) if several else [str(spec["nodeId"])]:
+        if not several:
+            node_ids = [str(spec["nodeId"])]
+        else:
+            count = int(several.get("nodeCount") or 0)
+            if not 1 < count <= 1000:  # API field text: above one
+                raise invalid_field("NodeCount", str(count))
+            prefix = str(several.get("nodeIdPrefix") or "node")
+            node_ids = [f"{prefix}-{index}" for index in range(count)]
+        for node_id in node_ids:
             if node_id in nodes:
                 raise invalid_field("NodeId", node_id)  # unverified
             nodes[node_id] = body
@@ -212,12 +220,3 @@ def requested_nodes(document: Json) -> dict[str, Json]:
 def node_demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
     """Return the demands of nodes in a zone."""
     return [node_demand(project, zone, body) for body in nodes]
-
-
-def _numbered_ids(several: Json) -> list[str]:
-    """Return the ids `prefix-0`, `prefix-1`, … (API field text: the count must be above one)."""
-    count = int(several.get("nodeCount") or 0)
-    if not 1 < count <= 1000:
-        raise invalid_field("NodeCount", str(count))
-    prefix = str(several.get("nodeIdPrefix") or "node")
-    return [f"{prefix}-{index}" for index in range(count)]

@@ -60,11 +60,18 @@ def check(session: Session, call: Call, project: str) -> None:
         case "compute":
             raise _compute(call, project, permission)
         case "orgpolicy":
-            raise _orgpolicy(project, permission)
+            # Observed for a create: terraform-google-org-policy#101.
+            resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
+            message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+            info = _info(permission, project, "orgpolicy.googleapis.com")
+            raise ApiError(403, "PERMISSION_DENIED", message, info)
         case "serviceusage":
             raise _serviceusage(call, project, permission)
         case "tpu":
-            raise _tpu(call, project, permission)
+            # Observed: tensorflow/tpu#296.
+            name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
+            node = f"/nodes/{call.params['nodeId']}" if call.params.get("nodeId") else ""
+            raise ApiError(403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{node}'")
         case "iam":
             message = f"You don't have permission to get the role at {call.params['name']}."  # unverified words
             raise ApiError(403, "PERMISSION_DENIED", message)
@@ -105,22 +112,6 @@ def _compute(call: Call, project: str, permission: str) -> ApiError:
         scope = next((f"{word}s/{call.params[word]}" for word in ("zone", "region") if word in call.params), "global")
         path += f"/{scope}/{collection}/{name}"
     return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{path}'")
-
-
-def _tpu(call: Call, project: str, permission: str) -> ApiError:
-    """Return the error of the TPU API (observed: tensorflow/tpu#296)."""
-    name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
-    node = call.params.get("nodeId")
-    return ApiError(
-        403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{f'/nodes/{node}' if node else ''}'"
-    )
-
-
-def _orgpolicy(project: str, permission: str) -> ApiError:
-    """Return the error of Organization Policy (observed for a create: terraform-google-org-policy#101)."""
-    resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
-    message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", message, _info(permission, project, "orgpolicy.googleapis.com"))
 
 
 def _serviceusage(call: Call, project: str, permission: str) -> ApiError:

@@ -40,7 +40,12 @@ def identify(worker: Worker, host_name: str) -> Identity:
     accelerator = accelerators.parse(worker.accelerator_type)
     chips = accelerator.chips_per_worker
     bounds = _SHAPES.get(chips, (chips, 1, 1))
-    hosts = _hosts(worker.topology or accelerator.topology or "", bounds, accelerator.workers)
+    # The topology of the workers; a row if the slice's topology is not a multiple of the worker's.
+    sides = [int(side) for side in (worker.topology or accelerator.topology or "").split("x") if side.isdecimal()]
+    sides += [1] * (3 - len(sides))
+    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
+    if hosts[0] * hosts[1] * hosts[2] != accelerator.workers:
+        hosts = (1, 1, accelerator.workers)
     zone = f"projects/{worker.project_number}/zones/{worker.zone}"
     # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
     pattern = accelerator.generation.devices.lstrip("/")
@@ -91,14 +96,6 @@ def _environment(worker: Worker, *, bounds: str, hosts: str) -> dict[str, str]:
         "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
         "TPU_HOST_BOUNDS": hosts,
     }
-
-
-def _hosts(topology: str, bounds: tuple[int, ...], workers: int) -> tuple[int, ...]:
-    """Return the topology of the workers; a row if the slice's topology is not a multiple of the worker's."""
-    sides = [int(side) for side in topology.split("x") if side.isdecimal()]
-    sides += [1] * (3 - len(sides))
-    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
-    return hosts if hosts[0] * hosts[1] * hosts[2] == workers else (1, 1, workers)
 
 
 def _joined(numbers: tuple[int, ...]) -> str:
