@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.sandbox import admin
-from tpuctl.sandbox.nodes import find_worker, node_directory
+from tpuctl.sandbox.nodes.workers import find_worker, node_directory
 from tpuctl.sandbox.sshd import host_key
 from tpuctl.sandbox.world import World
 

@@ -66,7 +66,7 @@ class _CountingClock(ManualClock):
 def fill(path: Path, count: int) -> None:
     """Make a world, at the pace of real time, with nodes in one zone that will be CREATING for a year."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with World.open(path, speed=1) as world, world.together() as session:
+    with World.open(path, speed=1) as world, world.joint_write() as session:
         for number in range(count):
             admin.add_node(world, f"node-{number:05d}", zone=ZONE, acceleratorType="v4-8", state="CREATING")
         for node in session.nodes():

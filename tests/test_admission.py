@@ -57,7 +57,7 @@ def metadata_of(sandbox: Sandbox, name: str = "trainer") -> dict[str, str]:
 
 def profile_keys(sandbox: Sandbox) -> list[dict[str, Any]]:
     with sandbox.world.read() as session:
-        return [found.document for found in session.resources.under(KIND, ACCOUNT)]
+        return [found.document for found in session.resources.list_records(KIND, ACCOUNT)]
 
 
 def test_a_key_that_the_project_has_needs_no_patch_unless_the_node_blocks_it(

@@ -20,7 +20,7 @@ from tpuctl.remote.ssh import Connection, ProbeOutcome, host_alias, probe
 from tpuctl.sandbox import admin, faults
 from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.in_process import SandboxHttp
-from tpuctl.sandbox.nodes import find_worker, node_directory
+from tpuctl.sandbox.nodes.workers import find_worker, node_directory
 from tpuctl.sandbox.oslogin import ACCOUNT
 from tpuctl.sandbox.sshd import host_key, proxy_command
 from tpuctl.sandbox.world import World

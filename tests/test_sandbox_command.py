@@ -1,4 +1,4 @@
-"""`tpuctl sandbox`: look into it, move its time, make it fail, remove it, offer it to other clients."""
+"""`tpuctl sandbox`: show it, advance its clock, add faults, remove it, serve it to other clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def embedded(offline: Console, sandbox: Sandbox) -> Console:
     return Console({**offline.environ, "TPUCTL_SANDBOX": "1"}, offline.folder, offline.clock)
 
 
-def test_status_shows_what_is_in_it(embedded: Console, sandbox: Sandbox) -> None:
+def test_status_shows_nodes_queued_resources_and_faults(embedded: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("a")
     sandbox.add_node("b", state="STOPPED")
     sandbox.add_queued_resource("q", state="SUSPENDED")
@@ -67,40 +67,40 @@ def test_status_shows_what_is_in_it(embedded: Console, sandbox: Sandbox) -> None
     }
 
 
-def test_time_moves_for_every_command(embedded: Console, sandbox: Sandbox) -> None:
+def test_advance_applies_to_every_command(embedded: Console, sandbox: Sandbox) -> None:
     embedded("create", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
     assert embedded("status", "demo")[0].splitlines()[3] == "state\tCREATING"
 
-    assert embedded("sandbox", "advance", "1h") == ("", "it is 2026-01-01T01:00:00Z in the sandbox, 1h later\n", 0)
+    assert embedded("sandbox", "advance", "1h") == ("", "sandbox time is now 2026-01-01T01:00:00Z, 1h later\n", 0)
     assert embedded("status", "demo")[0].splitlines()[3] == "state\tREADY"
 
 
-def test_faults_are_made_told_and_removed(embedded: Console, sandbox: Sandbox) -> None:
+def test_fault_is_added_described_and_removed(embedded: Console, sandbox: Sandbox) -> None:
     out, err, code = embedded("sandbox", "fault", "unreachable", "--zone", "us-east5-a", "--times", "0")
 
     assert (out, err[:9], code) == ("", "fault 1: ", 0)
     assert "us-east5-a" in err
     assert embedded("list")[2] == 1
-    assert embedded("sandbox", "fault", "--remove", "1") == ("", "fault 1 is removed\n", 0)
+    assert embedded("sandbox", "fault", "--remove", "1") == ("", "removed fault 1\n", 0)
     assert embedded("list")[2] == 0
 
 
-def test_a_fault_that_is_not_there_is_said_with_those_that_are(embedded: Console, sandbox: Sandbox) -> None:
-    missing = "error: there is no fault 99 in the sandbox\n"
-    assert embedded("sandbox", "fault", "--remove", "99") == ("", f"{missing}  hint: there is none at all\n", 3)
+def test_remove_fault_with_unknown_id_lists_the_existing_faults(embedded: Console, sandbox: Sandbox) -> None:
+    missing = "error: no fault 99 in the sandbox\n"
+    assert embedded("sandbox", "fault", "--remove", "99") == ("", f"{missing}  hint: the sandbox has no faults\n", 3)
 
     for number in ("1", "2"):
         embedded("sandbox", "fault", "drop-before", "--times", number)
 
-    call = "there is {}: the next call loses its connection before it takes effect, {}"
-    there = f"  hint: {call.format(1, 'once')}\n  hint: {call.format(2, '2 times')}\n"
-    assert embedded("sandbox", "fault", "--remove", "99") == ("", missing + there, 3)
+    call = "fault {}: the next call loses its connection before it takes effect, {}"
+    existing = f"  hint: {call.format(1, 'once')}\n  hint: {call.format(2, '2 times')}\n"
+    assert embedded("sandbox", "fault", "--remove", "99") == ("", missing + existing, 3)
 
 
-def test_what_changes_the_sandbox_tells_it_as_an_object_too(embedded: Console, sandbox: Sandbox) -> None:
+def test_changing_commands_with_json_output_print_an_object(embedded: Console, sandbox: Sandbox) -> None:
     out, err, code = embedded("sandbox", "fault", "hang", "--duration", "forever", "-o", "json")
-    told = {"id": 1, "text": "any node hangs in CREATING for ever, once"}
-    assert (json.loads(out), err, code) == (told, "", 0)
+    expected = {"id": 1, "text": "any node hangs in CREATING forever, once"}
+    assert (json.loads(out), err, code) == (expected, "", 0)
     assert embedded("sandbox", "fault", "hang", "--remove", "1")[2] == 2
     assert json.loads(embedded("sandbox", "fault", "--remove", "1", "-o", "json")[0]) == {"id": 1, "removed": True}
     assert embedded("sandbox", "advance", "1h", "-o", "yaml")[0] == "now: '2026-01-01T01:00:00Z'\n"
@@ -114,34 +114,36 @@ def test_what_changes_the_sandbox_tells_it_as_an_object_too(embedded: Console, s
         (("fault", "unhelthy"), "error: `unhelthy` is not a kind of fault\n  hint: did you mean `unhealthy`?\n"),
         (("fault", "hang", "--state", "REDY"), "REDY"),
         (("fault", "unhealthy", "--health", "SICK"), "SICK"),
-        (("fault",), "error: which kind of fault?\n  hint: use one of unhealthy, "),
+        (("fault",), "error: no kind of fault given\n  hint: use one of unhealthy, "),
         (
             ("advance", "forever"),
-            "error: the sandbox's time cannot move on for ever\n  hint: give a duration such as 10m\n",
+            "error: the sandbox cannot advance by `forever`\n  hint: give a duration such as 10m\n",
         ),
         (("advance", "soon"), "`soon` is not a duration; write it like 90s, 30m, 2h or 1h30m\n"),
         (("advance",), "error: `tpuctl sandbox advance` needs TIME\n"),
         (("serve", "--port", "70000"), "70000"),
         (
             ("fault", "slow", "--duration", "forever"),
-            "error: `slow` cannot last for ever\n  hint: give a duration such as 10m\n",
+            "error: `slow` cannot last forever\n  hint: give a duration such as 10m\n",
         ),
-        (("fault", "hang", "--duration", "0"), "error: `--duration` is 0s: nothing would happen\n"),
-        (("fault", "preempt", "--after", "forever"), "error: `--after forever` never comes\n"),
+        (("fault", "hang", "--duration", "0"), "error: `--duration` is 0s\n"),
+        (("fault", "preempt", "--after", "forever"), "error: `--after` cannot be `forever`\n"),
         (
             ("fault", "preempt", "--retry-after", "5"),
-            "error: `--retry-after` would be ignored by `preempt`\n  hint: it is for http-error\n",
+            "error: `preempt` has no `--retry-after`\n  hint: `--retry-after` is for http-error\n",
         ),
     ],
 )
-def test_bad_input_is_named(embedded: Console, sandbox: Sandbox, arguments: tuple[str, ...], error: str) -> None:
+def test_invalid_input_is_an_error_with_its_value(
+    embedded: Console, sandbox: Sandbox, arguments: tuple[str, ...], error: str
+) -> None:
     out, err, code = embedded("sandbox", *arguments)
 
     assert (out, code) == ("", 2)
     assert error in err
 
 
-def test_reset_asks_and_removes(embedded: Console, sandbox: Sandbox) -> None:
+def test_reset_asks_for_confirmation_and_removes_the_sandbox(embedded: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("a")
     question = f"remove the sandbox in {world_file(embedded).parent}?"
 
@@ -153,14 +155,14 @@ def test_reset_asks_and_removes(embedded: Console, sandbox: Sandbox) -> None:
         ),
         2,
     )
-    assert embedded("sandbox", "reset", stdin="n\n") == ("", f"{question} [y/N] error: nothing was done\n", 1)
+    assert embedded("sandbox", "reset", stdin="n\n") == ("", f"{question} [y/N] error: nothing was removed\n", 1)
     assert embedded("list", "-o", "name")[0] == "a\n"
-    assert embedded("sandbox", "reset", "--yes") == ("", "the sandbox is empty\n", 0)
+    assert embedded("sandbox", "reset", "--yes") == ("", "removed the sandbox\n", 0)
     assert embedded("sandbox", "reset", "--yes") == ("", "there was no sandbox\n", 0)
     assert embedded("list", "-o", "name") == ("", NEW, 0)
 
 
-def test_a_damaged_world_is_an_error_with_a_way_out(offline: Console) -> None:
+def test_damaged_sandbox_is_an_error_that_reset_fixes(offline: Console) -> None:
     assert offline("--sandbox", "list")[2] == 0
     world_file(offline).write_text("not a database, but long enough to look like one" * 100)
 
@@ -168,16 +170,16 @@ def test_a_damaged_world_is_an_error_with_a_way_out(offline: Console) -> None:
         "",
         (
             f"error: the sandbox in `{world_file(offline)}` is damaged: file is not a database\n"
-            "  hint: run `tpuctl sandbox reset` to begin with an empty sandbox\n"
+            "  hint: run `tpuctl sandbox reset` to start with an empty sandbox\n"
         ),
         1,
     )
-    assert offline("sandbox", "reset", "--yes") == ("", "the sandbox is empty\n", 0)
+    assert offline("sandbox", "reset", "--yes") == ("", "removed the sandbox\n", 0)
     assert offline("--sandbox", "list")[2] == 0
 
 
 @pytest.mark.parametrize("version", [None, 0, LAYOUT, 99])
-def test_what_the_sandbox_did_not_make_is_left_alone(offline: Console, version: int | None) -> None:
+def test_file_of_another_program_is_not_changed(offline: Console, version: int | None) -> None:
     path = world_file(offline)
     path.parent.mkdir(parents=True)
     if version is None:
@@ -186,22 +188,22 @@ def test_what_the_sandbox_did_not_make_is_left_alone(offline: Console, version: 
         with contextlib.closing(sqlite3.connect(path)) as database:
             database.executescript(f"CREATE TABLE theirs (a); PRAGMA user_version={version}")
     before = path.read_bytes()
-    reason = "file is not a database" if version is None else "it is a database of something else"
+    reason = "file is not a database" if version is None else "it is the database of another program"
 
     out, err, code = offline("--sandbox", "list")
 
     assert (out, err.removeprefix(NEW), code) == (
         "",
         (
-            f"error: `{path}` is not a sandbox's world: {reason}\n"
-            "  hint: it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder\n"
+            f"error: `{path}` is not a file of the sandbox: {reason}\n"
+            "  hint: move the file away, or set `TPUCTL_STATE_DIR` to another folder\n"
         ),
         1,
     )
     assert path.read_bytes() == before
 
 
-def test_a_second_process_waits_for_its_turn(embedded: Console, sandbox: Sandbox) -> None:
+def test_write_waits_for_another_writer(embedded: Console, sandbox: Sandbox) -> None:
     began, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -219,7 +221,7 @@ def test_a_second_process_waits_for_its_turn(embedded: Console, sandbox: Sandbox
     assert (made[0], made[2]) == ("demo\tCREATING\n", 0)
 
 
-def test_a_speed_that_is_none_is_named(offline: Console) -> None:
+def test_invalid_speed_is_an_error_with_its_value(offline: Console) -> None:
     assert offline("--sandbox", "list", TPUCTL_SANDBOX_SPEED="fast") == (
         "",
         (
@@ -237,7 +239,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def served(environ: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`tpuctl sandbox serve` in a process of its own, and the URL that it printed."""
+    """`tpuctl sandbox serve` in a separate process, and its URL."""
     World.open(tmp_path / "state" / "sandbox" / "world.sqlite3").close()
     command = [sys.executable, "-m", "tpuctl", "sandbox", "serve"]
     with subprocess.Popen(
@@ -248,7 +250,7 @@ def served(environ: dict[str, str], tmp_path: Path) -> Iterator[tuple[subprocess
         process.kill()
 
 
-def test_reset_while_it_is_served_leaves_a_server_that_can_be_used(
+def test_reset_of_a_served_sandbox_keeps_the_server_usable(
     served: tuple[subprocess.Popen[str], str], environ: dict[str, str]
 ) -> None:
     def tpuctl(*words: str, **more: str) -> str:
@@ -281,7 +283,7 @@ def test_reset_while_it_is_served_leaves_a_server_that_can_be_used(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_prints_its_url_answers_and_ends_quietly(
+def test_serve_prints_its_url_and_stops_silently_on_a_signal(
     served: tuple[subprocess.Popen[str], str], number: signal.Signals
 ) -> None:
     process, url = served
@@ -293,19 +295,19 @@ def test_serve_prints_its_url_answers_and_ends_quietly(
 
     assert (out, process.returncode) == ("", 0)
     first, *_, last = err.splitlines()
-    assert (first, last) == ("point tpuctl at it:", "Ctrl-C ends it")
+    assert (first, last) == ("for tpuctl:", "press Ctrl-C to stop")
     assert f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT=sandbox" in err.splitlines()
 
 
-def test_a_port_in_use_is_said(embedded: Console, sandbox: Sandbox) -> None:
+def test_serve_on_a_used_port_is_an_error(embedded: Console, sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
         assert embedded("sandbox", "serve", "--port", str(port)) == (
             "",
             (
-                f"error: port {port} cannot be used: Address already in use\n"
-                "  hint: leave `--port` out to take a free one\n"
+                f"error: cannot listen on port {port}: Address already in use\n"
+                "  hint: leave `--port` out to use a free port\n"
             ),
             2,
         )

@@ -79,11 +79,10 @@ def test_nodes_are_changed(service: Service) -> None:
 
 def test_nodes_and_what_is_on_offer_are_listed(service: Service) -> None:
     gcloud = Gcloud(service, "listed")
-    add_node = admin.add_node
     nodes = [
-        add_node(service.world, "a", project="listed", zone=ZONE),
-        add_node(service.world, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
-        add_node(service.world, "c", project="listed", zone=ZONE),
+        admin.add_node(service.world, "a", project="listed", zone=ZONE),
+        admin.add_node(service.world, "b", project="listed", zone="us-east5-a", acceleratorType="v5p-8"),
+        admin.add_node(service.world, "c", project="listed", zone=ZONE),
     ]
     names = sorted(node["name"] for node in nodes)
     parent = f"projects/listed/locations/{ZONE}"
@@ -130,10 +129,9 @@ def test_whole_catalogues_are_listed(service: Service) -> None:
 
 def test_the_alpha_track(service: Service) -> None:
     gcloud = Gcloud(service, "alpha")
-    add_node = admin.add_node
-    node = add_node(service.world, "node", project="alpha", zone=ZONE)
+    node = admin.add_node(service.world, "node", project="alpha", zone=ZONE)
     due = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
-    add_node(service.world, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
+    admin.add_node(service.world, "due", project="alpha", zone=ZONE, upcomingMaintenance=due)
     disk = f"projects/alpha/zones/{ZONE}/disks/data"
     provision.add_disk(service.world, "data", zone=ZONE, project="alpha")
     admin.set_setting(service.world, "reservations", [{"name": f"projects/alpha/locations/{ZONE}/reservations/ours"}])

@@ -34,8 +34,8 @@ sys.addaudithook(watch)
 from tpuctl.cli.main import entry_point
 entry_point()
 """
-RESET = "run `tpuctl sandbox reset` to begin with an empty sandbox"
-ELSEWHERE = "it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder"
+RESET = "run `tpuctl sandbox reset` to start with an empty sandbox"
+ELSEWHERE = "move the file away, or set `TPUCTL_STATE_DIR` to another folder"
 
 
 def garbage(state: Path) -> None:
@@ -64,10 +64,10 @@ def no_folder(state: Path) -> None:
 
 
 BROKEN: list[tuple[Callable[[Path], None], str, str]] = [
-    (garbage, "is not a sandbox's world: file is not a database", ELSEWHERE),
+    (garbage, "is not a file of the sandbox: file is not a database", ELSEWHERE),
     (damaged, "is damaged: database disk image is malformed", RESET),
     (damaged_within, "is damaged: database disk image is malformed", RESET),
-    (no_folder, "cannot be used: Not a directory", "check the path and its rights"),
+    (no_folder, ": Not a directory", "check the path and its permissions"),
 ]
 
 

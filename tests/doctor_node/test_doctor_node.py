@@ -20,7 +20,7 @@ from tests.holding import holding
 from tests.lifecycle import one_face, put
 from tpuctl.remote.keys import ensure_key, metadata_entry
 from tpuctl.sandbox import admin
-from tpuctl.sandbox.nodes import find_worker, node_directory
+from tpuctl.sandbox.nodes.workers import find_worker, node_directory
 from tpuctl.sandbox.world import World
 
 

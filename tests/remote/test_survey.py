@@ -21,7 +21,7 @@ from tpuctl.remote.set_up import SetUpResult
 from tpuctl.remote.workers import SshSettings, SshWorkers
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.startup import Startup as Stands
 from tpuctl.sandbox.sshd.startup import how_far

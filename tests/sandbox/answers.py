@@ -1,4 +1,4 @@
-"""Whether an answer is what the discovery document promises: its schema, what is packed in operations, and Google's errors."""
+"""Check responses against the discovery document: schema, results of operations, and Google's errors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PACKAGE = "type.googleapis.com/google.cloud.tpu."
 
 
 def wrong_with(version: str, method: str, answer: Any) -> list[str]:
-    """Return what is wrong with a successful answer of a method of the TPU API."""
+    """Return the errors in a successful response of a TPU API method."""
     found = next(known for known in load("tpu", version).methods if known.id == method)
     assert found.response is not None
     return _wrong(version, found.response, answer)
 
 
 def wrong_in_world(world: World) -> list[str]:
-    """Return what is wrong with how any version shows what is in a world: nodes, requests and operations of all projects.
+    """Return the errors in the nodes, queued resources and operations of all projects, as every version shows them.
 
     A state that no version has was put there by a test, to see what a client makes of it.
     """
@@ -66,7 +66,7 @@ def _wrong(version: str, schema: str, answer: Any) -> list[str]:
 
 
 def _wrong_with_packed(version: str, packed: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a `google.protobuf.Any`: its type must be of the version that answers, where that has it."""
+    """Return the errors in a `google.protobuf.Any`: its type must belong to the version of the response, if that has it."""
     kind = packed.get("@type", "")
     if not packed or kind == "type.googleapis.com/google.protobuf.Empty":
         return []
@@ -77,7 +77,7 @@ def _wrong_with_packed(version: str, packed: dict[str, Any]) -> list[str]:
 
 
 def is_googles_error(status: int, body: Any) -> bool:
-    """Tell whether a refusal has the form of Google's APIs, and a code that goes with its status."""
+    """Return whether an error has the form of Google's APIs, and a code that matches its status."""
     error = body.get("error", {})
     details = error.get("details", [])
     return (

@@ -1,4 +1,4 @@
-"""Values made by hypothesis from a discovery document: what a client may send, plausible or not. Bounded in size and depth."""
+"""Hypothesis strategies from a discovery document: requests of clients, plausible or not. Bounded in size and depth."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def value(version: str, spec: Mapping[str, Any], name: str, depth: int = 6) -> S
 
 
 def message(version: str, schema_name: str, depth: int = 6) -> SearchStrategy[dict[str, Any]]:
-    """Return messages of a schema: what the document calls required is there, each other field sometimes."""
+    """Return messages of a schema: all required fields, each other field sometimes."""
     schema = load("tpu", version).schemas[schema_name]
     properties: Mapping[str, Any] = schema.get("properties", {})
     if depth == 0:

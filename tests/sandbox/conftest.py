@@ -1,4 +1,4 @@
-"""A world with a clock of its own, and its API without HTTP. A test file may define its own instead."""
+"""A sandbox with a manual clock, and its API without HTTP. A test file may define its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Api:
-    """The methods of `tpu.projects.locations`, called as the wire calls them."""
+    """The methods of `tpu.projects.locations`, called without HTTP."""
 
     zone = "projects/sandbox/locations/us-central2-b"
     body: dict[str, Any] = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}  # noqa: RUF012  # never changed
@@ -30,7 +30,7 @@ class Api:
     def __call__(
         self, method: str, body: dict[str, Any] | None = None, *, version: str = "v2", **params: object
     ) -> Any:
-        """Return the answer, which must be in the schema; for a refusal its (code, message without the error id)."""
+        """Return the response, which must fit the schema; for an error its (code, message without the error id)."""
         method = f"tpu.projects.locations.{method}"
         with self._world.write() as session:
             try:
@@ -45,7 +45,7 @@ class Api:
         return self("nodes.create", {**self.body, **change}, parent=self.zone, nodeId=node_id)
 
     def state(self, node_id: str = "node") -> object:
-        """Return a node's state, or the status code of the refusal."""
+        """Return a node's state, or the status code of the error."""
         found = self("nodes.get", name=f"{self.zone}/nodes/{node_id}")
         return found["state"] if isinstance(found, dict) else found[0]
 
@@ -56,13 +56,13 @@ class Api:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Return a clock that moves only when told."""
+    """Return a clock that moves only by `sleep`."""
     return ManualClock()
 
 
 @pytest.fixture
 def world(tmp_path: Path, clock: ManualClock) -> Iterator[World]:
-    """Yield an empty world in which a READY node is HEALTHY at once; at the end all in it must be in the schema."""
+    """Yield an empty sandbox in which a READY node is HEALTHY at once; at the end all resources must fit the schema."""
     with World.open(tmp_path / "sandbox" / "world.db", clock=clock) as world:
         admin.set_setting(world, "health_lag", [0, 0])
         yield world
@@ -71,5 +71,5 @@ def world(tmp_path: Path, clock: ManualClock) -> Iterator[World]:
 
 @pytest.fixture
 def api(world: World) -> Api:
-    """Return the world's API."""
+    """Return the API of the sandbox."""
     return Api(world)

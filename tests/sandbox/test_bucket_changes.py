@@ -1,4 +1,4 @@
-"""Buckets that are made and changed, where they lie, their caches, and policies with conditions."""
+"""Creation and changes of buckets: locations, caches, and policies with conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wire(world: World) -> Wire:
     return Wire(world)
 
 
-def test_a_made_bucket_is_what_was_asked_for(wire: Wire) -> None:
+def test_insert_bucket_returns_the_requested_fields(wire: Wire) -> None:
     body = {"name": "new", "location": "us-central2", "versioning": {"enabled": True}, "projectNumber": "1"}
 
     made = wire("POST", f"{B}?project=sandbox", body)
@@ -41,7 +41,7 @@ def test_a_made_bucket_is_what_was_asked_for(wire: Wire) -> None:
     assert wire("POST", f"{B}?project=sandbox", {"name": "NO"})[0] == 400
 
 
-def test_a_change_keeps_what_it_does_not_name(wire: Wire) -> None:
+def test_patch_bucket_keeps_unnamed_fields(wire: Wire) -> None:
     provision.add_bucket(wire.world, "kept", retentionPolicy={"retentionPeriod": "60"}, labels={"a": "1", "b": "2"})
 
     changed = wire("PATCH", f"{B}/kept?ifMetagenerationMatch=1", {"retentionPolicy": None, "labels": {"a": None}})
@@ -51,7 +51,7 @@ def test_a_change_keeps_what_it_does_not_name(wire: Wire) -> None:
     assert wire("PATCH", f"{B}/kept?ifMetagenerationMatch=1", {})[0] == 412
 
 
-def test_a_locked_retention_stays(wire: Wire) -> None:
+def test_patch_of_a_locked_retention_policy_is_rejected(wire: Wire) -> None:
     provision.add_bucket(wire.world, "locked", retentionPolicy={"retentionPeriod": "60", "isLocked": True})
 
     assert wire("PATCH", f"{B}/locked", {"retentionPolicy": None})[0] == 403
@@ -74,9 +74,7 @@ def test_a_locked_retention_stays(wire: Wire) -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_layout_says_where_a_bucket_is_to_whoever_lists_objects(
-    wire: Wire, fields: dict[str, Any], kind: str
-) -> None:
+def test_storage_layout_needs_only_the_list_permission(wire: Wire, fields: dict[str, Any], kind: str) -> None:
     provision.add_bucket(wire.world, "placed", denied=["storage.buckets.get"], **fields)
 
     assert wire("GET", f"{B}/placed")[0] == 403
@@ -90,7 +88,7 @@ def test_the_layout_says_where_a_bucket_is_to_whoever_lists_objects(
     assert wire("GET", f"{B}/placed/storageLayout")[0] == 403
 
 
-def test_a_bucket_in_a_zone_is_in_the_region_and_placed_in_the_zone(wire: Wire) -> None:
+def test_zonal_bucket_is_in_the_region_with_a_placement(wire: Wire) -> None:
     made = provision.add_bucket(wire.world, "rapid", location="us-central1-a")
 
     assert wire("GET", f"{B}/rapid") == made
@@ -98,7 +96,7 @@ def test_a_bucket_in_a_zone_is_in_the_region_and_placed_in_the_zone(wire: Wire) 
     assert wire("GET", f"{B}/rapid/storageLayout")["customPlacementConfig"] == {"dataLocations": ["US-CENTRAL1-A"]}
 
 
-def test_the_caches_of_a_bucket_are_those_that_were_put_there(wire: Wire) -> None:
+def test_caches_of_a_bucket_are_those_added(wire: Wire) -> None:
     first = provision.add_cache(wire.world, "data", "us-central2-a")
     second = provision.add_cache(wire.world, "data", "us-central2-b", state="PAUSED")
 
@@ -110,7 +108,7 @@ def test_the_caches_of_a_bucket_are_those_that_were_put_there(wire: Wire) -> Non
         provision.add_cache(wire.world, "none", "us-central2-a")
 
 
-def test_a_cache_is_made_once_in_a_zone(wire: Wire) -> None:
+def test_insert_cache_twice_in_a_zone_is_rejected(wire: Wire) -> None:
     path = f"{B}/data/anywhereCaches"
 
     operation = wire("POST", path, {"zone": "us-central2-b", "ttl": "172800s"})
@@ -121,7 +119,7 @@ def test_a_cache_is_made_once_in_a_zone(wire: Wire) -> None:
     assert wire("POST", path, {})[0] == 400
 
 
-def test_a_copy_has_the_bytes_and_the_metadata(wire: Wire) -> None:
+def test_rewrite_copies_bytes_and_metadata(wire: Wire) -> None:
     provision.add_bucket(wire.world, "far", location="EUROPE-WEST4", denied=["storage.objects.create"])
     provision.add_bucket(wire.world, "near", location="US-CENTRAL2", storageClass="ARCHIVE")
     provision.add_object(wire.world, "data", "a/b", "content", contentType="text/plain", metadata={"k": "v"})
@@ -140,7 +138,7 @@ def test_a_copy_has_the_bytes_and_the_metadata(wire: Wire) -> None:
     assert wire("POST", f"{B}/data/o/none/rewriteTo/b/near/o/c", {})[:2] == (404, "notFound")
 
 
-def test_conditions_are_shown_only_to_those_who_ask_for_them(wire: Wire) -> None:
+def test_policy_conditions_are_shown_only_for_version_3(wire: Wire) -> None:
     provision.set_iam_policy(wire.world, [GRANT, ONCE], bucket="data")
 
     whole = wire("GET", f"{B}/data/iam?optionsRequestedPolicyVersion=3")
@@ -155,12 +153,12 @@ def test_conditions_are_shown_only_to_those_who_ask_for_them(wire: Wire) -> None
     assert wire("POST", "/v3/projects/sandbox:getIamPolicy", asked)["version"] == 1
 
 
-def test_whoever_sets_conditions_says_so(wire: Wire) -> None:
+def test_set_policy_with_conditions_needs_version_3(wire: Wire) -> None:
     assert wire("PUT", f"{B}/data/iam", {"bindings": [ONCE]})[0] == 400
     assert wire("PUT", f"{B}/data/iam", {"version": 3, "bindings": [ONCE]})["bindings"] == [ONCE]
 
 
-def test_on_a_strangers_bucket_one_may_ask_what_one_may_not_do(wire: Wire) -> None:
+def test_test_iam_permissions_on_another_owners_bucket_is_allowed(wire: Wire) -> None:
     provision.add_bucket(wire.world, "strange", project="other", denied=["*"])
 
     asked = "iam/testPermissions?permissions=storage.objects.get"

@@ -1,4 +1,4 @@
-"""Compute Engine in the sandbox: a project's metadata, places and their quotas, networks, disks and machines."""
+"""Compute Engine in the sandbox: a project's metadata, zones and their quotas, networks, disks and machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _not_found(path: str) -> tuple[int, str, str]:
     return 404, "notFound", f"The resource 'projects/sandbox/{path}' was not found"
 
 
-def test_metadata_read_before_another_change_is_not_written(wire: Wire) -> None:
+def test_set_metadata_with_an_old_fingerprint_is_rejected(wire: Wire) -> None:
     before = wire("GET", P)["commonInstanceMetadata"]
     wanted = {"fingerprint": before["fingerprint"], "items": [{"key": "ssh-keys", "value": "me:ssh-rsa A"}]}
 
@@ -66,11 +66,11 @@ def test_metadata_read_before_another_change_is_not_written(wire: Wire) -> None:
         ("regions/mars/subnetworks", (400, "invalid", "Invalid value for field 'region': 'mars'. Unknown region.")),
     ],
 )
-def test_what_is_not_there_is_refused_in_computes_words(wire: Wire, path: str, answer: Any) -> None:
+def test_missing_resource_gives_the_error_of_compute(wire: Wire, path: str, answer: Any) -> None:
     assert wire("GET", f"{P}/{path}") == answer
 
 
-def test_lists_come_in_pages_and_take_what_gcloud_sends(wire: Wire) -> None:
+def test_lists_have_pages_and_accept_gclouds_parameters(wire: Wire) -> None:
     seen, token = [], ""
     while True:
         page = wire("GET", f"{P}/zones?maxResults=20&returnPartialSuccess=true&filter=x&pageToken={token}")
@@ -85,7 +85,7 @@ def test_lists_come_in_pages_and_take_what_gcloud_sends(wire: Wire) -> None:
     assert wire("GET", f"{P}/zones/us-central2-b")["region"] == f"{LINK}/regions/us-central2"
 
 
-def test_a_regions_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
+def test_region_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
     admin.add_node(wire.world, "slice", acceleratorType="v4-32")
     admin.add_node(wire.world, "stopped", state="STOPPED")
     admin.add_node(wire.world, "inside", networkConfig={"enableExternalIps": False})
@@ -100,7 +100,7 @@ def test_a_regions_quotas_count_the_addresses_of_workers(wire: Wire) -> None:
     assert listed["us-central2"] == region
 
 
-def test_each_project_has_the_default_network_with_its_subnetworks(wire: Wire) -> None:
+def test_project_has_the_default_network_with_its_subnetworks(wire: Wire) -> None:
     network = wire("GET", f"{P}/global/networks/default")
     assert wire("GET", f"{P}/global/networks")["items"] == [network]
     assert f"{LINK}/regions/us-central2/subnetworks/default" in network["subnetworks"]
@@ -121,7 +121,7 @@ def test_each_project_has_the_default_network_with_its_subnetworks(wire: Wire) -
     assert (len(empty), bool(page["nextPageToken"])) == (len(items) - 1, True)
 
 
-def test_a_node_can_be_made_in_a_network_that_is_there(wire: Wire) -> None:
+def test_create_node_in_an_existing_network_succeeds(wire: Wire) -> None:
     nodes = "/v2/projects/sandbox/locations/us-central2-b/nodes?nodeId=n"
     body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "networkConfig": {"network": "own"}}
 
@@ -130,7 +130,7 @@ def test_a_node_can_be_made_in_a_network_that_is_there(wire: Wire) -> None:
     assert wire("POST", nodes, body)["done"] is False
 
 
-def test_firewall_rules_are_made_and_removed_also_the_default_ones(wire: Wire) -> None:
+def test_firewall_rules_are_added_and_removed_default_ones_too(wire: Wire) -> None:
     rules = f"{P}/global/firewalls"
     rule = {"name": "allow-x", "allowed": [{"IPProtocol": "tcp", "ports": ["80"]}]}
 
@@ -157,7 +157,7 @@ def test_firewall_rules_are_made_and_removed_also_the_default_ones(wire: Wire) -
     ]
 
 
-def test_disks_and_machines_are_there_when_they_were_put_there(wire: Wire) -> None:
+def test_disks_and_machines_are_those_added(wire: Wire) -> None:
     zone = f"{P}/zones/us-central2-b"
     disk = provision.add_disk(wire.world, "data", users=[f"{LINK}/zones/us-central2-b/instances/vm"])
     machine = provision.add_instance(wire.world, "vm", status="TERMINATED", machineType="n2-standard-8")

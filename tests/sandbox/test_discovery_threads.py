@@ -1,4 +1,4 @@
-"""Threads that begin at once share what one of them reads."""
+"""Threads that start at once share one discovery document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpuctl.sandbox.discovery import Document
 
 
 @pytest.mark.parametrize("api", ["tpu", "compute", "storage"])
-def test_threads_that_begin_at_once_have_one_document(api: str) -> None:
+def test_threads_that_start_at_once_share_one_document(api: str) -> None:
     version = {"tpu": "v2"}.get(api, "v1")
     discovery._read.cache_clear()
     found: list[Document] = []
@@ -32,7 +32,7 @@ def test_threads_that_begin_at_once_have_one_document(api: str) -> None:
     assert discovery._read.cache_info().misses == 1
 
 
-def test_a_document_that_is_not_served_is_refused_each_time() -> None:
+def test_load_of_an_unknown_document_fails_each_time() -> None:
     for _ in range(2):
         with pytest.raises(LookupError, match="not served"):
             discovery.load("tpu", "v9")

@@ -1,4 +1,4 @@
-"""Every method of the four TPU documents, called with what they allow: served as promised, or refused as Google does."""
+"""Every method of the four TPU documents, called with valid parameters: served as declared, or rejected as Google does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STATE_OF = {"start": "STOPPED"}  # by verb: where the node must be; elsewhere RE
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A world with something of everything, in which API v1 may create."""
+    """A sandbox with resources of every kind, in which API v1 may create nodes."""
     with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
         admin.set_setting(world, "legacy_nodes", value=True)
         usage = {"capacityUnits": "CHIPS", "resourceType": "v4-8", "size": 4, "usage": {"total": "0"}}
@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def furnish(world: World, verb: str = "") -> str:
-    """Put back what the requests are about, and return the name of an operation."""
+    """Restore the resources of the requests, and return the name of an operation."""
     version: dict[str, Any] = {"apiVersion": "V1"} if verb == "reimage" else {}
     announced = {"maintenanceStatus": "PENDING", "canReschedule": True, "type": "SCHEDULED"}
     admin.add_node(world, state=STATE_OF.get(verb, "READY"), upcomingMaintenance=announced, **version)
@@ -84,7 +84,7 @@ def path_of(method: Method, version: str, name: str) -> str:
 
 
 def named(method: Method, operation: str) -> str:
-    """Return the name of what is there for a method to be about."""
+    """Return the name of an existing resource for a method."""
     pattern = method.parameters["name" if "name" in method.parameters else "parent"]["pattern"].strip("^$")
     words = pattern.replace("[^/]+", "*").split("/")[4:]
     if method.id.endswith("locations.list"):
@@ -93,7 +93,7 @@ def named(method: Method, operation: str) -> str:
 
 
 def smallest(method: Method, version: str) -> tuple[dict[str, str], Any]:
-    """Return the query and the body of the smallest request that is carried out."""
+    """Return the query and the body of the smallest valid request."""
     if method.id.endswith("nodes.create"):
         return {"nodeId": "new"}, LEGACY if version.startswith("v1") else BODY
     if method.id.endswith("queuedResources.create"):
@@ -114,9 +114,7 @@ def test_every_method_is_served_or_listed_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_the_smallest_request_is_carried_out_and_answered_in_the_schema(
-    world: World, version: str, method: Method
-) -> None:
+def test_smallest_request_gets_an_answer_in_the_schema(world: World, version: str, method: Method) -> None:
     operation = furnish(world, method.id.rpartition(".")[2])
     query, body = smallest(method, version)
     name = named(method, operation)
@@ -129,7 +127,7 @@ def test_the_smallest_request_is_carried_out_and_answered_in_the_schema(
 
 
 @pytest.mark.parametrize(("version", "method"), ALL, ids=IDS)
-def test_whatever_the_document_allows_is_served_in_the_schema_or_refused_as_google_does(
+def test_valid_requests_get_an_answer_in_the_schema_or_googles_error(
     world: World, version: str, method: Method
 ) -> None:
     operation = furnish(world)

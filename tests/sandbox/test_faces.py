@@ -1,4 +1,4 @@
-"""The two faces of the sandbox: what comes in and goes out is the same in process and over a loopback port."""
+"""The two interfaces of the sandbox: requests and responses are the same in process and over a loopback port."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _raw(server: SandboxServer, content: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_what_is_created_is_read_back_and_dated_by_the_world(send: Send, clock: ManualClock) -> None:
+def test_created_node_is_read_back_with_sandbox_time(send: Send, clock: ManualClock) -> None:
     created = send("POST", f"/v2/{ZONE}/nodes?nodeId=trainer", NODE)
     clock.sleep(timedelta(hours=1))
     read = send("GET", f"/v2/{ZONE}/nodes/trainer")
@@ -123,7 +123,7 @@ def test_what_is_created_is_read_back_and_dated_by_the_world(send: Send, clock: 
         ("GET", "/v1/projects/p/serviceAccounts", None, 501, "Operation is not implemented, or supported, or enabled."),
     ],
 )
-def test_a_refusal_is_googles_error_body(
+def test_error_has_googles_error_body(
     send: Send, method: str, path: str, *, body: Any, status: int, message: str
 ) -> None:
     answer = send(method, path, body)
@@ -133,7 +133,7 @@ def test_a_refusal_is_googles_error_body(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v2/<b>"), ("PUT", f"/v2/{ZONE}/nodes/x"), ("GET", "/")])
-def test_an_unknown_path_is_answered_with_a_page(send: Send, method: str, path: str) -> None:
+def test_unknown_path_gets_an_html_page(send: Send, method: str, path: str) -> None:
     status, headers, page = send(method, path)
 
     shown = path.replace("<", "&lt;").replace(">", "&gt;")
@@ -142,7 +142,7 @@ def test_an_unknown_path_is_answered_with_a_page(send: Send, method: str, path: 
 
 
 @pytest.mark.parametrize(("kind", "status_after"), [(FaultKind.DROP_BEFORE, 404), (FaultKind.DROP_AFTER, 200)])
-def test_a_dropped_create_has_happened_or_not(send: Send, world: World, kind: FaultKind, status_after: int) -> None:
+def test_dropped_create_takes_effect_only_after(send: Send, world: World, kind: FaultKind, status_after: int) -> None:
     _disturb(world, Fault(kind, method="*.nodes.create"))
 
     with pytest.raises(ConnectionError):
@@ -151,7 +151,7 @@ def test_a_dropped_create_has_happened_or_not(send: Send, world: World, kind: Fa
     assert send("GET", f"/v2/{ZONE}/nodes/x")[0] == status_after
 
 
-def test_faults_of_a_call_reach_the_caller(send: Send, world: World, clock: ManualClock) -> None:
+def test_call_faults_reach_the_caller(send: Send, world: World, clock: ManualClock) -> None:
     _disturb(world, Fault(FaultKind.HTTP_ERROR, status=429, retry_after=7))
     busy = send("GET", f"/v2/{ZONE}/nodes")
     _disturb(world, Fault(FaultKind.UNAUTHENTICATED))
@@ -169,12 +169,12 @@ def test_faults_of_a_call_reach_the_caller(send: Send, world: World, clock: Manu
     assert (late[0], clock.now() - started) == (200, timedelta(seconds=90))
 
 
-def test_googles_client_works_on_both_faces(world: World, server: SandboxServer) -> None:
-    nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
-    authorized = google_auth_httplib2.AuthorizedHttp(nobody, http=SandboxHttp(world))
+def test_googles_client_works_on_both_interfaces(world: World, server: SandboxServer) -> None:
+    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
+    authorized = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
     endpoint = {"api_endpoint": server.url}
     inside = build("tpu", "v2", static_discovery=True, http=authorized)
-    outside = build("tpu", "v2", static_discovery=True, credentials=nobody, client_options=endpoint)
+    outside = build("tpu", "v2", static_discovery=True, credentials=anonymous, client_options=endpoint)
 
     inside.projects().locations().nodes().create(parent=ZONE, nodeId="a", body=NODE).execute()
     outside.projects().locations().nodes().create(parent=ZONE, nodeId="b", body=NODE).execute()
@@ -193,7 +193,7 @@ def test_googles_client_works_on_both_faces(world: World, server: SandboxServer)
     ] * 2
 
 
-def test_a_bug_is_raised_in_process_and_a_500_over_http(tmp_path: Path) -> None:
+def test_bug_is_an_exception_in_process_and_a_500_over_http(tmp_path: Path) -> None:
     class Broken:
         clock = ManualClock()
         path = tmp_path / "world"
@@ -226,14 +226,14 @@ def test_a_bug_is_raised_in_process_and_a_500_over_http(tmp_path: Path) -> None:
         (b"GET /v2/x", b""),
     ],
 )
-def test_the_server_survives_what_is_not_a_request(server: SandboxServer, content: bytes, status: bytes) -> None:
+def test_server_survives_invalid_requests(server: SandboxServer, content: bytes, status: bytes) -> None:
     first_line = _raw(server, content).partition(b"\r\n")[0]
 
     assert first_line.startswith(b"HTTP/1.1 " + status) if status else not first_line.startswith(b"HTTP/1.1 2")
     assert _over_http(server.url, "GET", f"/v2/{ZONE}/nodes")[0] == 200
 
 
-def test_a_chunked_body_is_read(server: SandboxServer) -> None:
+def test_chunked_body_is_read(server: SandboxServer) -> None:
     body = json.dumps(NODE).encode()
     pieces = b"%x\r\n%b\r\n%x;ext=1\r\n%b\r\n0\r\n\r\n" % (5, body[:5], len(body) - 5, body[5:])
     head = f"POST /v2/{ZONE}/nodes?nodeId=x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"

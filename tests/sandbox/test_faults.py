@@ -1,4 +1,4 @@
-"""Faults: each happens to what it matches, as often as it says, and then no more."""
+"""Faults: each happens to its matches, as often as specified, and then no more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import admin
 from tpuctl.sandbox.calls import Call, Request, Response
 from tpuctl.sandbox.faults import CallFault, CallFaultKind, Fault, FaultKind, add_fault, call_fault, list_faults
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 from tpuctl.sandbox.service import respond
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ MINUTE = timedelta(minutes=1)
 
 
 def set_fault(world: World, kind: FaultKind, **values: Any) -> int:
-    """Keep a fault in a world."""
+    """Add a fault."""
     with world.write() as session:
         return add_fault(session, Fault(kind, **values))
 
 
-def test_an_unhealthy_node_is_cured_by_the_restart_after_the_last(world: World, api: Any, clock: ManualClock) -> None:
+def test_restart_after_the_last_unhealthy_fault_fixes_the_node(world: World, api: Any, clock: ManualClock) -> None:
     set_fault(world, FaultKind.UNHEALTHY, node="nod?", count=2)
     api.create()
     clock.sleep(10 * MINUTE)
@@ -45,7 +45,7 @@ def test_an_unhealthy_node_is_cured_by_the_restart_after_the_last(world: World, 
         assert list_faults(session) == []
 
 
-def test_a_node_that_exists_falls_ill_at_once_and_a_late_one_is_not_touched(world: World, api: Any) -> None:
+def test_unhealthy_fault_affects_an_existing_node_once(world: World, api: Any) -> None:
     admin.add_node(world, "a")
     admin.add_node(world, "b")
     set_fault(world, FaultKind.UNHEALTHY, health="TIMEOUT")
@@ -53,9 +53,7 @@ def test_a_node_that_exists_falls_ill_at_once_and_a_late_one_is_not_touched(worl
     assert [api.health(node_id) for node_id in ("a", "b")] == ["TIMEOUT", "HEALTHY"]
 
 
-def test_a_node_hangs_for_ever_or_for_a_while_and_its_operation_with_it(
-    world: World, api: Any, clock: ManualClock
-) -> None:
+def test_hang_delays_the_node_and_its_operation(world: World, api: Any, clock: ManualClock) -> None:
     set_fault(world, FaultKind.HANG, node="ever")
     set_fault(world, FaultKind.HANG, node="while", duration=timedelta(hours=1))
     operations = [api.create(node_id) for node_id in ("ever", "while", "free")]
@@ -82,9 +80,7 @@ def test_a_node_hangs_for_ever_or_for_a_while_and_its_operation_with_it(
         (13, "an internal error has occurred"),
     ],
 )
-def test_a_create_fails_in_its_operation_and_leaves_no_record(
-    world: World, api: Any, clock: ManualClock, code: int, text: str
-) -> None:
+def test_failed_create_leaves_no_record(world: World, api: Any, clock: ManualClock, code: int, text: str) -> None:
     set_fault(world, FaultKind.OPERATION_ERROR, code=code)
 
     operation = api.create()
@@ -97,7 +93,7 @@ def test_a_create_fails_in_its_operation_and_leaves_no_record(
     assert "name" in api.create()
 
 
-def test_a_start_without_capacity_ends_stopped(world: World, api: Any, clock: ManualClock) -> None:
+def test_start_without_capacity_ends_stopped(world: World, api: Any, clock: ManualClock) -> None:
     admin.add_node(world, state="STOPPED")
     set_fault(world, FaultKind.OPERATION_ERROR, method="*.nodes.start")
 
@@ -107,9 +103,7 @@ def test_a_start_without_capacity_ends_stopped(world: World, api: Any, clock: Ma
     assert (api.state(), api("operations.get", name=operation["name"])["error"]["code"]) == ("STOPPED", 8)
 
 
-def test_preemption_keeps_a_nodes_record_and_suspends_a_queued_resource(
-    world: World, api: Any, clock: ManualClock
-) -> None:
+def test_preemption_keeps_the_node_and_suspends_the_queued_resource(world: World, api: Any, clock: ManualClock) -> None:
     admin.add_node(world)
     spec = {"parent": ZONE, "nodeId": "owned", "node": BODY}
     api("queuedResources.create", {"spot": {}, "tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
@@ -127,7 +121,7 @@ def test_preemption_keeps_a_nodes_record_and_suspends_a_queued_resource(
     ]
 
 
-def test_maintenance_is_announced_then_under_way_then_over(world: World, api: Any, clock: ManualClock) -> None:
+def test_maintenance_is_announced_then_ongoing_then_over(world: World, api: Any, clock: ManualClock) -> None:
     admin.add_node(world)
     set_fault(world, FaultKind.MAINTENANCE, after=timedelta(minutes=30))
     seen = []
@@ -143,7 +137,7 @@ def test_maintenance_is_announced_then_under_way_then_over(world: World, api: An
     ]
 
 
-def test_a_late_ssh_key_is_not_there_before_its_time(world: World, api: Any, clock: ManualClock) -> None:
+def test_late_ssh_key_is_missing_before_its_time(world: World, api: Any, clock: ManualClock) -> None:
     admin.add_node(world, metadata={"ssh-keys": "old"})
     set_fault(world, FaultKind.SSH_KEY_LATE, duration=timedelta(minutes=1))
     clock.sleep(10 * MINUTE)
@@ -158,8 +152,8 @@ def test_a_late_ssh_key_is_not_there_before_its_time(world: World, api: Any, clo
     assert seen == ["old", "new"]
 
 
-def test_quota_refuses_the_call_as_often_as_it_says(world: World) -> None:
-    """A refusal undoes what the call did, but not that the fault was used up."""
+def test_quota_fault_rejects_the_given_number_of_calls(world: World) -> None:
+    """An error rolls back the call's changes, but not the use of the fault."""
     set_fault(world, FaultKind.QUOTA, node="n")
     body = b'{"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}'
     create = Request("POST", "/v2/projects/p/locations/us-central2-b/nodes", (("nodeId", "n"),), {}, body)
@@ -169,14 +163,14 @@ def test_quota_refuses_the_call_as_often_as_it_says(world: World) -> None:
     assert [answer.status for answer in answers if isinstance(answer, Response)] == [429, 200]
 
 
-def test_quota_refuses_the_call_itself(world: World, api: Any) -> None:
+def test_quota_fault_rejects_the_call(world: World, api: Any) -> None:
     set_fault(world, FaultKind.QUOTA, limit=4)
 
     text = "Quota limit 'TPUV4sPodPerProjectPerZoneForTPUAPI' has been exceeded. Limit: 4 in zone us-central2-b."
     assert (api.create(), "name" in api.create()) == ((429, text), True)
 
 
-def test_a_call_fault_meets_the_calls_that_it_matches_and_is_used_up(world: World) -> None:
+def test_call_fault_affects_matching_calls_and_is_used_up(world: World) -> None:
     set_fault(world, FaultKind.DROP_AFTER, method="*.nodes.create", node="train*")
     set_fault(world, FaultKind.HTTP_ERROR, method="*.nodes.get", status=429, retry_after=7)
     create = Call("v2", "tpu.projects.locations.nodes.create", {"parent": ZONE, "nodeId": "trainer"}, {})
@@ -190,7 +184,7 @@ def test_a_call_fault_meets_the_calls_that_it_matches_and_is_used_up(world: Worl
     ]
 
 
-def test_an_unreachable_zone_answers_503_and_is_named_by_lists(world: World, api: Any) -> None:
+def test_unreachable_zone_answers_503_and_lists_report_it(world: World, api: Any) -> None:
     admin.add_node(world)
     admin.add_node(world, "far", acceleratorType="v6e-8", zone="us-east5-a")
     set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
@@ -206,7 +200,7 @@ def test_an_unreachable_zone_answers_503_and_is_named_by_lists(world: World, api
     assert [node["name"].rpartition("/")[2] for node in listed["nodes"]] == ["far"]
 
 
-def test_a_fault_that_cannot_be_is_refused(world: World) -> None:
+def test_invalid_fault_is_rejected(world: World) -> None:
     with pytest.raises(InvalidInputError, match="`SLEEPING` is not a state"):
         set_fault(world, FaultKind.HANG, state="SLEEPING")
 
@@ -221,7 +215,7 @@ def test_a_fault_that_cannot_be_is_refused(world: World) -> None:
         "cloudbilling.projects.getBillingInfo",
     ],
 )
-def test_what_stays_until_it_is_removed_meets_every_call_of_every_api(world: World, method: str) -> None:
+def test_permanent_fault_affects_every_call_of_every_api(world: World, method: str) -> None:
     set_fault(world, FaultKind.SLOW, count=0, duration=timedelta(seconds=0.1))
 
     met = [call_fault(world, Call("v1", method, {}, {})) for _ in range(2)]
@@ -231,7 +225,7 @@ def test_what_stays_until_it_is_removed_meets_every_call_of_every_api(world: Wor
         assert [fault.count for _, fault in list_faults(session)] == [0]
 
 
-def test_an_unreachable_zone_does_not_answer_for_its_disks_either(world: World) -> None:
+def test_unreachable_zone_does_not_answer_for_its_disks(world: World) -> None:
     set_fault(world, FaultKind.UNREACHABLE, zone="us-central2-b")
     get = Call("v1", "compute.disks.get", {"project": "sandbox", "zone": "us-central2-b", "disk": "d"}, {})
 

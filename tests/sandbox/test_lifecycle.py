@@ -1,4 +1,4 @@
-"""The life of a node: what each state forbids, and what a world's clock makes of a record."""
+"""The life cycle of a node: what each state forbids, and its state over time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tpuctl.sandbox import admin, schema
 from tpuctl.sandbox.lifecycle import STATES, Pace, create, phase_at
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
@@ -35,7 +35,7 @@ TABLE = {
     ("verb", "found", "allowed"),
     [(verb, found, cell == "y") for verb, row in TABLE.items() for found, cell in zip(STATES, row, strict=True)],
 )
-def test_a_state_allows_what_the_table_says(world: World, api: Any, verb: str, found: str, *, allowed: bool) -> None:
+def test_state_allows_the_verbs_of_the_table(world: World, api: Any, verb: str, found: str, *, allowed: bool) -> None:
     admin.add_node(world, state=found)
 
     answer = api(f"nodes.{verb}", {"description": "x"}, name=f"{ZONE}/nodes/node", updateMask="description")
@@ -45,7 +45,7 @@ def test_a_state_allows_what_the_table_says(world: World, api: Any, verb: str, f
     assert (answer if isinstance(answer, tuple) else "operation" in answer["name"]) == (allowed or refusal)
 
 
-def test_an_unverified_rule_can_be_overridden_and_a_verified_one_cannot(world: World, api: Any) -> None:
+def test_setting_overrides_only_unverified_rules(world: World, api: Any) -> None:
     admin.add_node(world, "young", state="CREATING")
     admin.add_node(world, "dead", state="PREEMPTED")
     for name in ("allow_stop_while_creating", "allow_stop_while_preempted"):
@@ -56,7 +56,7 @@ def test_an_unverified_rule_can_be_overridden_and_a_verified_one_cannot(world: W
     assert [isinstance(answer, dict) for answer in answers] == [True, False]
 
 
-def test_a_node_lives_from_create_to_404_and_every_answer_fits_the_schema(api: Any, clock: ManualClock) -> None:
+def test_node_from_create_to_404_fits_the_schema(api: Any, clock: ManualClock) -> None:
     seen: list[object] = []
     operations = []
     for verb in ("create", "stop", "start", "delete"):
@@ -78,7 +78,7 @@ def test_a_node_lives_from_create_to_404_and_every_answer_fits_the_schema(api: A
     assert [schema.check_response("v2", "Operation", operation) for operation in operations] == [[]] * 4
 
 
-def test_a_node_reads_in_the_schema_of_every_version(world: World, api: Any) -> None:
+def test_node_fits_the_schema_of_every_version(world: World, api: Any) -> None:
     admin.add_node(world, acceleratorType="v4-16", labels={"a": "b"}, schedulingConfig={"spot": True})
 
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
@@ -111,14 +111,16 @@ def test_a_node_reads_in_the_schema_of_every_version(world: World, api: Any) -> 
         ("nowhere1-a", {}, (403, "Permission denied on 'locations/nowhere1-a' (or it may not exist).")),
     ],
 )
-def test_create_refuses_as_the_service_does(api: Any, zone: str, change: Any, refusal: tuple[int, str]) -> None:
+def test_invalid_create_gives_the_error_of_the_service(
+    api: Any, zone: str, change: Any, refusal: tuple[int, str]
+) -> None:
     code, message = api("nodes.create", {**BODY, **change}, parent=f"projects/sandbox/locations/{zone}", nodeId="node")
 
     assert (code, message.endswith(refusal[1])) == (refusal[0], True), message
 
 
 @pytest.mark.parametrize("found", ["READY", "PREEMPTED", "DELETING"])
-def test_a_taken_name_is_taken_in_every_state(world: World, api: Any, found: str) -> None:
+def test_create_of_an_existing_name_is_rejected_in_every_state(world: World, api: Any, found: str) -> None:
     admin.add_node(world, state=found)
 
     answer = api("nodes.create", BODY, parent=ZONE, nodeId="node")
@@ -139,7 +141,9 @@ def test_a_taken_name_is_taken_in_every_state(world: World, api: Any, found: str
         ),
     ],
 )
-def test_some_nodes_cannot_be_stopped_or_started(world: World, api: Any, fields: Any, verb: str, refusal: str) -> None:
+def test_stop_and_start_of_unsupported_nodes_are_rejected(
+    world: World, api: Any, fields: Any, verb: str, refusal: str
+) -> None:
     admin.add_node(world, **fields)
 
     code, message = api(f"nodes.{verb}", name=f"{ZONE}/nodes/node")
@@ -147,7 +151,7 @@ def test_some_nodes_cannot_be_stopped_or_started(world: World, api: Any, fields:
     assert (code, message.endswith(refusal)) == (400, True), message
 
 
-def test_the_same_key_draws_the_same_times_and_a_preemptible_node_ends_after_a_day() -> None:
+def test_same_key_gives_the_same_durations() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     timeline = create(start, Pace("0/node/1"), workers=1, preemptible=True)
 
@@ -159,7 +163,7 @@ def test_the_same_key_draws_the_same_times_and_a_preemptible_node_ends_after_a_d
     assert states == ["READY", "PREEMPTED"]
 
 
-def test_patch_sets_what_the_mask_names_and_clears_what_the_body_lacks(world: World, api: Any) -> None:
+def test_patch_sets_the_fields_of_the_mask_and_clears_missing_ones(world: World, api: Any) -> None:
     admin.add_node(world, labels={"a": "b"}, description="old", tags=["kept"])
 
     operation = api(
@@ -175,7 +179,7 @@ def test_patch_sets_what_the_mask_names_and_clears_what_the_body_lacks(world: Wo
     assert api("nodes.patch", name=f"{ZONE}/nodes/node", updateMask="runtimeVersion")[0] == 400
 
 
-def test_a_queued_resource_waits_then_makes_its_node_and_takes_it_with_it(api: Any, clock: ManualClock) -> None:
+def test_queued_resource_waits_then_creates_and_deletes_its_node(api: Any, clock: ManualClock) -> None:
     spec = {"parent": ZONE, "nodeId": "node", "node": BODY}
     api("queuedResources.create", {"tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
     seen = []
@@ -218,7 +222,7 @@ def test_lists_page_through_all_zones_in_order(world: World, api: Any) -> None:
     assert api("nodes.list", parent=ZONE, pageSize=-1)[0] == 400
 
 
-def test_a_worker_is_found_by_each_of_its_addresses_and_by_name(world: World) -> None:
+def test_worker_is_found_by_address_and_by_name(world: World) -> None:
     admin.add_node(world, "other")
     node = admin.add_node(world, "slice", acceleratorType="v4-32", metadata={"k": "v"})
     second = node["networkEndpoints"][1]

@@ -1,4 +1,4 @@
-"""Many clients at once on the port: each is answered, nothing that was answered is lost, the server lives on."""
+"""Many clients at once on the port: each gets an answer, no answered change is lost, the server keeps running."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Client:
         self._connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer."""
+        """Return the status and the JSON of a response."""
         self._connection.request(method, path, None if body is None else json.dumps(body))
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
@@ -63,7 +63,7 @@ class Client:
 
 
 def _at_once(server: SandboxServer, visit: Callable[[Client, int], T], *, clients: int = MANY) -> list[T]:
-    """Return what each client brings back from its visit. All begin at the same moment."""
+    """Return the result of each client. All start at the same moment."""
     gate = threading.Barrier(clients)
 
     def go(number: int) -> T:
@@ -80,7 +80,7 @@ def _allow(world: World, nodes: int) -> None:
         admin.set_quota(session, generation="v4", tier="on-demand", limit=nodes * 8)  # TensorCores
 
 
-def test_each_of_200_clients_creates_its_node_and_reads_it(world: World, server: SandboxServer) -> None:
+def test_200_clients_create_and_read_their_nodes(world: World, server: SandboxServer) -> None:
     _allow(world, MANY)
 
     def visit(client: Client, number: int) -> tuple[int, int, str]:
@@ -99,7 +99,7 @@ def test_each_of_200_clients_creates_its_node_and_reads_it(world: World, server:
     assert len({end["ipAddress"] for node in nodes for end in node["networkEndpoints"]}) == MANY
 
 
-def test_of_200_clients_only_as_many_get_a_node_as_the_quota_allows(world: World, server: SandboxServer) -> None:
+def test_200_clients_get_as_many_nodes_as_the_quota_allows(world: World, server: SandboxServer) -> None:
     _allow(world, 25)
 
     statuses = _at_once(server, lambda client, n: client("POST", f"{NODES}?nodeId=node-{n}", BODY)[0])
@@ -112,14 +112,14 @@ def test_of_200_clients_only_as_many_get_a_node_as_the_quota_allows(world: World
     )
 
 
-def test_of_200_clients_one_gets_the_name(server: SandboxServer) -> None:
+def test_200_clients_with_one_name_create_one_node(server: SandboxServer) -> None:
     statuses = _at_once(server, lambda client, _: client("POST", f"{NODES}?nodeId=trainer", BODY)[0])
 
     assert Counter(statuses) == {200: 1, 409: MANY - 1}
 
 
-def test_who_changes_what_another_has_changed_meanwhile_is_told_and_no_change_is_lost(server: SandboxServer) -> None:
-    """Project metadata is read, changed and written whole, as gcloud does it: its fingerprint tells of another's change."""
+def test_concurrent_metadata_changes_are_detected_and_none_is_lost(server: SandboxServer) -> None:
+    """Clients read, change and write the whole project metadata, as gcloud does: the fingerprint detects other changes."""
 
     def add(client: Client, number: int) -> int:
         for attempt in range(1, 1000):
@@ -140,7 +140,7 @@ def test_who_changes_what_another_has_changed_meanwhile_is_told_and_no_change_is
     )
 
 
-def test_clients_that_say_half_a_request_keep_nobody_waiting(server: SandboxServer) -> None:
+def test_clients_with_half_a_request_do_not_block_others(server: SandboxServer) -> None:
     content = json.dumps(BODY).encode()
     head = f"POST {NODES}?nodeId=slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
     address = urlsplit(server.url)
@@ -162,8 +162,8 @@ def test_clients_that_say_half_a_request_keep_nobody_waiting(server: SandboxServ
             assert client("GET", f"{NODES}/slow")[0] == 200
 
 
-def test_who_closes_the_server_may_close_the_world_next(tmp_path: Path) -> None:
-    """An answer that is under way ends first. A thread that asked a closed world ended the interpreter."""
+def test_state_can_be_closed_after_the_server(tmp_path: Path) -> None:
+    """A response in progress ends first. A thread that used a closed connection crashed the interpreter."""
     with World.open(tmp_path / "world.sqlite3", speed=1) as world, serve(world) as running:
         with world.write() as session:
             add_fault(session, Fault(FaultKind.SLOW, duration=timedelta(milliseconds=500)))

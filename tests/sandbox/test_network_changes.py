@@ -1,4 +1,4 @@
-"""Networks that are made and changed, virtual machines that are stopped, and lists that are asked for one name."""
+"""Changes of networks and virtual machines, and lists filtered by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wire(world: World) -> Wire:
     return Wire(world)
 
 
-def test_a_default_network_that_is_made_anew_has_no_firewall_rules(wire: Wire) -> None:
+def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
     seeding.plant(wire.world, seeding.read("networks: [{name: default, absent: true}]", "s.yaml"))
     assert wire("GET", f"{P}/global/networks/default")[0] == 404
     assert "items" not in wire("GET", f"{P}/global/firewalls")
@@ -34,7 +34,7 @@ def test_a_default_network_that_is_made_anew_has_no_firewall_rules(wire: Wire) -
     assert wire("POST", f"{P}/global/networks", {"name": "default"})[:2] == (409, "alreadyExists")
 
 
-def test_a_network_of_the_old_kind_has_no_subnetworks(wire: Wire) -> None:
+def test_legacy_network_has_no_subnetworks(wire: Wire) -> None:
     provision.add_network(wire.world, "ancient", IPv4Range="10.240.0.0/16")
 
     network = wire("GET", f"{P}/global/networks/ancient")
@@ -43,7 +43,7 @@ def test_a_network_of_the_old_kind_has_no_subnetworks(wire: Wire) -> None:
     assert wire("GET", f"{P}/regions/us-central2/subnetworks/ancient")[0] == 404
 
 
-def test_private_google_access_is_switched_on_with_an_operation_of_the_region(wire: Wire) -> None:
+def test_private_google_access_is_set_by_a_regional_operation(wire: Wire) -> None:
     operation = wire("POST", f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True})
 
     own = operation["selfLink"].removeprefix("https://www.googleapis.com")
@@ -53,7 +53,7 @@ def test_private_google_access_is_switched_on_with_an_operation_of_the_region(wi
     assert wire("POST", f"{P}/regions/us-central2/subnetworks/no/setPrivateIpGoogleAccess", {})[0] == 404
 
 
-def test_a_machines_account_is_changed_while_it_is_stopped(wire: Wire) -> None:
+def test_service_account_can_change_while_the_machine_is_stopped(wire: Wire) -> None:
     provision.add_instance(wire.world, "vm")
     machine = f"{P}/zones/us-central2-b/instances/vm"
     account = {"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}
@@ -83,7 +83,7 @@ def test_a_machines_account_is_changed_while_it_is_stopped(wire: Wire) -> None:
         ("", {"vm", "vm-2", "other"}),
     ],
 )
-def test_a_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> None:
+def test_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> None:
     for name, zone in (("vm", "us-central1-a"), ("vm-2", "us-central2-b"), ("other", "us-central2-b")):
         provision.add_instance(wire.world, name, zone=zone)
 
@@ -92,11 +92,11 @@ def test_a_list_is_filtered_by_name(wire: Wire, given: str, found: set[str]) -> 
     assert {machine["name"] for part in items.values() for machine in part.get("instances", [])} == found
 
 
-def test_a_filter_that_is_no_expression_is_refused(wire: Wire) -> None:
+def test_list_with_an_invalid_filter_is_rejected(wire: Wire) -> None:
     assert wire("GET", f"{P}/aggregated/instances?filter=name eq [")[:2] == (400, "invalid")
 
 
-def test_firewall_rules_may_deny_and_come_in_an_order(wire: Wire) -> None:
+def test_firewall_rules_can_deny_and_have_priorities(wire: Wire) -> None:
     provision.add_firewall(wire.world, "no", denied=[{"IPProtocol": "all"}], priority=10, disabled=True)
     provision.remove_firewall(wire.world, "default-allow-ssh")
 

@@ -41,23 +41,23 @@ def wire(world: World) -> Wire:
 
 @pytest.fixture(params=["in process", "over http"])
 def storage(request: pytest.FixtureRequest, world: World) -> Iterator[Any]:
-    """Google's client on both faces."""
+    """Google's client on both interfaces."""
     provision.add_bucket(world, "data", location="us-central2")
-    nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
+    anonymous = AnonymousCredentials()  # type: ignore[no-untyped-call]  # google-auth types only part of itself
     if request.param == "in process":
-        http = google_auth_httplib2.AuthorizedHttp(nobody, http=SandboxHttp(world))
+        http = google_auth_httplib2.AuthorizedHttp(anonymous, http=SandboxHttp(world))
         yield build("storage", "v1", static_discovery=True, http=http)
         return
     with serve(world).start() as server:
         endpoint = {"api_endpoint": f"{server.url}/storage/v1/"}
         # Uploads ignore the endpoint: they go to the document's root unless it is replaced.
-        client = build("storage", "v1", static_discovery=True, credentials=nobody, client_options=endpoint)
+        client = build("storage", "v1", static_discovery=True, credentials=anonymous, client_options=endpoint)
         client._rootDesc["rootUrl"] = f"{server.url}/"
         yield client
         client.close()
 
 
-def test_googles_client_uploads_and_downloads_in_each_way(storage: Any) -> None:
+def test_googles_client_uploads_and_downloads_with_every_protocol(storage: Any) -> None:
     large = bytes(range(256)) * 3000  # three pieces of 256 KiB
     media = {
         "media": MediaInMemoryUpload(b"one\r\ntwo\r", mimetype="text/plain"),
@@ -87,10 +87,10 @@ def test_googles_client_uploads_and_downloads_in_each_way(storage: Any) -> None:
     ]
 
 
-def test_known_checksums(wire: Wire) -> None:
+def test_checksums_of_known_contents_are_right(wire: Wire) -> None:
     stored = provision.add_object(wire.world, "data", "o", b"123456789")
 
-    # The check values that the algorithms' descriptions give.
+    # The check values of the algorithms' specifications.
     assert (stored["crc32c"], stored["md5Hash"]) == ("4waSgw==", "JfnnlDI7RTiF9RgfG2JNCw==")
     assert wire("POST", UP + "&name=x", b"x")["contentType"] == "application/octet-stream"
 
@@ -107,7 +107,7 @@ def test_known_checksums(wire: Wire) -> None:
         ("ifMetagenerationNotMatch=1", True, False),
     ],
 )
-def test_an_insert_holds_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
+def test_insert_checks_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
     there = provision.add_object(wire.world, "data", "there", b"old")
     outcomes = []
     for name in ("new", "there"):
@@ -117,7 +117,7 @@ def test_an_insert_holds_its_preconditions(wire: Wire, condition: str, absent: b
     assert outcomes == [absent, present]
 
 
-def test_each_change_is_a_new_generation_also_when_time_stands_still(wire: Wire, clock: ManualClock) -> None:
+def test_each_insert_gets_a_new_generation_at_the_same_time(wire: Wire, clock: ManualClock) -> None:
     first = wire("POST", UP + "&name=o", b"1")
     second = wire("POST", UP + f"&name=o&ifGenerationMatch={first['generation']}", b"2")
     assert wire("DELETE", f"{B}/data/o/o?ifGenerationMatch={first['generation']}") == FAILED
@@ -133,7 +133,7 @@ def test_each_change_is_a_new_generation_also_when_time_stands_still(wire: Wire,
     assert wire.send("GET", f"{B}/data/o/o?ifGenerationNotMatch={fourth['generation']}").status == 304
 
 
-def test_what_is_said_of_an_object_changes_and_its_bytes_stay(wire: Wire, clock: ManualClock) -> None:
+def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: ManualClock) -> None:
     path = f"{B}/data/o/o"
     first = provision.add_object(wire.world, "data", "o", b"x", metadata={"a": "1", "b": "2"}, cacheControl="no-store")
     clock.sleep(timedelta(seconds=1))
@@ -162,7 +162,7 @@ def test_what_is_said_of_an_object_changes_and_its_bytes_stay(wire: Wire, clock:
     assert wire("PATCH", f"{B}/data/o/gone", {})[0] == 404
 
 
-def test_who_may_not_change_an_object_is_refused(wire: Wire) -> None:
+def test_change_of_an_object_without_permission_is_rejected(wire: Wire) -> None:
     provision.add_bucket(wire.world, "shut", denied=["storage.objects.update"])
     provision.add_object(wire.world, "shut", "o", b"x")
 
@@ -210,7 +210,7 @@ def test_four_processes_lose_no_update_under_preconditions(wire: Wire) -> None:
         ("lines=1", 200, b"abcd", None),
     ],
 )
-def test_a_part_of_an_object_is_downloaded(
+def test_range_download_returns_a_part(
     wire: Wire, wanted: str, status: int, body: bytes, content_range: str | None
 ) -> None:
     provision.add_object(wire.world, "data", "o", "abcd")
@@ -220,7 +220,7 @@ def test_a_part_of_an_object_is_downloaded(
     assert (answer.status, answer.body, answer.headers.get("content-range")) == (status, body, content_range)
 
 
-def test_a_resumable_upload_tells_how_far_it_is_and_can_be_given_up(wire: Wire) -> None:
+def test_resumable_upload_reports_its_progress_and_can_be_cancelled(wire: Wire) -> None:
     opened = wire.send("POST", UP.replace("media", "resumable"), {"name": "o"}, host="localhost:1")
     session = opened.headers["location"].removeprefix("http://localhost:1")
 
@@ -241,7 +241,7 @@ def test_a_resumable_upload_tells_how_far_it_is_and_can_be_given_up(wire: Wire) 
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-def test_a_multipart_body_is_taken_apart_to_the_byte(newline: bytes) -> None:
+def test_multipart_body_is_split_exactly(newline: bytes) -> None:
     content = b"a\r\n\r\n--b\r"
     lines = [
         b"--x",
@@ -261,7 +261,7 @@ def test_a_multipart_body_is_taken_apart_to_the_byte(newline: bytes) -> None:
 
 
 @pytest.mark.parametrize(("body", "kind"), [(b"", "multipart"), (b"--x\n{}", "multipart"), (b"", "other")])
-def test_an_upload_that_breaks_the_protocol_is_refused(wire: Wire, body: bytes, kind: str) -> None:
+def test_invalid_upload_is_rejected(wire: Wire, body: bytes, kind: str) -> None:
     answer = wire("POST", UP.replace("media", kind), body, content_type="multipart/related; boundary=x")
 
     assert answer[:2] == (400, "badRequest")

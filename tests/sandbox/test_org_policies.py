@@ -1,4 +1,4 @@
-"""Organisation policies in the sandbox: read, set and reset as the API does it, and what they forbid."""
+"""Organisation policies in the sandbox: read, set and reset as in the API, and their effects."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def wire(world: World) -> Wire:
         ),
     ],
 )
-def test_a_constraint_comes_to_what_is_set_else_to_its_default(
-    wire: Wire, constraint: str, spec: Any, effective: Any
-) -> None:
+def test_effective_policy_is_the_set_one_or_the_default(wire: Wire, constraint: str, spec: Any, effective: Any) -> None:
     if spec:
         provision.set_org_policy(wire.world, constraint, spec)
 
@@ -67,7 +65,7 @@ def test_a_constraint_comes_to_what_is_set_else_to_its_default(
     }
 
 
-def test_a_policy_is_read_made_changed_and_deleted(wire: Wire) -> None:
+def test_policy_is_created_read_patched_and_deleted(wire: Wire) -> None:
     path = f"{POLICIES}/compute.vmExternalIpAccess"
     name = "projects/sandbox/policies/compute.vmExternalIpAccess"
     assert wire("GET", path) == NOT_FOUND
@@ -98,7 +96,7 @@ def test_a_policy_is_read_made_changed_and_deleted(wire: Wire) -> None:
         ("compute.requireShieldedVm", {"rules": [{"enforce": True}]}, {}, True),
     ],
 )
-def test_a_create_that_a_policy_forbids_is_refused(
+def test_create_node_against_a_policy_is_rejected(
     wire: Wire, constraint: str, spec: Any, change: Any, refused: bool
 ) -> None:
     provision.set_org_policy(wire.world, constraint, spec)
@@ -112,7 +110,7 @@ def test_a_create_that_a_policy_forbids_is_refused(
         assert answer["done"] is False
 
 
-def test_a_queued_resource_that_a_policy_forbids_is_refused(wire: Wire) -> None:
+def test_create_queued_resource_against_a_policy_is_rejected(wire: Wire) -> None:
     provision.set_org_policy(wire.world, "compute.requireShieldedVm", {"rules": [{"enforce": True}]})
     spec = {"parent": "projects/sandbox/locations/us-central2-b", "nodeId": "n", "node": BODY}
     path = "/v2/projects/sandbox/locations/us-central2-b/queuedResources?queuedResourceId=q"

@@ -1,4 +1,4 @@
-"""The small APIs in the sandbox, and what keeps calls of all APIs from a project: it is unknown, disabled, not billed."""
+"""The small APIs in the sandbox, and calls to unknown projects, disabled services and projects without billing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wire(world: World) -> Wire:
     return Wire(world)
 
 
-def test_what_is_not_served_says_its_name(wire: Wire) -> None:
+def test_unimplemented_method_is_an_error_with_its_name(wire: Wire) -> None:
     assert wire("GET", "/v1/projects/p/serviceAccounts") == (
         501,
         "UNIMPLEMENTED",
@@ -42,7 +42,7 @@ def test_what_is_not_served_says_its_name(wire: Wire) -> None:
     assert wire("DELETE", "/storage/v1/b/b")[:2] == (501, "notImplemented")
 
 
-def test_a_fault_has_the_form_of_the_api_that_it_meets(wire: Wire) -> None:
+def test_http_error_has_the_form_of_its_api(wire: Wire) -> None:
     provision.add_bucket(wire.world, "b")
     with wire.world.write() as session:
         add_fault(session, Fault(FaultKind.HTTP_ERROR, method="storage.*", status=503, message="Busy."))
@@ -53,7 +53,7 @@ def test_a_fault_has_the_form_of_the_api_that_it_meets(wire: Wire) -> None:
     assert (wire("GET", "/storage/v1/b/b")["name"], wire("GET", P)["name"]) == ("b", "sandbox")
 
 
-def test_a_disabled_service_says_how_to_enable_it(wire: Wire) -> None:
+def test_disabled_service_error_names_the_console_page(wire: Wire) -> None:
     provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
     url = f"https://console.developers.google.com/apis/api/tpu.googleapis.com/overview?project={NUMBER}"
 
@@ -90,7 +90,7 @@ def test_a_disabled_service_says_how_to_enable_it(wire: Wire) -> None:
     assert wire("GET", NODES) == {}
 
 
-def test_without_billing_nothing_is_served(wire: Wire) -> None:
+def test_calls_without_billing_are_rejected(wire: Wire) -> None:
     provision.set_billing(wire.world, enabled=False)
 
     for path in (NODES, P):
@@ -126,7 +126,7 @@ def test_without_billing_nothing_is_served(wire: Wire) -> None:
         ("GET", "/v1/projects/typo/billingInfo", (403, "PERMISSION_DENIED", "The caller does not have permission")),
     ],
 )
-def test_each_api_has_its_words_for_an_unknown_project(wire: Wire, method: str, path: str, answer: Any) -> None:
+def test_unknown_project_gives_the_error_of_each_api(wire: Wire, method: str, path: str, answer: Any) -> None:
     assert not isinstance(wire(method, path), tuple) or "storage" in path
     provision.add_project(wire.world, "sandbox")
 
@@ -134,7 +134,7 @@ def test_each_api_has_its_words_for_an_unknown_project(wire: Wire, method: str, 
     assert not isinstance(wire(method, path.replace("typo", "sandbox")), tuple)
 
 
-def test_a_project_is_found_by_its_number_and_named_as_it_was_added(wire: Wire) -> None:
+def test_project_is_found_by_id_and_number(wire: Wire) -> None:
     provision.add_project(wire.world, "mine", displayName="Mine", labels={"a": "b"}, denied=["tpu.nodes.create"])
     number = provision.project_number("mine")
 
@@ -150,7 +150,7 @@ def test_a_project_is_found_by_its_number_and_named_as_it_was_added(wire: Wire) 
     assert wire("POST", "/v3/projects/mine:testIamPermissions", PERMISSIONS) == {"permissions": ["tpu.nodes.get"]}
 
 
-def test_a_projects_policy_read_before_another_change_is_not_written(wire: Wire) -> None:
+def test_set_project_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
     before = wire("POST", "/v3/projects/sandbox:getIamPolicy", {})
     account = f"serviceAccount:{NUMBER}-compute@developer.gserviceaccount.com"
     assert {"role": "roles/editor", "members": [account]} in before["bindings"]
@@ -162,7 +162,7 @@ def test_a_projects_policy_read_before_another_change_is_not_written(wire: Wire)
     assert wire("POST", "/v1/projects/sandbox:getIamPolicy", {})["bindings"] == OWN["policy"]["bindings"]
 
 
-def test_roles_hold_what_they_include(wire: Wire) -> None:
+def test_role_has_the_permissions_of_included_roles(wire: Wire) -> None:
     admin_role = wire("GET", "/v1/roles/storage.objectAdmin")["includedPermissions"]
 
     assert {"storage.objects.get", "storage.objects.list", "storage.objects.create", "storage.objects.delete"} < {
@@ -172,7 +172,7 @@ def test_roles_hold_what_they_include(wire: Wire) -> None:
     assert wire("GET", "/v1/roles/none") == (404, "NOT_FOUND", "The role named roles/none was not found.")
 
 
-def test_an_imported_key_is_in_the_profile(wire: Wire) -> None:
+def test_imported_key_is_in_the_login_profile(wire: Wire) -> None:
     imported = wire("POST", "/v1/users/Me@example.com:importSshPublicKey", KEY)
 
     profile = wire("GET", "/v1/users/Me@example.com/loginProfile")
@@ -181,8 +181,8 @@ def test_an_imported_key_is_in_the_profile(wire: Wire) -> None:
     assert wire("POST", "/v1/users/me:importSshPublicKey", {"key": "x"})[0] == 400
 
 
-def test_the_quotas_of_a_world_are_metrics(wire: Wire) -> None:
-    """One metric has a limit by zone and one by region; a number that is 0 is left out."""
+def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
+    """One metric has a limit by zone and one by region; a number that is 0 is omitted."""
     with wire.world.write() as session:
         admin.set_quota(session, limit=16, generation="v5e serving", tier="spot", zone="us-west4-a")
         admin.set_quota(session, limit=0, generation="v5e serving", tier="spot", region="us-west4")
@@ -208,7 +208,7 @@ def test_the_quotas_of_a_world_are_metrics(wire: Wire) -> None:
     )
 
 
-def test_a_world_of_an_older_layout_is_brought_up_and_a_newer_one_refused(tmp_path: Path) -> None:
+def test_older_layout_is_migrated_and_newer_layout_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
     with World.open(path) as world:
         admin.add_node(world, "kept")

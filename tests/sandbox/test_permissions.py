@@ -1,4 +1,4 @@
-"""What is refused where the caller lacks a permission, or the project has disabled the service: in each API's words."""
+"""Errors for missing permissions and disabled services, in the words of each API."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def _of_rpc(message: str) -> tuple[int, str, str]:
         ),
     ],
 )
-def test_what_is_lacking_is_said_as_the_api_says_it(wire: Wire, permission: str, path: str, answer: Any) -> None:
+def test_missing_permission_gives_the_error_of_the_api(wire: Wire, permission: str, path: str, answer: Any) -> None:
     assert not (isinstance(found := wire("GET", path), tuple) and found[0] == 403)
     provision.add_project(wire.world, "sandbox", denied=[permission])
 
     assert wire("GET", path) == answer
 
 
-def test_a_create_names_what_it_would_make(wire: Wire) -> None:
+def test_missing_create_permission_error_names_the_new_resource(wire: Wire) -> None:
     provision.add_project(wire.world, "sandbox", denied=["compute.firewalls.create", "tpu.nodes.create"])
     rule = {"name": "ssh", "allowed": [{"IPProtocol": "tcp"}]}
     node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -132,7 +132,7 @@ def test_a_create_names_what_it_would_make(wire: Wire) -> None:
         ("orgpolicy", POLICY),
     ],
 )
-def test_every_api_says_that_its_service_is_disabled_until_it_is_enabled(wire: Wire, api: str, path: str) -> None:
+def test_every_api_rejects_calls_until_its_service_is_enabled(wire: Wire, api: str, path: str) -> None:
     service = f"{api}.googleapis.com"
     assert not isinstance(wire("GET", path), tuple)
     provision.set_services(wire.world, {service: "DISABLED"})
@@ -144,7 +144,7 @@ def test_every_api_says_that_its_service_is_disabled_until_it_is_enabled(wire: W
     assert not isinstance(wire("GET", path), tuple)
 
 
-def test_services_are_read_in_a_batch(wire: Wire) -> None:
+def test_batch_get_returns_services(wire: Wire) -> None:
     provision.set_services(wire.world, {"tpu.googleapis.com": "DISABLED"})
     path = "/v1/projects/sandbox/services:batchGet"
     names = [f"names=projects/sandbox/services/{api}.googleapis.com" for api in ("tpu", "compute")]
@@ -176,18 +176,18 @@ def test_services_are_read_in_a_batch(wire: Wire) -> None:
         ("iam.roles.get", ""),
     ],
 )
-def test_a_permission_is_called_after_the_method_or_listed(method: str, permission: str) -> None:
+def test_permission_is_named_after_the_method_or_listed(method: str, permission: str) -> None:
     assert (needed(method), method in METHODS) == (permission, True)
 
 
-def test_no_permission_of_tpus_is_invented(wire: Wire) -> None:
+def test_tpu_permissions_exist_in_iam(wire: Wire) -> None:
     """The role TPU Admin has every permission of the service that IAM knows."""
     there_are = {*wire("GET", "/v1/roles/tpu.admin")["includedPermissions"], ""}
 
     assert {needed(method) for method in METHODS if method.startswith("tpu.")} <= there_are
 
 
-def test_billing_is_linked_and_ended(wire: Wire) -> None:
+def test_billing_is_linked_and_disabled(wire: Wire) -> None:
     provision.set_billing(wire.world, enabled=False)
     path = "/v1/projects/sandbox/billingInfo"
     (account,) = wire("GET", "/v1/billingAccounts")["billingAccounts"]
@@ -198,7 +198,7 @@ def test_billing_is_linked_and_ended(wire: Wire) -> None:
     assert wire("PUT", path, {})["billingEnabled"] is False
 
 
-def test_a_projects_deletion_is_called_back(wire: Wire) -> None:
+def test_project_is_undeleted(wire: Wire) -> None:
     provision.add_project(wire.world, "sandbox", state="DELETE_REQUESTED", denied=["tpu.nodes.create"])
 
     assert wire("POST", "/v1/projects/sandbox:undelete", {}) == {}
@@ -206,7 +206,7 @@ def test_a_projects_deletion_is_called_back(wire: Wire) -> None:
     assert listed == [("sandbox", "ACTIVE")]
 
 
-def test_a_custom_role_is_read_by_id_and_number(wire: Wire) -> None:
+def test_custom_role_is_read_by_project_id_and_number(wire: Wire) -> None:
     provision.add_role(wire.world, "reader", includedPermissions=["storage.objects.get"])
 
     role = wire("GET", f"/v1/projects/{NUMBER}/roles/reader")

@@ -1,4 +1,4 @@
-"""Quotas and stock-outs: what a project may hold, what a zone has, and the words that tell them apart."""
+"""Quotas and stock-outs: limits of a project, capacity of a zone, and their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def set_quota(world: World, **what: Any) -> None:
         admin.set_quota(session, **what)
 
 
-def add_stockout(world: World, **what: Any) -> None:
+def stock_out(world: World, **what: Any) -> None:
     with world.write() as session:
         admin.add_stockout(session, **what)
 
@@ -65,7 +65,7 @@ def queued_state(api: Api, name: str = "q") -> str:
         ("v6e-1", Tier.PREEMPTIBLE, "TPUV6EPreemptible", 1),
     ],
 )
-def test_a_type_and_a_tier_count_against_two_metrics(
+def test_type_and_tier_count_against_two_metrics(
     world: World, accelerator_type: str, tier: Tier, metric: str, size: int
 ) -> None:
     """In the unit of the type's name: cores of v2 to v4 and v5p, chips of v5e and v6e."""
@@ -81,7 +81,7 @@ def test_a_type_and_a_tier_count_against_two_metrics(
         assert set(quotas.usage(session, "sandbox").values()) == {size}
 
 
-def test_a_quota_refuses_the_call_in_the_services_words_and_region_and_zone_both_count(world: World, api: Api) -> None:
+def test_exceeded_region_or_zone_quota_gives_the_error_of_the_service(world: World, api: Api) -> None:
     set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
     set_quota(world, limit=16, metric="TPUV6EPreemptiblePerProjectPerZoneForTPUAPI", zone="us-east5-b")
 
@@ -105,7 +105,7 @@ def test_a_quota_refuses_the_call_in_the_services_words_and_region_and_zone_both
     assert "name" in create(api, "f", schedulingConfig={})  # another tier, another metric
 
 
-def test_a_limit_of_zero_is_for_everywhere_when_no_place_is_named(world: World, api: Api) -> None:
+def test_limit_of_zero_without_a_place_applies_everywhere(world: World, api: Api) -> None:
     set_quota(world, limit=0, generation="v6e", tier="spot")
 
     text = "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 in region us-east5."
@@ -113,7 +113,7 @@ def test_a_limit_of_zero_is_for_everywhere_when_no_place_is_named(world: World, 
 
 
 @pytest.mark.parametrize("state", ["SUSPENDED", "FAILED"])
-def test_the_dead_hold_quota_until_they_are_deleted(world: World, api: Api, clock: ManualClock, state: str) -> None:
+def test_dead_records_count_against_quota_until_deleted(world: World, api: Api, clock: ManualClock, state: str) -> None:
     """Observed: marin#87, skypilot PR#1483."""
     set_quota(world, limit=32, generation="v6e", tier="spot", region="us-east5")
     admin.add_node(world, "dead", zone="us-east5-b", state="PREEMPTED", **BODY)
@@ -130,7 +130,7 @@ def test_the_dead_hold_quota_until_they_are_deleted(world: World, api: Api, cloc
     assert ("name" in create(api, "new"), "name" in request(api, "q")) == (True, True)
 
 
-def test_a_queued_resource_and_its_node_count_once(world: World, api: Api, clock: ManualClock) -> None:
+def test_queued_resource_and_its_node_count_once(world: World, api: Api, clock: ManualClock) -> None:
     request(api, "q")
     seen = []
     for _ in range(2):
@@ -150,10 +150,10 @@ def test_a_queued_resource_and_its_node_count_once(world: World, api: Api, clock
         ({"reserved": True}, "Insufficient reserved capacity. Contact customer support to increase your reservation."),
     ],
 )
-def test_a_stockout_fails_the_create_in_its_operation_until_it_ends(
+def test_stockout_fails_creates_in_their_operation_until_it_ends(
     world: World, api: Api, clock: ManualClock, scheduling: dict[str, bool], text: str
 ) -> None:
-    add_stockout(world, zone="us-east5-*", accelerator_type="v6e-*", duration=20 * MINUTE)
+    stock_out(world, zone="us-east5-*", accelerator_type="v6e-*", duration=20 * MINUTE)
     ends = []
     for node_id in ("early", "late"):
         operation = create(api, node_id, schedulingConfig=scheduling)
@@ -166,9 +166,9 @@ def test_a_stockout_fails_the_create_in_its_operation_until_it_ends(
     assert "name" in create(api, "elsewhere", f"{HOME}/us-east1-d")
 
 
-def test_a_stopped_node_has_no_claim_on_capacity(world: World, api: Api, clock: ManualClock) -> None:
+def test_start_of_a_stopped_node_needs_capacity(world: World, api: Api, clock: ManualClock) -> None:
     admin.add_node(world, state="STOPPED")
-    add_stockout(world, tier="on-demand")
+    stock_out(world, tier="on-demand")
     operation = api("nodes.start", name=f"{api.zone}/nodes/node")
     clock.sleep(2 * MINUTE)
 
@@ -176,12 +176,12 @@ def test_a_stopped_node_has_no_claim_on_capacity(world: World, api: Api, clock: 
 
 
 @pytest.mark.parametrize("comes", ["before", "after"])
-def test_a_queued_resource_waits_for_the_end_of_a_stockout(
+def test_queued_resource_waits_for_the_end_of_a_stockout(
     world: World, api: Api, clock: ManualClock, comes: str
 ) -> None:
     for step in sorted(("stockout", "request"), reverse=comes == "before"):
         if step == "stockout":
-            add_stockout(world, zone="us-east5-b", duration=20 * MINUTE)
+            stock_out(world, zone="us-east5-b", duration=20 * MINUTE)
         else:
             request(api, "q")
     seen = []
@@ -192,8 +192,8 @@ def test_a_queued_resource_waits_for_the_end_of_a_stockout(
     assert seen == ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
 
 
-def test_a_stockout_without_an_end_can_be_ended(world: World, api: Api, clock: ManualClock) -> None:
-    add_stockout(world)
+def test_stockout_without_an_end_can_be_removed(world: World, api: Api, clock: ManualClock) -> None:
+    stock_out(world)
     request(api, "q")
     clock.sleep(timedelta(days=30))
     before = queued_state(api)
@@ -204,15 +204,13 @@ def test_a_stockout_without_an_end_can_be_ended(world: World, api: Api, clock: M
     assert (before, count, queued_state(api)) == ("WAITING_FOR_RESOURCES", 1, "ACTIVE")
 
 
-def test_a_stockout_changes_nothing_for_a_request_that_is_doomed_or_hangs(
-    world: World, api: Api, clock: ManualClock
-) -> None:
+def test_stockout_does_not_change_failing_or_hanging_requests(world: World, api: Api, clock: ManualClock) -> None:
     with world.write() as session:
         add_fault(session, Fault(FaultKind.HANG, node="stuck", state="WAITING_FOR_RESOURCES"))
         add_fault(session, Fault(FaultKind.OPERATION_ERROR, node="doomed", method="*.queuedResources.create"))
     for name in ("doomed", "stuck"):
         request(api, name)
-    add_stockout(world, duration=MINUTE)
+    stock_out(world, duration=MINUTE)
     clock.sleep(30 * MINUTE)
 
     assert [queued_state(api, name) for name in ("doomed", "stuck")] == ["FAILED", "WAITING_FOR_RESOURCES"]
@@ -229,6 +227,6 @@ def test_a_stockout_changes_nothing_for_a_request_that_is_doomed_or_hangs(
         {"limit": 1, "metric": "TPUV6EPerProjectPerZoneForTPUAPI", "region": "us-east5"},
     ],
 )
-def test_a_quota_that_cannot_be_is_refused(world: World, what: dict[str, Any]) -> None:
+def test_invalid_quota_is_rejected(world: World, what: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         set_quota(world, **what)

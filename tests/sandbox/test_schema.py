@@ -1,4 +1,4 @@
-"""What the sandbox accepts and refuses before any handler sees it, and in which words."""
+"""Validation of requests before any handler, and its error messages."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def refusals(
         ("GET", "/v9/projects/p", None),
     ],
 )
-def test_a_path_means_a_method_of_one_version(method: str, path: str, expected: tuple[str, str] | None) -> None:
+def test_path_means_a_method_of_one_version(method: str, path: str, expected: tuple[str, str] | None) -> None:
     found = route(method, path)
 
     assert (found and (found.document.service.version, found.method.id)) == expected
 
 
-def test_every_method_of_every_tpu_document_is_found_under_its_own_path() -> None:
+def test_every_tpu_method_is_found_under_its_path() -> None:
     lost = []
     for version in ("v1", "v1alpha1", "v2", "v2alpha1"):
         for method in load("tpu", version).methods:
@@ -79,7 +79,7 @@ def test_every_method_of_every_tpu_document_is_found_under_its_own_path() -> Non
     assert lost == []
 
 
-def test_a_request_is_read_as_proto3_json_is() -> None:
+def test_request_is_read_as_proto3_json() -> None:
     """Enum numbers, snake_case names, numbers as text, null, and fields that only the service writes."""
     body = {
         "runtime_version": "tpu-ubuntu2204-base",
@@ -112,7 +112,7 @@ def test_a_request_is_read_as_proto3_json_is() -> None:
     )
 
 
-def test_everything_wrong_with_a_body_is_named_at_once() -> None:
+def test_all_errors_of_a_body_are_reported_at_once() -> None:
     body = {
         "runtimeVersion": "r",
         "foo": 1,
@@ -156,7 +156,7 @@ def test_everything_wrong_with_a_body_is_named_at_once() -> None:
     ]
 
 
-def test_what_is_required_is_asked_of_a_create_and_not_of_a_patch() -> None:
+def test_required_fields_are_checked_for_create_but_not_for_patch() -> None:
     text = 'Cloud TPU received an invalid argument. The field "RuntimeVersion" cannot be "".'
 
     assert refusals("POST", CREATE, (("nodeId", "x"),), {}) == [("node.runtime_version", text)]
@@ -185,7 +185,7 @@ def test_what_is_required_is_asked_of_a_create_and_not_of_a_patch() -> None:
         ),
     ],
 )
-def test_the_query_is_checked(query: tuple[str, str], expected: Any) -> None:
+def test_query_is_checked(query: tuple[str, str], expected: Any) -> None:
     if isinstance(expected, int):
         assert check("GET", CREATE, (query,)).params["pageSize"] == expected
     else:
@@ -193,12 +193,12 @@ def test_the_query_is_checked(query: tuple[str, str], expected: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["true", "True", "TRUE"])
-def test_a_boolean_of_the_query_is_read_in_any_case(text: str) -> None:
+def test_query_boolean_is_read_in_any_case(text: str) -> None:
     """Gcloud writes `force=True`, Google's Python library `force=true`."""
     assert check("DELETE", f"{ZONE}/queuedResources/q", (("force", text),)).params["force"] is True
 
 
-def test_a_body_must_be_an_object() -> None:
+def test_body_must_be_an_object() -> None:
     root = 'Invalid JSON payload received. Unknown name "": Root element must be a message.'
 
     assert refusals("POST", CREATE, (), [1]) == [(None, root)]
@@ -217,7 +217,7 @@ def test_a_body_must_be_an_object() -> None:
         (b'{"a":"\\ud800"}', "Invalid unicode code point."),
     ],
 )
-def test_broken_json_is_refused_with_the_place(body: bytes, complaint: str) -> None:
+def test_broken_json_is_an_error_with_its_position(body: bytes, complaint: str) -> None:
     with pytest.raises(ApiError) as caught:
         decode(body)
 
@@ -225,12 +225,12 @@ def test_broken_json_is_refused_with_the_place(body: bytes, complaint: str) -> N
     assert (error.code, error.message, error.details) == (400, f"Invalid JSON payload received. {complaint}", ())
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_too_deep_nesting_is_rejected() -> None:
     with pytest.raises(ApiError, match="Message too deep"):
         decode(b"[" * 100_000)
 
 
-def test_an_answer_that_breaks_the_schema_is_described() -> None:
+def test_response_outside_the_schema_is_described() -> None:
     good = {"name": "projects/p/locations/z/nodes/x", "state": "READY", "id": "1", "networkEndpoints": [{"port": 8470}]}
     bad = {"name": 1, "state": "GONE", "id": 1, "networkEndpoints": {"port": 1}, "zone": "z", "labels": {"a": 1}}
 

@@ -1,4 +1,4 @@
-"""Seeds: a file fills the world, all of it or nothing, and what it cannot mean is said with file, line and key."""
+"""Seeds: a file adds all of its resources or none, and errors name file, line and key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ZONE = "projects/sandbox/locations/us-central2-b"
 COMPUTE = "/compute/v1/projects/sandbox"
 MISPLACED = Path(__file__).resolve().parents[2] / "examples" / "misplaced-project.yaml"
-OF_ITSELF = "it follows from the sandbox: leave it out"
+OF_ITSELF = "the sandbox computes it; leave it out"
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
 settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
@@ -54,7 +54,7 @@ nodes:
 """
 
 
-def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
+def test_seed_adds_entries_of_every_kind(world: World, api: Any) -> None:
     seeding.plant(world, seeding.read(EVERYTHING, "team.yaml"))
 
     trainer, spot = (api("nodes.get", name=f"{ZONE}/nodes/{name}") for name in ("trainer", "spot"))
@@ -62,7 +62,7 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
     with world.read() as session:
         faults = [(str(fault.kind), fault.node, fault.count) for _, fault in list_faults(session)]
         settings, keys = session.settings(), session.project("sandbox")["items"]
-        buckets = [found.name for found in session.resources.under("storage.bucket")]
+        buckets = [found.name for found in session.resources.list_records("storage.bucket")]
     assert (trainer["state"], trainer["health"], trainer["labels"]) == (
         "READY",
         "HEALTHY",
@@ -92,20 +92,20 @@ def test_a_seed_of_every_kind_is_planted(world: World, api: Any) -> None:
         ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; " + WRITTEN, None),
         ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: " + OF_ITSELF, None),
         ("nodes: trainer", "s.yaml line 1: `nodes` must be a list", None),
-        ("nodes: []\nnodes: []", "s.yaml line 2: `nodes` is there twice", None),
+        ("nodes: []\nnodes: []", "s.yaml line 2: duplicate key `nodes`", None),
         ("settings:\n  health_lagg: []", "s.yaml line 2: unknown key `health_lagg`", "did you mean `health_lag`?"),
         ("nodes: [", "s.yaml line 2 column 1: not valid YAML: did not find expected node content", None),
         ("quotas: [{zone: us-central2-b}]", "s.yaml line 1: `limit` is missing", None),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_named_with_its_line(text: str, complaint: str, hint: str | None) -> None:
+def test_invalid_seed_is_an_error_with_its_line(text: str, complaint: str, hint: str | None) -> None:
     with pytest.raises(SeedError) as caught:
         seeding.read(text, "s.yaml")
 
     assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
-def test_an_unknown_state_names_those_that_there_are() -> None:
+def test_unknown_state_is_an_error_with_the_known_states() -> None:
     with pytest.raises(SeedError) as caught:
         seeding.read("nodes:\n- name: a\n  state: RUNNING", "s.yaml")
 
@@ -113,7 +113,7 @@ def test_an_unknown_state_names_those_that_there_are() -> None:
     assert "CREATING, READY" in str(caught.value.hint)
 
 
-def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) -> None:
+def test_seed_with_a_rejected_entry_adds_none(world: World, api: Any) -> None:
     text = (
         "faults:\n- kind: preempt\nnodes:\n- name: good\n- name: bad\n  zone: us-central2-b\n  acceleratorType: v6e-8"
     )
@@ -144,7 +144,7 @@ def test_nothing_is_planted_when_one_entry_is_refused(world: World, api: Any) ->
         ("192.168.5", True),
     ],
 )
-def test_a_bucket_has_a_name_that_buckets_can_have(world: World, name: str, is_one: bool) -> None:
+def test_bucket_name_is_checked(world: World, name: str, is_one: bool) -> None:
     entries = seeding.read(f"buckets:\n- name: {name}", "s.yaml")
     if is_one:
         seeding.plant(world, entries)
@@ -154,7 +154,7 @@ def test_a_bucket_has_a_name_that_buckets_can_have(world: World, name: str, is_o
     assert caught.value.message == f"s.yaml line 2: Invalid bucket name: '{name}'"
 
 
-def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
+def test_seed_replaces_resources_of_the_same_name(world: World, api: Any) -> None:
     admin.add_node(world, "trainer", state="STOPPED", age=timedelta(days=2))
 
     seeding.plant(world, seeding.read("nodes: [{name: trainer, zone: us-central2-b, state: READY}]", "s.yaml"))
@@ -162,8 +162,8 @@ def test_a_seed_replaces_what_has_the_same_name(world: World, api: Any) -> None:
     assert api.state("trainer") == "READY"
 
 
-def test_the_example_has_everything_wrong_once(world: World) -> None:
-    """What it is about is there when it is planted, and again when it is planted twice."""
+def test_misplaced_project_example_has_every_problem_once(world: World) -> None:
+    """All its resources exist after it is added once, and after it is added twice."""
     entries = seeding.read(MISPLACED.read_text("utf-8"), MISPLACED.name)
     for _ in range(2):
         seeding.plant(world, entries)
@@ -178,7 +178,7 @@ def test_the_example_has_everything_wrong_once(world: World) -> None:
     account = f"{provision.project_number('sandbox')}-compute@developer.gserviceaccount.com"
     shared = wire("GET", "/storage/v1/b/read-mostly/iam")["bindings"][1]
     assert kinds == {"region", "dual-region", "multi-region", "zone"}
-    assert sorted(refused) == [400, 403]  # whoever asks must pay; a stranger's
+    assert sorted(refused) == [400, 403]  # requester pays; another owner's
     assert "default-allow-ssh" not in rules
     assert reservations[0]["standard"]["usage"]["total"] == "4"
     assert effective["spec"]["rules"] == [{"denyAll": True}]

@@ -1,4 +1,4 @@
-"""The list of what is served beside the TPU API: each method answers in its schema, in each version that has it."""
+"""The methods served beside the TPU API: each answers in its schema, in each version that has it."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def stocked(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.mark.parametrize("method", SERVED)
-def test_each_served_method_answers_in_its_schema(stocked: World, method: str) -> None:
+def test_served_method_answers_in_its_schema(stocked: World, method: str) -> None:
     wire = Wire(stocked)
     names = {
         "OPERATION": wire("POST", f"{P}/setCommonInstanceMetadata", {})["name"],
@@ -168,5 +168,5 @@ def test_each_served_method_answers_in_its_schema(stocked: World, method: str) -
         assert isinstance(answer, dict) or http_method == "DELETE"
 
 
-def test_the_list_of_the_served_is_complete() -> None:
+def test_list_of_served_methods_is_complete() -> None:
     assert {method for method in METHODS if not method.startswith("tpu.")} == {*SERVED}

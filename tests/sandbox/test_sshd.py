@@ -36,7 +36,7 @@ def missing_programs() -> list[str]:
 
 @dataclass
 class Slice:
-    """A READY node of four workers, and the way a client reaches them."""
+    """A READY node of four workers, and the connections of a client to them."""
 
     world: World
     home: Path
@@ -78,7 +78,7 @@ def pod(tmp_path: Path) -> Slice:
         message = f"OpenSSH's {', '.join(missing)} not installed (Debian: openssh-server, openssh-client)"
         assert os.environ.get("CI") != "true", message
         pytest.skip(message)
-    # A space and a percent sign are the worst that ssh's and sshd's own quoting has to bear.
+    # A space and a percent sign are the hardest cases for the quoting of ssh and sshd.
     pod = Slice(World.open(tmp_path / "a 100% world" / "world.sqlite", speed=1), tmp_path / "home")
     key = ensure_key(pod.home, login=getuser())
     node = {
@@ -93,7 +93,7 @@ def pod(tmp_path: Path) -> Slice:
 
 
 @pytest.mark.sshd
-def test_a_command_runs_in_its_workers_home_and_its_exit_code_comes_back(pod: Slice) -> None:
+def test_command_runs_in_the_workers_home_and_returns_its_exit_code(pod: Slice) -> None:
     script = (
         'echo "$TPU_WORKER_ID ${HOSTNAME##*-w-} $(hostname | cut -c1-6)"; [ "$PWD" = "$HOME" ] && touch here; exit 7'
     )
@@ -105,7 +105,7 @@ def test_a_command_runs_in_its_workers_home_and_its_exit_code_comes_back(pod: Sl
 
 
 @pytest.mark.sshd
-def test_eight_connections_at_once(pod: Slice) -> None:
+def test_eight_connections_at_once_succeed(pod: Slice) -> None:
     connections = [pod.connection(index % 4) for index in range(8)]
     remember_host_keys(connections)
 
@@ -116,7 +116,7 @@ def test_eight_connections_at_once(pod: Slice) -> None:
 
 
 @pytest.mark.sshd
-def test_scp_lands_in_the_workers_home(pod: Slice, tmp_path: Path) -> None:
+def test_scp_copies_to_the_workers_home(pod: Slice, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("payload")
     connection = pod.connection(1)
     remember_host_keys([connection])
@@ -128,17 +128,17 @@ def test_scp_lands_in_the_workers_home(pod: Slice, tmp_path: Path) -> None:
 
 
 @pytest.mark.sshd
-def test_a_probe_tells_why_it_fails(pod: Slice, tmp_path: Path) -> None:
+def test_failed_connection_reports_its_reason(pod: Slice, tmp_path: Path) -> None:
     good = pod.connection(0)
     stranger = ensure_key(tmp_path / "stranger", login="stranger")
     other_host = replace(good, host_keys=(f"ssh-ed25519 {host_key(tmp_path / 'other host')}",))
-    nobody = replace(good, proxy_command=proxy_command(pod.world.path, "198.18.200.1"))
+    unknown = replace(good, proxy_command=proxy_command(pod.world.path, "198.18.200.1"))
 
     remember_host_keys([other_host])
     changed = probe(other_host, PATIENCE).outcome
     remember_host_keys([good])
     refused = probe(replace(good, identity=stranger.path), PATIENCE).outcome
-    nothing = probe(nobody, PATIENCE)
+    nothing = probe(unknown, PATIENCE)
     answered = probe(good, PATIENCE)
     pod.call("DELETE", f"{NODES}/pod")
     deleting = probe(good, PATIENCE)
@@ -154,8 +154,8 @@ def test_a_probe_tells_why_it_fails(pod: Slice, tmp_path: Path) -> None:
 
 
 @pytest.mark.sshd
-def test_a_reboot_in_the_guest_ends_what_runs_and_is_over_after_a_while(pod: Slice) -> None:
-    # A killed process may stay visible as a zombie, so the job shows its life by writing.
+def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
+    # A killed process may stay visible as a zombie, so the job shows that it runs by writing.
     pod.run(0, "setsid sh -c 'while :; do date +%N >beat; sleep 0.1; done' >/dev/null 2>&1 & sleep 0.2")
     rebooted = pod.run(0, "sudo -n /sbin/reboot; echo not reached")
     while_booting = probe(pod.connection(0), PATIENCE)
@@ -171,7 +171,7 @@ def test_a_reboot_in_the_guest_ends_what_runs_and_is_over_after_a_while(pod: Sli
 
 
 @pytest.mark.sshd
-def test_its_files_are_for_their_owner_only(pod: Slice) -> None:
+def test_worker_files_are_private(pod: Slice) -> None:
     pod.run(0, "true")
 
     modes = {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in (pod.world.path.parent / "workers").rglob("*")}
@@ -179,7 +179,7 @@ def test_its_files_are_for_their_owner_only(pod: Slice) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
-def test_a_host_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
+def test_host_key_is_created_once_by_concurrent_processes(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         keys = set(pool.map(host_key, [tmp_path / "node"] * 8))
 
@@ -188,7 +188,7 @@ def test_a_host_key_is_made_once_whoever_comes_first(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "node").iterdir()] == ["ssh_host_ed25519_key"]
 
 
-def test_only_plain_keys_of_the_same_login_are_authorized() -> None:
+def test_only_plain_keys_of_the_login_are_authorized() -> None:
     value = 'me:ssh-rsa AAAA me\nyou:ssh-rsa BBBB you\nme:command="id" ssh-rsa CCCC\n\nme:ssh-ed25519 DDDD\ngarbage'
 
     assert authorized_keys("me", value, "me:ssh-rsa AAAA again") == "ssh-rsa AAAA\nssh-ed25519 DDDD\n"

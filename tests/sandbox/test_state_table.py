@@ -1,6 +1,6 @@
-"""Which call is let through in which state of a queued resource, and what follows: a row per cell, with where it is known from.
+"""The calls that each state of a queued resource allows, and their effects: a row per cell, with its source.
 
-Nodes have theirs in test_lifecycle. What has no source is the sandbox's choice and says `unverified`.
+The table of nodes is in test_lifecycle. Rows without a source are the sandbox's choice and say `unverified`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[1]} while {row[0]} ({row[3]})")
-def test_a_state_of_a_queued_resource_allows_what_the_table_says(
+def test_queued_resource_state_allows_the_calls_of_the_table(
     world: World, api: Api, row: tuple[str, str, object, str]
 ) -> None:
     found, call, result, _ = row
@@ -74,7 +74,7 @@ def test_a_state_of_a_queued_resource_allows_what_the_table_says(
 
 
 def request(api: Api, **fields: Any) -> Any:
-    """Ask for one v4-8, as `queued`."""
+    """Request one v4-8, as `queued`."""
     spec = {"parent": ZONE, "nodeId": "node", "node": BODY}
     return api(
         "queuedResources.create", {"tpu": {"nodeSpec": [spec]}, **fields}, parent=ZONE, queuedResourceId="queued"
@@ -82,7 +82,7 @@ def request(api: Api, **fields: Any) -> Any:
 
 
 def path(api: Api, clock: ManualClock, duration: timedelta) -> list[tuple[str, str]]:
-    """Return the states that a request passes through, each with who began it."""
+    """Return the states of a request, each with its initiator."""
     seen: list[tuple[str, str]] = []
     step = timedelta(seconds=4)
     for _ in range(duration // step):
@@ -96,10 +96,10 @@ def path(api: Api, clock: ManualClock, duration: timedelta) -> list[tuple[str, s
 WAITING = [("CREATING", ""), ("ACCEPTED", ""), ("WAITING_FOR_RESOURCES", "")]
 
 
-def test_a_request_becomes_active_and_is_suspended_by_the_service_when_its_node_is_preempted(
+def test_active_queued_resource_is_suspended_when_its_node_is_preempted(
     world: World, api: Api, clock: ManualClock
 ) -> None:
-    """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, and no new turn."""
+    """Observed: WAITING, PROVISIONING, ACTIVE within minutes; SUSPENDING, SUSPENDED by the service, then no new node."""
     with world.write() as session:
         add_fault(session, Fault(FaultKind.PREEMPT, after=5 * MINUTE))
     request(api, spot={})
@@ -113,7 +113,7 @@ def test_a_request_becomes_active_and_is_suspended_by_the_service_when_its_node_
     ]
 
 
-def test_a_request_that_cannot_be_provisioned_fails_with_the_services_error(
+def test_unprovisionable_queued_resource_fails_with_the_error_of_the_service(
     world: World, api: Api, clock: ManualClock
 ) -> None:
     """Observed: PROVISIONING, SUSPENDING by the service, FAILED with code 13 within five minutes."""
@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_provisioned_fails_with_the_services_error(
         ({"validAfterTime": "2026-01-01T00:20:00Z"}, 21, [*WAITING, ("PROVISIONING", "")]),
     ],
 )
-def test_a_queueing_policy_bounds_the_turn(
+def test_queueing_policy_bounds_provisioning(
     api: Api, clock: ManualClock, policy: dict[str, Any], wait: int, states: list[tuple[str, str]]
 ) -> None:
     """API field text: no resources before valid-after; failed when not fulfilled by valid-until."""
@@ -151,11 +151,11 @@ def test_a_queueing_policy_bounds_the_turn(
 
 
 @pytest.mark.parametrize("policy", [{"validUntilDuration": "-5s"}, {"validUntilTime": "2020-01-01T00:00:00Z"}])
-def test_a_request_that_could_never_be_honoured_is_refused(api: Api, policy: dict[str, Any]) -> None:
+def test_queued_resource_with_an_impossible_policy_is_rejected(api: Api, policy: dict[str, Any]) -> None:
     assert request(api, queueingPolicy=policy)[0] == 400
 
 
-def test_a_request_without_nodes_left_is_deleted_without_force(api: Api, clock: ManualClock) -> None:
+def test_queued_resource_without_nodes_is_deleted_without_force(api: Api, clock: ManualClock) -> None:
     """API field text of `force`; that the deletion of a node suspends its request is observed."""
     request(api)
     clock.sleep(15 * MINUTE)
@@ -169,7 +169,7 @@ def test_a_request_without_nodes_left_is_deleted_without_force(api: Api, clock: 
     assert "name" in request(api)
 
 
-def test_a_repeated_request_id_is_harmless(api: Api) -> None:
+def test_repeated_request_id_returns_the_same_operation(api: Api) -> None:
     """API field text of `requestId`."""
     spec = {"parent": ZONE, "nodeId": "node", "node": BODY}
     first, second = (
@@ -187,7 +187,7 @@ def test_a_repeated_request_id_is_harmless(api: Api) -> None:
     assert (first["name"] == second["name"], again[0] == again[1]) == (True, True)
 
 
-def test_several_nodes_become_one_group_under_the_names_of_each_version(api: Api, clock: ManualClock) -> None:
+def test_several_nodes_have_the_field_names_of_each_version(api: Api, clock: ManualClock) -> None:
     """API field text: `multisliceParams` in v2, `multiNodeParams` in v2alpha1; ids are prefix-0, prefix-1."""
     spec = {"parent": ZONE, "node": BODY, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "part"}}
     api("queuedResources.create", {"tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")

@@ -1,4 +1,4 @@
-"""Every value of the state and health enums of every version: a row that shows how it is reached, or the reason why not."""
+"""Every value of the state and health enums of every version: a row that reaches it, or the reason why not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Story:
-    """What a client and a user of the sandbox do, until the state is there. Every step returns the story."""
+    """The calls of a client and of a sandbox user that reach a state. Every step returns the story."""
 
     def __init__(self, world: World, api: Api, clock: ManualClock) -> None:
         self.world, self.api, self.clock = world, api, clock
@@ -38,14 +38,14 @@ class Story:
         return self
 
     def node(self, *verbs: str, **fields: Any) -> Story:
-        """Have a node, and call methods on it."""
+        """Add a node, and call methods on it."""
         admin.add_node(self.world, **fields)
         for verb in verbs:
             assert "name" in self.api(f"nodes.{verb}", name=NODE, version="v1" if verb == "reimage" else "v2")
         return self
 
     def fault(self, kind: FaultKind, **values: Any) -> Story:
-        """Let something go wrong."""
+        """Add a fault."""
         with self.world.write() as session:
             add_fault(session, Fault(kind, **values))
         return self
@@ -61,7 +61,7 @@ class Story:
         return self
 
     def wait(self, duration: timedelta) -> Story:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock.sleep(duration)
         return self
 
@@ -77,7 +77,7 @@ NODE_STATES: Rows = {
     "STOPPING": lambda story: story.node("stop"),
     "STARTING": lambda story: story.node("start", state="STOPPED"),
     "PREEMPTED": lambda story: story.node().fault(FaultKind.PREEMPT),
-    # Only the service itself leads there: a seed says so.
+    # Only the service itself sets this state: a seed sets it here.
     "REPAIRING": lambda story: story.node(state="REPAIRING"),
     "TERMINATED": lambda story: story.node(state="TERMINATED"),
     "HIDING": lambda story: story.node(state="HIDING"),
@@ -111,7 +111,7 @@ ENUMS = {"Node.state": NODE_STATES, "Node.health": HEALTHS, "QueuedResourceState
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_value_has_a_row_or_a_reason(version: str) -> None:
+def test_every_enum_value_has_a_row_or_a_reason(version: str) -> None:
     for place, rows in ENUMS.items():
         schema, _, field = place.partition(".")
         if schema in load("tpu", version).schemas:
@@ -120,7 +120,7 @@ def test_every_value_has_a_row_or_a_reason(version: str) -> None:
 
 
 @pytest.mark.parametrize(("field", "wanted"), [(f, v) for f, rows in ENUMS.items() for v in rows if "Node" in f])
-def test_a_node_gets_there_and_every_version_says_so(
+def test_node_reaches_the_value_in_every_version(
     world: World, api: Api, clock: ManualClock, field: str, wanted: str
 ) -> None:
     ENUMS[field][wanted](Story(world, api, clock))
@@ -130,7 +130,7 @@ def test_a_node_gets_there_and_every_version_says_so(
 
 
 @pytest.mark.parametrize("wanted", QUEUED_STATES)
-def test_a_queued_resource_gets_there_and_both_versions_say_so(
+def test_queued_resource_reaches_the_value_in_both_versions(
     world: World, api: Api, clock: ManualClock, wanted: str
 ) -> None:
     QUEUED_STATES[wanted](Story(world, api, clock))

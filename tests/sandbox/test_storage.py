@@ -1,4 +1,4 @@
-"""Buckets in the sandbox, lists of their objects, who may do what, and the refusals of Cloud Storage."""
+"""Buckets in the sandbox, lists of their objects, permissions, and the errors of Cloud Storage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wire(world: World) -> Wire:
     return Wire(world)
 
 
-def test_a_bucket_needs_no_more_than_a_name_and_a_location(wire: Wire) -> None:
+def test_bucket_needs_only_a_name_and_a_location(wire: Wire) -> None:
     assert wire("GET", f"{B}/data?projection=full") == {
         "kind": "storage#bucket",
         "id": "data",
@@ -60,11 +60,11 @@ def test_a_bucket_needs_no_more_than_a_name_and_a_location(wire: Wire) -> None:
         ("EU", False, "multi-region"),
     ],
 )
-def test_the_kind_of_a_location_follows_from_its_name(location: str, is_placed: bool, kind: str) -> None:
+def test_location_type_follows_from_the_name(location: str, is_placed: bool, kind: str) -> None:
     assert location_type(location, is_placed=is_placed) == kind
 
 
-def test_a_list_has_the_projects_buckets_by_name_in_pages(wire: Wire) -> None:
+def test_list_buckets_returns_the_projects_buckets_in_pages(wire: Wire) -> None:
     for name in ("b", "a"):
         provision.add_bucket(wire.world, name, labels={"of": name})
     provision.add_bucket(wire.world, "elsewhere", project="other")
@@ -87,7 +87,7 @@ def _denied(permission: str, thing: str) -> tuple[int, str, str]:
     return 403, "forbidden", message
 
 
-def test_refusals_are_worded_as_the_service_words_them(wire: Wire) -> None:
+def test_errors_have_the_messages_of_the_service(wire: Wire) -> None:
     provision.add_bucket(wire.world, "strange", denied=["*"])
     provision.add_bucket(wire.world, "full", denied=["storage.objects.create"])
     provision.add_bucket(wire.world, "unpaid", project="poor")
@@ -109,11 +109,11 @@ def test_refusals_are_worded_as_the_service_words_them(wire: Wire) -> None:
     }
 
 
-def test_somebody_must_pay_for_a_requester_pays_bucket(wire: Wire) -> None:
+def test_requester_pays_bucket_needs_a_project_to_bill(wire: Wire) -> None:
     provision.add_bucket(wire.world, "paid", billing={"requesterPays": True})
-    nobody = (400, "required", "Bucket is requester pays bucket but no user project provided.")
+    error = (400, "required", "Bucket is requester pays bucket but no user project provided.")
 
-    assert wire("GET", f"{B}/paid") == nobody
+    assert wire("GET", f"{B}/paid") == error
     assert wire("GET", f"{B}/paid?userProject=mine")["billing"] == {"requesterPays": True}
     assert wire("GET", f"{B}/paid", x_goog_user_project="mine")["name"] == "paid"
 
@@ -126,11 +126,11 @@ def test_somebody_must_pay_for_a_requester_pays_bucket(wire: Wire) -> None:
     assert wire("GET", f"{B}?project=typo") == (400, "invalid", "Unknown project id: typo")
 
 
-def test_a_policy_read_before_another_change_is_not_written(wire: Wire) -> None:
+def test_set_bucket_policy_with_an_old_etag_is_rejected(wire: Wire) -> None:
     before = wire("GET", f"{B}/data/iam")
     grant = {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}
     wanted = {**before, "bindings": [*before["bindings"], grant]}
-    # gcloud sends bytes in the alphabet of URLs.
+    # gcloud sends bytes in the URL-safe alphabet.
     wanted["etag"] = before["etag"].replace("+", "-").replace("/", "_")
 
     after = wire("PUT", f"{B}/data/iam", wanted)
@@ -140,7 +140,7 @@ def test_a_policy_read_before_another_change_is_not_written(wire: Wire) -> None:
     assert wire("GET", f"{B}/data/iam") == after
 
 
-def test_test_iam_permissions_answers_for_the_caller(wire: Wire) -> None:
+def test_test_iam_permissions_returns_the_callers_permissions(wire: Wire) -> None:
     provision.add_bucket(wire.world, "full", denied=["storage.objects.create"])
     asked = "iam/testPermissions?permissions=storage.objects.get&permissions=storage.objects.create"
 
@@ -164,7 +164,7 @@ def test_test_iam_permissions_answers_for_the_caller(wire: Wire) -> None:
         ("softDeleted=true", [], []),
     ],
 )
-def test_a_list_is_cut_as_asked_and_the_same_in_pages(
+def test_list_objects_selects_names_and_has_the_same_entries_in_pages(
     wire: Wire, query: str, items: list[str], prefixes: list[str]
 ) -> None:
     for name in ("a/d", "a", "a/", "e.txt", "a/b/c"):
@@ -182,5 +182,5 @@ def test_a_list_is_cut_as_asked_and_the_same_in_pages(
     assert seen == (items, prefixes)
 
 
-def test_a_glob_that_is_no_expression_matches_itself() -> None:
-    assert [Selection(glob=glob).has("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]
+def test_invalid_glob_matches_itself() -> None:
+    assert [Selection(glob=glob).matches("a[") for glob in ("a[", "a*", "[z-a]")] == [True, True, False]

@@ -1,4 +1,4 @@
-"""What only some versions of the API have: TPU Nodes and reimage of v1, maintenance and reservations of v2alpha1."""
+"""Features of single API versions: TPU Nodes and reimage of v1, maintenance and reservations of v2alpha1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def create(api: Api, version: str = "v1", **change: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-def test_a_tpu_node_is_denied_unless_the_world_allows_it(world: World, api: Api, version: str) -> None:
+def test_tpu_node_is_rejected_unless_the_setting_allows_it(world: World, api: Api, version: str) -> None:
     denied = create(api, version)
     admin.set_setting(world, "legacy_nodes", value=True)
     allowed = create(api, version)
@@ -47,7 +47,7 @@ def test_a_tpu_node_is_denied_unless_the_world_allows_it(world: World, api: Api,
     assert (denied, allowed["metadata"]["verb"]) == ((400, text), "create")
 
 
-def test_a_tpu_node_lives_in_the_words_of_v1_and_the_others_name_its_architecture(
+def test_tpu_node_has_v1_fields_and_other_versions_show_its_architecture(
     world: World, api: Api, clock: ManualClock
 ) -> None:
     admin.set_setting(world, "legacy_nodes", value=True)
@@ -70,9 +70,7 @@ def test_a_tpu_node_lives_in_the_words_of_v1_and_the_others_name_its_architectur
     assert others == {"v2": "V1", "v2alpha1": "V1"}
 
 
-def test_reimage_changes_the_version_of_a_tpu_node_and_refuses_a_tpu_vm(
-    world: World, api: Api, clock: ManualClock
-) -> None:
+def test_reimage_changes_a_tpu_node_and_rejects_a_tpu_vm(world: World, api: Api, clock: ManualClock) -> None:
     admin.set_setting(world, "legacy_nodes", value=True)
     admin.add_node(world, "vm", zone="us-central1-a", acceleratorType="v3-8")
     create(api)
@@ -92,9 +90,7 @@ def test_reimage_changes_the_version_of_a_tpu_node_and_refuses_a_tpu_vm(
     assert api("operations.get", version="v1", name=operation["name"])["done"]
 
 
-def test_an_operation_of_a_node_that_was_replaced_is_read_in_every_version(
-    world: World, api: Api, clock: ManualClock
-) -> None:
+def test_operation_of_a_replaced_node_is_read_in_every_version(world: World, api: Api, clock: ManualClock) -> None:
     admin.add_node(world)
     operation = api("nodes.stop", name=f"{api.zone}/nodes/node", version="v1")
     clock.sleep(2 * MINUTE)
@@ -105,7 +101,7 @@ def test_an_operation_of_a_node_that_was_replaced_is_read_in_every_version(
         assert (answer["@type"], answer["state"]) == (f"type.googleapis.com/google.cloud.tpu.{version}.Node", "STOPPED")
 
 
-def test_announced_maintenance_is_listed_and_begun_by_the_customer(world: World, api: Api, clock: ManualClock) -> None:
+def test_announced_maintenance_is_listed_and_can_be_started(world: World, api: Api, clock: ManualClock) -> None:
     admin.add_queued_resource(world, node_ids=("node",))
     node = admin.add_node(world, queued_resource="queued")
     queued = f"{api.zone}/queuedResources/queued"
@@ -131,7 +127,7 @@ def test_announced_maintenance_is_listed_and_begun_by_the_customer(world: World,
 
 
 @pytest.mark.parametrize(("workers", "worker", "accepted"), [(1, "0", True), (1, "1", False), (2, "1", True)])
-def test_a_maintenance_event_is_simulated_on_a_worker_that_exists(
+def test_maintenance_event_is_simulated_on_an_existing_worker(
     world: World, api: Api, workers: int, worker: str, *, accepted: bool
 ) -> None:
     admin.add_node(world, acceleratorType=f"v4-{8 * workers}")
@@ -143,7 +139,7 @@ def test_a_maintenance_event_is_simulated_on_a_worker_that_exists(
     assert ("name" in answer, api.health()) == (accepted, "UNHEALTHY_MAINTENANCE" if accepted else "HEALTHY")
 
 
-def test_reservations_are_those_of_the_world(world: World, api: Api) -> None:
+def test_reservations_are_those_of_the_setting(world: World, api: Api) -> None:
     mine, far = (f"projects/sandbox/locations/{zone}/reservations/r" for zone in ("us-central2-b", "us-east5-b"))
     admin.set_setting(world, "reservations", [{"name": mine, "state": "ACTIVE"}, {"name": far}])
 

@@ -1,4 +1,4 @@
-"""Workers: who they are, what a program on them can count, and how ssh that knows nothing of the sandbox gets there."""
+"""Workers: their identity, their devices, and access for an ssh that does not know the sandbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tpuctl.sandbox import Sandbox, admin
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.nodes import find_worker
+from tpuctl.sandbox.nodes.workers import find_worker
 from tpuctl.sandbox.shims import environment
 from tpuctl.sandbox.sshd.identity import identify
 from tpuctl.sandbox.world import World
@@ -37,14 +37,14 @@ def devices(world: World, address: str) -> tuple[str, ...]:
         ("v6e-8", "dev/vfio/0 dev/vfio/1 dev/vfio/2 dev/vfio/3 dev/vfio/4 dev/vfio/5 dev/vfio/6 dev/vfio/7 dev/vfio/vfio"),
     ],
 )  # fmt: skip
-def test_a_worker_has_as_many_devices_as_its_type_promises(world: World, accelerator_type: str, expected: str) -> None:
+def test_worker_has_the_devices_of_its_type(world: World, accelerator_type: str, expected: str) -> None:
     node = admin.add_node(world, "node", acceleratorType=accelerator_type)
 
     zone = node["name"].split("/")[3]
     assert " ".join(devices(world, f"sandbox/{zone}/node/0")) == expected
 
 
-def test_what_the_metadata_server_would_say(world: World) -> None:
+def test_metadata_files_have_the_values_of_the_metadata_server(world: World) -> None:
     admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
     with world.read() as session:
         worker = find_worker(session, LAST)
@@ -71,7 +71,7 @@ def test_what_the_metadata_server_would_say(world: World) -> None:
     }
 
 
-def test_guest_attributes_say_who_a_worker_is(world: World, api: Any) -> None:
+def test_guest_attributes_identify_the_worker(world: World, api: Any) -> None:
     admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-32")
 
     answer = api("nodes.getGuestAttributes", {"workerIds": ["2"], "queryPath": "tpu/"}, name=f"{ZONE}/nodes/node")
@@ -83,7 +83,7 @@ def test_guest_attributes_say_who_a_worker_is(world: World, api: Any) -> None:
     assert answer == {"guestAttributes": [{"queryPath": "tpu", "queryValue": {"items": items}}]}
 
 
-def test_one_worker_lacks_a_chip_until_a_restart(world: World, api: Any) -> None:
+def test_missing_chip_lasts_until_a_restart(world: World, api: Any) -> None:
     admin.add_node(world, "node", zone="us-central2-b", acceleratorType="v4-8")
     address = "sandbox/us-central2-b/node/0"
     with world.write() as session:
@@ -101,7 +101,7 @@ def test_one_worker_lacks_a_chip_until_a_restart(world: World, api: Any) -> None
 
 
 @pytest.mark.sshd
-def test_an_ssh_that_knows_nothing_gets_in_with_a_key_of_the_project_and_other_hosts_are_left_alone(
+def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
     tmp_path: Path,
 ) -> None:
     key = tmp_path / "key"

@@ -1,4 +1,4 @@
-"""The world's file: shared by processes, sound after a crash, honest when it is broken; and its clock."""
+"""The sandbox's file: shared by processes, consistent after a crash, with clear errors when damaged; and its clock."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ for index in range(int(sys.argv[3])):
 
 
 def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
-    """Start a process that adds nodes to a world."""
+    """Start a process that adds nodes to a sandbox."""
     arguments = [sys.executable, "-c", WRITER, str(path), name, str(count)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
 
 
-def test_four_processes_lose_nothing(tmp_path: Path) -> None:
-    """All start with a world that none has made yet, and addresses stay unique."""
+def test_four_processes_lose_no_change(tmp_path: Path) -> None:
+    """All start before the file exists, and addresses stay unique."""
     path = tmp_path / "deep" / "world.db"
     writers = [writer(path, f"w{index}", 50) for index in range(4)]
     ends = [(process.communicate(), process.returncode)[1] for process in writers]
@@ -56,7 +56,7 @@ def test_four_processes_lose_nothing(tmp_path: Path) -> None:
     assert [oct(place.stat().st_mode & 0o777) for place in (path.parent, path)] == ["0o700", "0o600"]
 
 
-def test_a_killed_writer_leaves_a_sound_world(tmp_path: Path) -> None:
+def test_killed_writer_leaves_a_consistent_state(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
     process = writer(path, "w", 100_000)
     assert process.stdout
@@ -73,7 +73,7 @@ def test_a_killed_writer_leaves_a_sound_world(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
+def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
     with World.open(path) as world:
         admin.add_node(world)
@@ -84,7 +84,7 @@ def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
 
     assert (str(path) in caught.value.message, caught.value.hint) == (
         True,
-        "run `tpuctl sandbox reset` to begin with an empty sandbox",
+        "run `tpuctl sandbox reset` to start with an empty sandbox",
     )
     assert admin.reset(path)
     with World.open(path) as world:
@@ -105,7 +105,7 @@ def test_a_damaged_world_says_so_and_can_be_reset(tmp_path: Path) -> None:
         pytest.param("UPDATE meta SET value = '0' WHERE key = 'speed'", "speed: expected a speed", id="speed"),
     ],
 )
-def test_a_damaged_record_of_the_world_says_so(tmp_path: Path, statement: str, reason: str) -> None:
+def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
     path = tmp_path / "world.db"
     with World.open(path) as world:
         admin.add_node(world)
@@ -119,7 +119,7 @@ def test_a_damaged_record_of_the_world_says_so(tmp_path: Path, statement: str, r
     assert admin.reset(path)
 
 
-def test_reset_removes_only_what_the_sandbox_made(tmp_path: Path) -> None:
+def test_reset_removes_only_files_of_the_sandbox(tmp_path: Path) -> None:
     thesis = tmp_path / "thesis.txt"
     thesis.write_text("years of work")
     with pytest.raises(NotAWorldError):
@@ -136,7 +136,7 @@ def test_reset_removes_only_what_the_sandbox_made(tmp_path: Path) -> None:
     assert (admin.reset(path), list(path.parent.iterdir()), admin.reset(path)) == (True, [], False)
 
 
-def test_a_directory_in_its_place_is_an_error_with_the_path(tmp_path: Path) -> None:
+def test_directory_in_place_of_the_file_is_an_error_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(WorldUnusableError, match=str(tmp_path)):
         World.open(tmp_path)
 
@@ -147,7 +147,7 @@ def _change_and_fail(world: World) -> None:
         raise ZeroDivisionError
 
 
-def test_a_change_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_is_rolled_back(tmp_path: Path) -> None:
     with World.open(tmp_path / "world.db") as world:
         with pytest.raises(ZeroDivisionError):
             _change_and_fail(world)
@@ -155,7 +155,7 @@ def test_a_change_that_fails_leaves_nothing(tmp_path: Path) -> None:
             assert session.settings() == {}
 
 
-def test_the_clock_runs_at_its_speed_and_everyone_sees_an_advance(tmp_path: Path) -> None:
+def test_clock_runs_at_its_speed_and_advance_applies_to_all(tmp_path: Path) -> None:
     path = tmp_path / "world.db"
     with World.open(path, speed=1000) as world, World.open(path, speed=1) as other:
         before, real = world.clock.now(), time.monotonic()
@@ -169,7 +169,7 @@ def test_the_clock_runs_at_its_speed_and_everyone_sees_an_advance(tmp_path: Path
             admin.advance(world, timedelta(seconds=-1))
 
 
-def test_an_injected_clock_leads_and_can_be_moved_on(tmp_path: Path) -> None:
+def test_injected_clock_can_be_advanced(tmp_path: Path) -> None:
     clock = ManualClock()
     with World.open(tmp_path / "world.db", clock=clock) as world:
         start, counted = world.clock.now(), world.clock.monotonic()
@@ -182,7 +182,7 @@ def test_an_injected_clock_leads_and_can_be_moved_on(tmp_path: Path) -> None:
             assert session.now == world.clock.now()
 
 
-def test_monotonic_never_goes_back_when_the_machines_clock_does() -> None:
+def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
     real = ManualClock()
     clock = WorldClock(lambda: Rate(datetime(2026, 1, 1, tzinfo=UTC), timedelta(), 60.0), real)
     real.sleep(timedelta(seconds=2))
@@ -212,7 +212,7 @@ def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files in /proc")
-def test_threads_that_ended_leave_no_files_open(tmp_path: Path) -> None:
+def test_ended_threads_leave_no_files_open(tmp_path: Path) -> None:
     with World.open(tmp_path / "world.db") as world:
         counts = []
         for index in range(20):
@@ -224,9 +224,9 @@ def test_threads_that_ended_leave_no_files_open(tmp_path: Path) -> None:
         assert (counts[-1] - counts[2] <= 1, admin.status(world).states) == (True, {"sandbox": {"READY": 20}})
 
 
-def test_what_a_thread_leaves_that_was_at_work_at_the_close_goes_with_the_world(tmp_path: Path) -> None:
+def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_path: Path) -> None:
     def open_files() -> int:
-        """Count those of the world: others come and go with what ran before."""
+        """Count only the files of the sandbox: earlier tests leave others."""
         links = list(Path("/proc/self/fd").iterdir())
         return sum(link.is_symlink() and link.readlink().is_relative_to(tmp_path) for link in links)
 
@@ -252,7 +252,7 @@ def test_what_a_thread_leaves_that_was_at_work_at_the_close_goes_with_the_world(
     assert open_files() == 0
 
 
-def test_writes_are_logged_for_those_who_count(tmp_path: Path) -> None:
+def test_writes_are_logged(tmp_path: Path) -> None:
     with World.open(tmp_path / "world.db", clock=ManualClock()) as world:
         zone, method = "projects/p/locations/us-central2-b", "tpu.projects.locations.nodes.create"
         body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"}
@@ -263,8 +263,8 @@ def test_writes_are_logged_for_those_who_count(tmp_path: Path) -> None:
         assert logged == [(method, f"{zone}/nodes/a")]
 
 
-def test_another_process_that_comes_and_goes_leaves_the_log_of_the_one_that_stays(tmp_path: Path) -> None:
-    """SQLite removes its log with the last user; a process that has dropped its locks no longer counts as one."""
+def test_log_survives_another_process(tmp_path: Path) -> None:
+    """SQLite removes its log with the last user; a process that has dropped its locks does not count as one."""
     path = tmp_path / "world.db"
     program = "import sys, pathlib; from tpuctl.sandbox.world import World; w = World.open(pathlib.Path(sys.argv[1]))\n"
     program += "with w.write() as s: s.set_setting('x', 1)\nw.close()"

@@ -1,4 +1,4 @@
-"""Requests to a world as they come over the wire; each JSON answer is checked against the schema of the method that gave it."""
+"""HTTP requests to a sandbox; each JSON response is checked against the schema of its method."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """A world, called with method, path and body."""
+    """A sandbox, called with method, path and body."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
-        """Return the answer as it is. A body that is not bytes is sent as JSON; `content_type` is the header."""
+        """Return the raw response. A body that is not bytes is sent as JSON; `content_type` is the header."""
         parts = urlsplit(path)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
@@ -33,7 +33,7 @@ class Wire:
         return answer
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """Return the JSON that was answered; for a refusal its code, reason (or status) and message."""
+        """Return the JSON of the response; for an error its code, reason (or status) and message."""
         answer = self.send(method, path, body, **headers)
         if answer.status >= 400:
             error = json.loads(answer.body)["error"]

@@ -1,4 +1,4 @@
-"""What `tpuctl sandbox` does to a world from outside the API: show it, move its time, fill it, remove it."""
+"""Operate on a sandbox from outside its API: show it, advance its clock, add resources, remove it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl import accelerators
-from tpuctl.sandbox import capacity, catalog, faults, lifecycle, queued, quotas, rendering
+from tpuctl.sandbox import capacity, catalog, faults, lifecycle, quotas, rendering
 from tpuctl.sandbox.lifecycle import Phase
 from tpuctl.sandbox.nodes import creation
+from tpuctl.sandbox.queued import planning
 from tpuctl.sandbox.world import NotAWorldError, QueuedRecord, World
 from tpuctl.sandbox.world.database import files, marker
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.capacity import Stockout
     from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.quotas import Quota
-    from tpuctl.sandbox.world import NodeRecord, Session
+    from tpuctl.sandbox.world import Session
 
 PROJECT = "sandbox"
 ZONE = "us-central2-b"
@@ -31,7 +32,7 @@ _TYPE = "v4-8"
 
 @dataclass(frozen=True, slots=True)
 class WorldStatus:
-    """What is in a world. `states` counts nodes, `queued_states` queued resources, by project and state."""
+    """The contents of a sandbox. `states` counts nodes, `queued_states` queued resources, by project and state."""
 
     path: Path
     speed: float
@@ -43,19 +44,19 @@ class WorldStatus:
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """A call that was made to change something, accepted or not yet refused."""
+    """A call that writes: accepted, or not yet rejected."""
 
     at: datetime
     method: str
     name: str
 
 
-def status(world: World) -> WorldStatus:
-    """Return what is in a world now."""
-    with world.read() as session:
+def status(sandbox: World) -> WorldStatus:
+    """Return a summary of the sandbox's contents."""
+    with sandbox.read() as session:
         return WorldStatus(
-            path=world.path,
-            speed=world.speed,
+            path=sandbox.path,
+            speed=sandbox.speed,
             now=session.now,
             states=_count([(node.project, node.phase(session.now)) for node in session.nodes()]),
             queued_states=_count([(r.project, r.phase(session.now)) for r in session.queued_resources()]),
@@ -72,35 +73,35 @@ def _count(found: list[tuple[str, Phase | None]]) -> dict[str, dict[str, int]]:
 
 
 def reset(path: Path) -> bool:
-    """Remove a world with its workers' homes; tell whether there was one.
+    """Remove a sandbox and the home folders of its workers. Return whether it existed.
 
-    A damaged world is removed too. Raises `NotAWorldError` for a file that the sandbox did not make.
+    A damaged sandbox is removed too. Raises `NotAWorldError` for a file that the sandbox did not create.
     """
     path = path.absolute()
     if not marker(path).is_file():
         if path.exists():
             raise NotAWorldError(path)
         return False
-    for file in files(path):  # the marker last: an interrupted reset can be run again
+    for file in files(path):  # the marker last: an interrupted reset can be repeated
         file.unlink(missing_ok=True)
     for folder in ("workers", "programs", "gcloud"):
         shutil.rmtree(path.parent / folder, ignore_errors=True)
     return True
 
 
-def advance(world: World, duration: timedelta) -> datetime:
-    """Move a world's time on and return the new time. Raises `InvalidInputError` when it would go back."""
-    return world.advance(duration)
+def advance(sandbox: World, duration: timedelta) -> datetime:
+    """Advance the clock of a sandbox and return the new time. Raises `InvalidInputError` for a negative duration."""
+    return sandbox.advance(duration)
 
 
-def requests(world: World) -> tuple[LoggedRequest, ...]:
-    """Return the calls that were made to change something, oldest first; the last 20 000."""
-    with world.read() as session:
+def requests(sandbox: World) -> tuple[LoggedRequest, ...]:
+    """Return the last 20 000 calls that write, oldest first."""
+    with sandbox.read() as session:
         return tuple(LoggedRequest(*entry) for entry in session.requests())
 
 
 def add_node(
-    world: World,
+    sandbox: World,
     name: str = "node",
     *,
     state: str = "READY",
@@ -111,17 +112,19 @@ def add_node(
     queued_resource: str = "",
     **fields: object,
 ) -> Json:
-    """Put a node into a world as if it had been made `age` ago and had long been in a state; return it as v2 shows it.
+    """Add a node that was created `age` ago and has been in `state` since. Return it as v2 shows it.
 
-    `fields` are the API's (`acceleratorType`, `labels`, `symptoms`, `upcomingMaintenance`, …); a v4-8 with its
-    usual image unless they say otherwise. Without a zone it lands where its type is offered. READY is HEALTHY
-    unless `health` says otherwise (empty: unset). Nothing is checked but the type; a node of that name is replaced.
-    Raises `ApiError` for a type that is not offered there.
+    `fields` are the API's (`acceleratorType`, `labels`, `symptoms`, `upcomingMaintenance`, …); the default is a v4-8 with its
+    usual image. The default zone is the first that offers the type. A READY node is HEALTHY unless `health` gives another
+    value (empty: unset). Only the type is checked; a node of the same name is replaced.
+    Raises `ApiError` if the zone does not offer the type.
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         body: Json = {"acceleratorType": _TYPE} if "acceleratorConfig" not in fields else {}
         body |= {"networkConfig": {"enableExternalIps": True}, **fields}
-        zone = zone or _home(str(body.get("acceleratorType", _TYPE)))
+        if not zone:
+            accelerator_type = str(body.get("acceleratorType", _TYPE))
+            zone = next((name for name in catalog.zones() if catalog.offers(name, accelerator_type)), ZONE)
         body.setdefault("runtimeVersion", catalog.accelerator(body, zone).runtime_version)
         owner = (
             queued_resource
@@ -134,32 +137,31 @@ def add_node(
         maintenance = body.get("upcomingMaintenance")
         description = str(body.get("healthDescription") or "")
         phase = Phase(session.now - age, state, health, description, maintenance)
-        node = replace(node, document={**node.document, **extra}, timeline=_life(node, phase, session))
+        timeline: lifecycle.Timeline = (phase,)
+        if state == "CREATING":
+            timeline = node.timeline
+        elif state in {
+            "DELETING",
+            "STARTING",
+            "STOPPING",
+            "RESTARTING",
+            "REPAIRING",
+            "REIMAGING",
+            "HIDING",
+            "UNHIDING",
+        }:
+            # A transient state ends a minute from now.
+            ends = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED", "HIDING": "HIDDEN"}
+            following = ends.get(state, "READY")
+            end = session.now + timedelta(minutes=1)
+            timeline = (phase, Phase(end, following, "HEALTHY" if following == "READY" else ""))
+        node = replace(node, document={**node.document, **extra}, timeline=timeline)
         session.put_node(node)
         return rendering.node(node, session.now, "v2")
 
 
-def _life(node: NodeRecord, phase: Phase, session: Session) -> lifecycle.Timeline:
-    """Return what was and what will be of a node that is in a phase: states that pass by themselves go on from now."""
-    match phase.state:
-        case "CREATING":
-            return node.timeline
-        case "DELETING" | "STARTING" | "STOPPING" | "RESTARTING" | "REPAIRING" | "REIMAGING" | "HIDING" | "UNHIDING":
-            ends = {"DELETING": lifecycle.GONE, "STOPPING": "STOPPED", "HIDING": "HIDDEN"}
-            following = ends.get(phase.state, "READY")
-            at = session.now + timedelta(minutes=1)
-            return (phase, Phase(at, following, "HEALTHY" if following == "READY" else ""))
-        case _:
-            return (phase,)
-
-
-def _home(accelerator_type: str) -> str:
-    offered = [zone for zone in catalog.zones() if catalog.offers(zone, accelerator_type)]
-    return offered[0] if offered else ZONE
-
-
 def add_queued_resource(
-    world: World,
+    sandbox: World,
     name: str = "queued",
     *,
     state: str = "ACTIVE",
@@ -170,11 +172,11 @@ def add_queued_resource(
     error: Json | None = None,
     **fields: object,
 ) -> Json:
-    """Put a queued resource into a world, in a state in which it stays; return it as v2 shows it.
+    """Add a queued resource that stays in `state`. Return it as v2 shows it.
 
-    It makes no nodes: give `add_node` its name. `fields` are the API's; a request for v4-8 nodes unless they say otherwise.
+    It creates no nodes: pass its name to `add_node`. `fields` are the API's; the default requests v4-8 nodes.
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         full = f"projects/{project}/locations/{zone}/queuedResources/{name}"
         spec: Json = {
             "acceleratorType": _TYPE,
@@ -189,18 +191,18 @@ def add_queued_resource(
         return rendering.queued_resource(record, session.now, "v2")
 
 
-def set_setting(world: World, name: str, value: object) -> None:
-    """Keep a setting of a world; None unsets it.
+def set_setting(sandbox: World, name: str, value: object) -> None:
+    """Store a setting of the sandbox; None unsets it.
 
     `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
     `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
     """
-    with world.write() as session:
+    with sandbox.write() as session:
         session.set_setting(name, value)
 
 
 def set_quota(session: Session, *, limit: int, **what: str) -> Quota:
-    """Keep a quota: `metric`, or `generation` and `tier`; `region` or `zone`; `project`. `quotas.set_quota` says more."""
+    """Store a quota: `metric`, or `generation` and `tier`; `region` or `zone`; `project`. See `quotas.set_quota`."""
     return quotas.set_quota(session, limit=limit, **what)
 
 
@@ -214,19 +216,19 @@ def add_stockout(
     after: timedelta = timedelta(),  # immutable
     duration: timedelta | None = None,
 ) -> Stockout:
-    """Let a zone run out of capacity, `after` from now and for `duration` (for ever without), and return how that is kept.
+    """Add a stock-out that starts `after` from now and lasts `duration` (None: forever). Return the stored stock-out.
 
-    Zone, type and project are globs, the tier `on-demand`, `spot`, `reserved` or all. Queued resources that wait go on waiting.
+    Zone, type and project are globs; the tier is `on-demand`, `spot`, `reserved` or `*`. Waiting queued resources keep waiting.
     Raises `InvalidInputError`.
     """
-    where = {"zone": zone, "accelerator_type": accelerator_type, "tier": tier, "project": project}
-    stockout = capacity.put_stockout(session, **where, after=after, duration=duration)
-    queued.requeue(session)
+    scope = {"zone": zone, "accelerator_type": accelerator_type, "tier": tier, "project": project}
+    stockout = capacity.put_stockout(session, **scope, after=after, duration=duration)
+    planning.requeue(session)
     return stockout
 
 
 def end_stockouts(session: Session) -> int:
-    """Let there be capacity everywhere: queued resources that waited have their turn. Return how many stock-outs there were."""
+    """Remove all stock-outs, let waiting queued resources proceed, and return the number of stock-outs."""
     count = capacity.remove_stockouts(session)
-    queued.requeue(session)
+    planning.requeue(session)
     return count

@@ -1,4 +1,4 @@
-"""What keeps a call from its project before the API sees it: the project is unknown, its service disabled, nobody pays."""
+"""Reject calls that the real service rejects before its API sees them: unknown project, disabled service, no billing."""
 
 from __future__ import annotations
 
@@ -11,31 +11,39 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call
     from tpuctl.sandbox.world import Session
 
-# They manage projects, or name none in most calls: they answer about unknown ones where they are served, in words of their
-# own, and none of them is refused where nobody pays.
+# These APIs manage projects, or most of their calls name none. They answer calls about unknown projects themselves, with
+# their own errors, and they work without billing.
 _FREE = frozenset(
     {"serviceusage", "cloudresourcemanager", "cloudbilling", "iam", "oslogin", "iamcredentials", "storage"}
 )
 _UNPAID = _FREE | {"orgpolicy"}
-# What must go on when Service Usage itself is disabled, or nothing could enable it again. The real one looks at the project
-# that the caller bills, which for gcloud is gcloud's own.
+# These calls must work while Service Usage itself is disabled, or no call could enable it. The real service checks the project
+# that the caller bills; for gcloud that is gcloud's own.
 _ALWAYS = frozenset({"serviceusage.services.enable", "serviceusage.services.batchEnable"})
 
 
 def check(session: Session, call: Call) -> None:
-    """Raise `ApiError` when a call may not reach its project.
+    """Raise `ApiError` if a call may not reach its project.
 
-    The project is unknown, has disabled the service that is called, has no billing, or denies the caller what the call needs.
-    The APIs that manage projects answer about unknown ones in their own words, where they are served.
+    The project is unknown, has disabled the called service, has no billing, or denies the caller the needed permission.
+    The APIs that manage projects reject unknown projects themselves.
     """
     api = call.method.partition(".")[0]
-    project = projects.named(session, _project_of(call))
+    params = call.params
+    resource = str(params.get("name") or params.get("parent") or params.get("resource") or "")
+    named = (
+        resource.split("/")[1] if resource.startswith("projects/") else params.get("project") or params.get("projectId")
+    )
+    project = projects.named(session, str(named or ""))
     if not project or project == "-":
         return
     if not projects.is_known(session, project):
         if api in _FREE:
             return
-        raise _compute_unknown(project) if api == "compute" else permission_denied(project, api)
+        if api == "compute":
+            # Compute answers before its frontends check the owner (observed: errors that gcloud and terraform users quote).
+            raise ApiError(404, "NOT_FOUND", f"The resource 'projects/{project}' was not found")
+        raise permission_denied(project, api)
     service = f"{api}.googleapis.com"
     if call.method not in _ALWAYS and api != "storage" and not serviceusage.is_enabled(session, project, service):
         raise serviceusage.disabled(project, service)
@@ -45,7 +53,7 @@ def check(session: Session, call: Call) -> None:
 
 
 def permission_denied(project: str, api: str) -> ApiError:
-    """Return the answer about a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
+    """Return the error for a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
     message = f"Permission denied on resource project {project}."
     metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}
     return ApiError(
@@ -64,16 +72,3 @@ def permission_denied(project: str, api: str) -> ApiError:
             "links": [{"description": "Google developers console", "url": "https://console.developers.google.com"}],
         },
     )
-
-
-def _compute_unknown(project: str) -> ApiError:
-    # Compute answers before its frontends ask whose project it is (observed: the words of gcloud and terraform users).
-    return ApiError(404, "NOT_FOUND", f"The resource 'projects/{project}' was not found")
-
-
-def _project_of(call: Call) -> str:
-    params = call.params
-    name = str(params.get("name") or params.get("parent") or params.get("resource") or "")
-    if name.startswith("projects/"):
-        return name.split("/")[1]
-    return str(params.get("project") or params.get("projectId") or "")

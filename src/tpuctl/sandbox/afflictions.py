@@ -1,6 +1,6 @@
-"""What a fault does to the life of a node: a timeline in, a timeline out. Pure.
+"""Apply a fault to a timeline. Pure.
 
-The same function serves a node that is being planned and one that exists when the fault is set.
+The same functions serve a node that is being planned and a node that exists when the fault is set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FaultKind(StrEnum):
-    """What can be made to go wrong: first what happens to nodes, then what happens to calls."""
+    """The kinds of faults: first those of nodes, then those of calls."""
 
     UNHEALTHY = "unhealthy"
     HANG = "hang"
@@ -41,23 +41,24 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong `count` times (0: until it is removed) where `project`, `zone`, `node` and `method` match.
+    """A fault that occurs `count` times (0: until it is removed) where `project`, `zone`, `node` and `method` match.
 
     These four are globs; `method` is a discovery id such as `*.nodes.create`. The node need not exist yet.
 
-    - unhealthy: `health` (and `description`) when the node is or comes up READY.
-    - hang: the node stays in `state` for `duration` longer, for ever when that is not given.
-    - preempt: at `at`, or `after` from now (from READY for a node that is still to be made).
-    - operation-error: create or start (or what `method` says) fails with a google.rpc `code` and `message` (else the
-      service's words for that code).
-    - maintenance: announced now, under way from `at` or `after` on, for `duration` (10 minutes).
+    - unhealthy: `health` (and `description`) while the node is, or once it becomes, READY.
+    - hang: the node stays in `state` for `duration` longer; None: forever.
+    - preempt: at `at`, or `after` from now (from READY for a node that is not created yet).
+    - operation-error: create or start (or what `method` matches) fails with a google.rpc `code` and `message` (default: the
+      service's message for that code).
+    - maintenance: announced now, ongoing from `at` or `after` on, for `duration` (10 minutes).
     - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
-    - startup-slow: startup scripts run `duration` longer from when the node came or next comes up, for ever when that is not
-      given; startup-fails: they fail.
+    - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
+    - startup-fails: startup scripts fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
-    - quota: create is refused with 429, naming `limit`.
-    - http-error: `status`, with `Retry-After: retry_after` seconds; slow: the answer takes `duration` longer.
-    - unreachable: the zones that match answer 503 and are reported by lists of all zones.
+    - quota: create is rejected with 429, naming `limit`.
+    - http-error: `status`, with `Retry-After: retry_after` seconds.
+    - slow: the answer takes `duration` longer.
+    - unreachable: the matching zones answer 503, and lists of all zones report them.
     """
 
     kind: FaultKind
@@ -91,13 +92,19 @@ TIMELINE_KINDS = frozenset(
 def afflict(
     timeline: Timeline, fault: Fault, now: datetime, pace: Pace, *, owned: bool, is_new: bool
 ) -> Timeline | None:
-    """Return the timeline under a fault, or nothing when the fault does not meet it.
+    """Return the timeline under a fault. None if the fault does not affect it.
 
-    `owned` says that a queued resource has the node, `is_new` that the timeline is only now being planned.
+    `owned`: a queued resource owns the node. `is_new`: the timeline is being planned now.
     """
     match fault.kind:
         case FaultKind.UNHEALTHY:
-            return _sicken(timeline, fault, now)
+            index = _ahead(timeline, "READY", now)
+            if index is None:
+                return None
+            begin = max(timeline[index].at, now)
+            ill = replace(timeline[index], at=begin, health=fault.health, description=fault.description)
+            before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
+            return (*before, ill, *_beyond(timeline[index:], "READY"))
         case FaultKind.HANG:
             return hang(timeline, fault, now)
         case FaultKind.PREEMPT:
@@ -123,28 +130,14 @@ def afflict(
 
 
 def _ahead(timeline: Timeline, state: str, now: datetime) -> int | None:
-    """Return the index of the current phase, or of the next one, that is in a state."""
+    """Return the index of the current or next phase in a state. None if there is none."""
     current = sum(1 for phase in timeline if phase.at <= now) - 1
     following = range(max(current, 0), len(timeline))
     return next((index for index in following if timeline[index].state == state), None)
 
 
-def _sicken(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
-    index = _ahead(timeline, "READY", now)
-    if index is None:
-        return None
-    ill = replace(
-        timeline[index],
-        at=max(timeline[index].at, now),
-        health=fault.health,
-        description=fault.description,
-    )
-    before = timeline[: index + 1] if timeline[index].at < now else timeline[:index]
-    return (*before, ill, *_beyond(timeline[index:], "READY"))
-
-
 def _mark(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
-    """Return a timeline with phases that differ while the node is READY, now or the next time."""
+    """Return the timeline with changes in the current or next phases in which the node is READY."""
     index = _ahead(timeline, "READY", now)
     if index is None:
         return None
@@ -154,30 +147,31 @@ def _mark(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
 
 
 def hang(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
-    """Return a timeline that stays longer in the fault's state, or nothing when it never is in that state again."""
+    """Return the timeline with the fault's state extended. None if the node does not leave or reach that state."""
     index = _ahead(timeline, fault.state, now)
-    if index is None or timeline[index:] == _same(timeline[index:], fault.state):
+    later = _beyond(timeline[index:], fault.state) if index is not None else ()
+    if not later:
         return None
-    staying = (*timeline[:index], *_same(timeline[index:], fault.state))
+    staying = timeline[: len(timeline) - len(later)]
     if fault.duration is None:
         return staying
-    return (
-        *staying,
-        *(replace(phase, at=phase.at + fault.duration) for phase in _beyond(timeline[index:], fault.state)),
-    )
+    return (*staying, *(replace(phase, at=phase.at + fault.duration) for phase in later))
 
 
 def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | None:
+    """Return the timeline with announced, ongoing and finished maintenance of the current or next READY phase."""
     index = _ahead(timeline, "READY", now)
     if index is None:
         return None
     known = max(timeline[index].at, now)
     begin = max(fault.at or known + fault.after, known)
     end = begin + (fault.duration or timedelta(minutes=10))
-    steady = replace(_same(timeline[index:], "READY")[-1], state="READY", health="HEALTHY", description="")
+    later = _beyond(timeline[index:], "READY")
+    last = timeline[len(timeline) - len(later) - 1]
+    steady = replace(last, state="READY", health="HEALTHY", description="")
     event = {
         "type": "SCHEDULED" if begin > known else "UNSCHEDULED",
-        "canReschedule": begin > known,  # what is announced may be begun by the customer (unverified)
+        "canReschedule": begin > known,  # the customer may start announced maintenance (unverified)
         "windowStartTime": format_timestamp(begin),
         "windowEndTime": format_timestamp(end),
         "latestWindowStartTime": format_timestamp(begin),
@@ -192,19 +186,13 @@ def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | Non
     )
     over = replace(steady, at=end, maintenance=None)
     before = tuple(phase for phase in timeline[: index + 1] if phase.at < known)
-    later = (phase for phase in _beyond(timeline[index:], "READY") if phase.at > end)
-    return (*before, *((announced,) if begin > known else ()), ongoing, over, *later)
-
-
-def _same(rest: Timeline, state: str) -> Timeline:
-    """Return the leading phases that are in a state."""
-    count = next((i for i, phase in enumerate(rest) if phase.state != state), len(rest))
-    return rest[:count]
+    after = (phase for phase in later if phase.at > end)
+    return (*before, *((announced,) if begin > known else ()), ongoing, over, *after)
 
 
 def _beyond(rest: Timeline, state: str) -> tuple[Phase, ...]:
-    """Return what follows the leading phases that are in a state."""
-    return rest[len(_same(rest, state)) :]
+    """Return the phases after the leading ones that are in a state."""
+    return rest[next((i for i, phase in enumerate(rest) if phase.state != state), len(rest)) :]
 
 
 def dump(fault: Fault) -> Json:

@@ -1,6 +1,6 @@
-"""The sandbox's nouns: an HTTP request, its answer, and the API call that it means.
+"""The types of the sandbox's interface: an HTTP request, its response, and the API call that it means.
 
-Both faces (in process, and on a loopback port) turn what they receive into a `Request` and hand back a `Response`, or close
+Both interfaces (in process, and HTTP on loopback) turn what they receive into a `Request` and send a `Response`, or close
 the connection on `Dropped`.
 """
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request as it arrives. `query` keeps the order and repetition of its parameters; header names are lower case."""
+    """An HTTP request. `query` keeps the order and repetition of parameters; header names are lower case."""
 
     method: str
     path: str
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     status: int
     body: bytes
@@ -37,18 +37,18 @@ class Response:
 
     @classmethod
     def of(cls, value: Json, *, status: int = 200) -> Response:
-        """Return an answer that carries a JSON value."""
+        """Return a response with a JSON body."""
         return cls(status, json.dumps(value).encode(), {"content-type": "application/json; charset=UTF-8"})
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The connection ends without an answer."""
+    """A connection that ends without a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Bytes that come with a call, beside its JSON: what is uploaded. The type is empty where the client named none."""
+    """The bytes that a call uploads, beside its JSON. `content_type` is empty if the client sent none."""
 
     content: bytes
     content_type: str = ""
@@ -60,8 +60,8 @@ class Call:
 
     `method` is the discovery document's id (`tpu.projects.locations.nodes.create`), `params` its path and query
     parameters under the document's own names, with the document's types (int, bool, str); `body` the decoded JSON
-    with enum numbers turned into names. `media` is what an upload carries; `wants_media` asks for the bytes of a resource
-    instead of its JSON (`alt=media`): the handler then answers with a `Response`.
+    with enum numbers replaced by names. `media` is the upload; with `wants_media` (`alt=media`) the handler returns a
+    `Response` with the bytes of the resource in place of its JSON.
     """
 
     version: str
@@ -73,14 +73,14 @@ class Call:
 
 
 class ApiError(Exception):
-    """An error as Google's APIs answer it: `{"error": {"code", "message", "status", "details"}}`.
+    """An error as Google's APIs return it: `{"error": {"code", "message", "status", "details"}}`.
 
-    `reason` is the word for it that compute and storage use, whose bodies are older: `{"error": {"code", "message",
-    "errors": [{"message", "domain", "reason"}]}}`; one that fits the code where none is given. A refusal undoes what the
-    handler did before it, unless it `keeps`: the fault that caused it stays used up.
+    `reason` is the reason that compute and storage report, whose error bodies are older: `{"error": {"code", "message",
+    "errors": [{"message", "domain", "reason"}]}}`; the default follows from the code. An error rolls back the changes of its
+    handler if `commits` is not set: then the fault that caused it stays used up.
     """
 
-    keeps = False
+    commits = False
 
     def __init__(self, code: int, status: str, message: str, *details: Json, reason: str = "") -> None:
         super().__init__(f"{status}: {message}")
@@ -90,13 +90,13 @@ class ApiError(Exception):
         self.details = details
         self.reason = reason or _REASONS.get(code, "backendError" if code >= 500 else "invalid")
 
-    def keeping(self) -> Self:
-        """Return this error, which lets what was done before it stay done."""
-        self.keeps = True
+    def committing(self) -> Self:
+        """Return this error, marked to commit the changes made before it."""
+        self.commits = True
         return self
 
     def response(self, headers: Mapping[str, str] | None = None, *, with_reasons: bool = False) -> Response:
-        """Return the HTTP answer that carries this error; `with_reasons` as compute and storage write it."""
+        """Return the HTTP response for this error; `with_reasons`: in the form of compute and storage."""
         if self.code == 304:  # HTTP allows it no body
             return Response(304, b"", headers or {})
         error: Json = {"code": self.code, "message": self.message}

@@ -1,6 +1,6 @@
-"""What is offered where: locations, accelerator types, runtime versions.
+"""The offers of each zone: locations, accelerator types, runtime versions.
 
-A snapshot of Google's documentation (data/accelerators.yaml); which images a zone offers is not documented, so all offer all.
+A snapshot of Google's documentation (data/accelerators.yaml). The images of a zone are not documented: every zone has all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Zones that exist and host no TPU of this API.
+# Zones without TPUs of this API.
 _NEIGHBOURS = (
     *("us-central1-ai1a", "us-south1-ai1b", "us-east1-b", "us-east1-c", "us-west1-a", "us-west1-b", "us-west4-b"),
     *("europe-west1-b", "europe-west1-c", "europe-west1-d", "europe-west4-c", "asia-east1-a", "asia-east1-b"),
@@ -42,20 +42,20 @@ RUNTIME_VERSIONS = tuple(
 )
 
 
-# Of TPU Nodes: unverified, from the legacy documentation's examples; the images of TPU VMs are listed there too (gcloud).
+# Versions of TPU Nodes: unverified, from the legacy documentation's examples; its list has the images of TPU VMs too (gcloud).
 TENSORFLOW_VERSIONS = tuple(sorted((*RUNTIME_VERSIONS, *_TENSORFLOW, "nightly", "pytorch-2.0", "pytorch-nightly")))
 
 
 @cache
 def _offers() -> dict[str, tuple[AcceleratorType, ...]]:
-    """Return the accelerator types of every zone that has any, by size within a generation."""
+    """Return the accelerator types of each zone with TPUs, by size within a generation."""
     table = accelerators.load()
     offers: dict[str, list[AcceleratorType]] = {}
     for generation in table.generations.values():
         for size in sorted({*generation.sizes, *generation.topologies}):
             accelerator = accelerators.parse(generation.type_of(size))
             zones = accelerators.zones_of(accelerator)
-            if accelerator.name in {"v2-8", "v3-8"}:  # what research grants are for (documentation)
+            if accelerator.name in {"v2-8", "v3-8"}:  # the types of research grants (documentation)
                 zones += (table.research_zone,)
             for zone in dict.fromkeys(zones):
                 offers.setdefault(zone, []).append(accelerator)
@@ -68,33 +68,33 @@ def zones() -> tuple[str, ...]:
 
 
 def places() -> tuple[str, ...]:
-    """Return the zones that there are, of TPUs or not."""
+    """Return all zones, with and without TPUs."""
     return tuple(sorted({*_offers(), *_NEIGHBOURS}))
 
 
 def offers(zone: str, accelerator_type: str) -> bool:
-    """Tell whether a zone's list has a type."""
+    """Return whether a zone's list contains a type."""
     return any(offer.name == accelerator_type for offer in _offers().get(zone, ()))
 
 
 def check_location(project: str, zone: str) -> None:
-    """Raise `ApiError` 403 for a zone that does not exist, in the words of the real service (observed)."""
+    """Raise `ApiError` 403 for a zone that does not exist, with the message of the real service (observed)."""
     if zone not in _offers() and zone not in _NEIGHBOURS:
         raise unknown_location(project, zone)
 
 
 def check_zone(project: str, zone: str) -> None:
-    """Raise `ApiError` for a zone where no TPU can be made: 403 unknown, 400 without TPUs (both observed)."""
+    """Raise `ApiError` for a zone without TPUs: 403 if it is unknown, else 400 (both observed)."""
     check_location(project, zone)
     if zone not in _offers():
         raise bad_request(f'The requested zone "{zone}" is not supported.')
 
 
 def accelerator(body: Json, zone: str) -> AcceleratorType:
-    """Return the accelerator that a node asks for by type or by configuration.
+    """Return the accelerator that a request body names by type or by configuration.
 
-    Raises `ApiError` 400 when it names both and they differ, when it is not offered in the zone (observed words), and for
-    nothing at all (unverified).
+    Raises `ApiError` 400 if it names both and they differ, if the zone does not offer it (observed message), and if it names
+    neither (unverified).
     """
     name, config = str(body.get("acceleratorType") or ""), body.get("acceleratorConfig") or {}
     wanted = str(config.get("topology", ""))
@@ -114,14 +114,14 @@ def accelerator(body: Json, zone: str) -> AcceleratorType:
 
 
 def is_offered(wanted: AcceleratorType, zone: str) -> bool:
-    """Tell whether a zone has a type; of the large slices, those of which it has the generation."""
+    """Return whether a zone has a type; large slices are offered where their generation is."""
     offers = _offers().get(zone, ())
     listed = any(offer.name == wanted.name for offer in offers)
     return listed or (wanted.is_listed and zone in accelerators.zones_of(wanted))
 
 
 def check_runtime_version(version: str) -> None:
-    """Raise `ApiError` 400 for an image that no zone has (observed words, of API v1)."""
+    """Raise `ApiError` 400 for an image that no zone has (observed message, of API v1)."""
     if version not in RUNTIME_VERSIONS:
         raise invalid_field("RuntimeVersion", version)
 
@@ -145,9 +145,9 @@ def list_locations(session: Session, call: Call) -> Json:
     """Answer locations.list; the filter is ignored."""
     del session
     project = str(call.params["name"]).split("/")[1]
-    shown, following = paging.page(call, zones())
+    shown, next_token = paging.page(call, zones())
     answer: Json = {"locations": [_location(project, zone) for zone in shown]}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_accelerator_type(session: Session, call: Call) -> Json:
@@ -166,10 +166,10 @@ def list_accelerator_types(session: Session, call: Call) -> Json:
     del session
     where = resource_names.parse(str(call.params["parent"]))
     offers = [(zone, offer) for zone in _zones_named(where) for offer in _offers()[zone]]
-    shown, following = paging.page(call, offers)
+    shown, next_token = paging.page(call, offers)
     types = [_accelerator_type(where.project, zone, offer, call.version) for zone, offer in shown]
     answer: Json = {"acceleratorTypes": types}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_runtime_version(session: Session, call: Call) -> Json:
@@ -211,9 +211,9 @@ def _versions(session: Session, call: Call, collection: str, versions: tuple[str
     del session
     where = resource_names.parse(str(call.params["parent"]))
     names = [f"projects/{where.project}/locations/{z}/{collection}/{v}" for z in _zones_named(where) for v in versions]
-    shown, following = paging.page(call, names)
+    shown, next_token = paging.page(call, names)
     answer: Json = {collection: [{"name": name, "version": name.rpartition("/")[2]} for name in shown]}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def _zones_named(where: resource_names.ResourceName) -> tuple[str, ...]:

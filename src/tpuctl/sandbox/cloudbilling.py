@@ -1,4 +1,4 @@
-"""Cloud Billing: whether a project is billed, and to which account; there is but one."""
+"""Cloud Billing: whether a project is billed, and to which account. There is one account."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def set_billing(session: Session, project: str, *, enabled: bool, account: str =
 
 
 def is_enabled(session: Session, project: str) -> bool:
-    """Tell whether a project is billed; it is unless it was said otherwise."""
+    """Return whether a project is billed; the default is true."""
     found = session.resources.get(KIND, "", project)
     return bool(found["enabled"]) if found else True
 
 
 def disabled(project: str, service: str) -> ApiError:
-    """Return what a service answers without billing (observed: published error bodies of several services)."""
+    """Return the error of a service in a project without billing (observed: published error bodies of several services)."""
     number = catalog.project_number(project)
     url = f"https://console.developers.google.com/billing/enable?project={number}"
     message = (
@@ -56,14 +56,14 @@ def get_billing_info(session: Session, call: Call) -> Json:
     return {
         "name": f"projects/{project}/billingInfo",
         "projectId": project,
-        # API field text: empty when the project has none. Whether a closed account's name stays is unverified.
+        # API field text: empty if the project has none. Whether the name of a closed account stays is unverified.
         "billingAccountName": found["account"],
         "billingEnabled": bool(found["enabled"]),
     }
 
 
 def update_billing_info(session: Session, call: Call) -> Json:
-    """Answer projects.updateBillingInfo: an empty account's name ends the billing (API method text)."""
+    """Answer projects.updateBillingInfo: an empty account name disables billing (API method text)."""
     project = projects.named(session, str(call.params["name"]).partition("/")[2])
     if not projects.is_known(session, project):
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")

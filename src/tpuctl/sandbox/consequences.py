@@ -1,4 +1,4 @@
-"""What a change of one record means for the others: its operations, and the queued resource that made it.
+"""Store records and update those that depend on them: operations, and the queued resource that owns a node.
 
 Every change of a node's timeline goes through here.
 """
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def pace_of(session: Session, name: str, incarnation: int, step: int) -> Pace:
-    """Return how fast things go for one incarnation of a resource: the same history gives the same durations."""
+    """Return the durations for one incarnation of a resource: the same history gives the same durations."""
     lag = session.setting("health_lag", [0, 20])
     return Pace(f"{session.seed}/{name}/{incarnation}/{step}", (float(lag[0]), float(lag[1])))
 
 
 def pace(session: Session, record: NodeRecord | QueuedRecord) -> Pace:
-    """Return how fast the next thing goes for a record."""
+    """Return the durations of the next transition of a record."""
     return pace_of(session, record.name, record.incarnation, len(lifecycle.until(record.timeline, session.now)))
 
 
 def keep(session: Session, node: NodeRecord, timeline: Timeline, *, initiator: str = "SERVICE") -> NodeRecord:
-    """Keep a node with a new timeline and let everything that hangs on it follow; return it."""
+    """Store a node with a new timeline, update its operations and its queued resource, and return it."""
     node = replace(node, timeline=timeline)
     session.put_node(node)
     operations.settle(session, node.name, timeline)
@@ -40,7 +40,7 @@ def keep(session: Session, node: NodeRecord, timeline: Timeline, *, initiator: s
 
 
 def keep_queued(session: Session, record: QueuedRecord, timeline: Timeline) -> QueuedRecord:
-    """Keep a queued resource with a new timeline and let its operations follow; return it."""
+    """Store a queued resource with a new timeline, update its operations, and return it."""
     record = replace(record, timeline=timeline)
     session.put_queued_resource(record)
     operations.settle(session, record.name, timeline)
@@ -48,10 +48,10 @@ def keep_queued(session: Session, record: QueuedRecord, timeline: Timeline) -> Q
 
 
 def follow(session: Session, owner: QueuedRecord, *, initiator: str) -> Timeline:
-    """Return the timeline of a queued resource as its nodes' timelines have it.
+    """Return the timeline of a queued resource that follows from its nodes' timelines.
 
-    It is ACTIVE when all nodes have been READY (unverified for several); when one is taken or deleted, it is SUSPENDING until
-    that is done, then SUSPENDED (observed for preemption, with initiator SERVICE).
+    It is ACTIVE once all nodes have been READY (unverified for several). When a node is preempted or deleted, it is SUSPENDING
+    until that ends, then SUSPENDED (observed for preemption, with initiator SERVICE).
     """
     nodes = [session.node(owner.project, owner.zone, node_id) for node_id in owner.node_ids]
     owned = [node for node in nodes if node and node.queued_resource == owner.name]
@@ -76,7 +76,7 @@ def follow(session: Session, owner: QueuedRecord, *, initiator: str) -> Timeline
 
 
 def meet(session: Session, fault_id: int) -> None:
-    """Let the nodes and queued resources that exist meet a fault that was just set, in order of zone and name."""
+    """Apply a new fault to the existing nodes and queued resources, in order of zone and name."""
     for node in session.nodes():
         if faults.get_fault(session, fault_id) is None:
             return
@@ -91,7 +91,7 @@ def meet(session: Session, fault_id: int) -> None:
 
 
 def _postpone(session: Session, record: QueuedRecord, timeline: Timeline) -> None:
-    """Let the nodes that a queued resource has not begun to make wait for its new turn, perhaps for ever."""
+    """Delay the nodes that a queued resource has not started to create until its new turn, or forever."""
     planned = lifecycle.first(record.timeline, "PROVISIONING", since=session.now)
     turn = lifecycle.first(timeline, "PROVISIONING", since=session.now)
     for node_id in record.node_ids if planned else ():

@@ -1,6 +1,6 @@
-"""The constraints of Organization Policy that concern TPUs and what is beside them, and what each comes to by default.
+"""The constraints of Organization Policy that concern TPUs and related resources, and their defaults.
 
-Source of all: the documentation's list of constraints. Those of services that are not served here are left out.
+Source: the documentation's list of constraints. Constraints of services that the sandbox does not serve are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BOOLEANS: Mapping[str, tuple[str, ...]] = {
     ),
     "storage": ("publicAccessPrevention", "secureHttpTransport", "uniformBucketLevelAccess"),
 }
-# Documentation: those whose default restricts something although nobody has set them.
+# Documentation: the constraints that restrict something by default.
 _RESTRICTING: Mapping[str, Json] = {
     "compute.managed.blockPreviewFeatures": {"enforce": True},
     "compute.sharedReservationsOwnerProjects": {"denyAll": True},
@@ -68,7 +68,7 @@ _RESTRICTING: Mapping[str, Json] = {
 
 
 def default(constraint: str) -> Json | None:
-    """Return the rule that a constraint comes to where nothing is set; nothing for a constraint that there is not."""
+    """Return the rule that a constraint has by default. None for a constraint that does not exist."""
     service, _, name = constraint.partition(".")
     if service == "custom" or name in _BOOLEANS.get(service, ()):
         return {"enforce": False}

@@ -1,11 +1,12 @@
-"""The sandbox in somebody's own tests: `from tpuctl.sandbox import Sandbox`. What is here is public and stays as it is.
+"""The sandbox for tests of other tools: `from tpuctl.sandbox import Sandbox`. This interface is public and stable.
 
-With a manual clock (the default) time moves only by `advance`: tests wait for nothing and always see the same. Programs
-in other processes (gcloud, ssh to workers) need time that passes: give a `speed`.
+With a manual clock (the default) time moves only by `advance`: tests do not wait and always see the same. Programs
+in other processes (gcloud, ssh to workers) need running time: give a `speed`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -26,77 +27,77 @@ if TYPE_CHECKING:
 
 
 class Sandbox:
-    """A Cloud TPU API of one's own, empty at first. Close it, or use it in a `with`.
+    """A private Cloud TPU API, empty at first. Close it, or use it in a `with`.
 
-    `folder` keeps it (None: a temporary one, removed by `close`). `speed` is its time per real time, such as 600;
-    without one its time stands still until `advance`, or is that of `clock`. Nothing listens until `start`.
+    `folder` holds its files (None: a temporary folder, which `close` removes). `speed` is its time per real time, such as 600;
+    without a speed its time stands still until `advance`, or follows `clock`. It listens only after `start`.
     """
 
     def __init__(self, folder: Path | None = None, *, speed: float | None = None, clock: Clock | None = None) -> None:
         self._own_folder = None if folder else Path(tempfile.mkdtemp(prefix="tpuctl-sandbox-"))
         chosen = clock or (None if speed else ManualClock())
-        self._world = World.open((folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed)
+        self._state = World.open((folder or self._own_folder or Path()) / "world.sqlite3", clock=chosen, speed=speed)
         self._server: server.SandboxServer | None = None
 
     def start(self, port: int = 0) -> str:
         """Listen on a loopback port (0: a free one) and return the URL, `http://127.0.0.1:PORT`.
 
-        Raises `OSError` for a port that is taken.
+        Raises `OSError` if the port is in use.
         """
         if self._server is None:
-            self._server = server.serve(self._world, port).start()
-            shims.note_served(self._world.path, self._server.url)
+            self._server = server.serve(self._state, port).start()
+            shims.note_served(self._state.path, self._server.url)
         return self._server.url
 
     def http(self) -> SandboxHttp:
-        """Return what to give google-api-python-client as `http`: it is answered in this process, without a socket."""
+        """Return the `http` argument for google-api-python-client: requests are answered in this process, without a socket."""
         from tpuctl.sandbox.in_process import SandboxHttp  # noqa: PLC0415  # imports httplib2
 
-        return SandboxHttp(self._world)
+        return SandboxHttp(self._state)
 
     def environment(self, *, project: str = admin.PROJECT, zone: str = admin.ZONE) -> dict[str, str]:
-        """Return the variables with which gcloud works on this sandbox and reaches its workers; `start` comes first.
+        """Return the variables with which gcloud uses this sandbox and reaches its workers. Calls `start`.
 
-        Merge them into the environment of a process. Give it a HOME of its own too: gcloud keeps its ssh key there.
+        Merge them into the environment of a process. Give it a separate HOME too: gcloud stores its ssh key there.
         """
-        return shims.environment(self._world.path, self.start(), project=project, zone=zone, environ=os.environ)
+        return shims.environment(self._state.path, self.start(), project=project, zone=zone, environ=os.environ)
 
     def seed(self, seed: str | Path | Mapping[str, Any]) -> None:
-        """Fill it: YAML text, a file, or the same as a mapping. All or nothing. Raises `SeedError` naming line and key."""
-        seeding.plant(self._world, seeding.read(*_text(seed)))
+        """Add the resources of a seed: YAML text, a file, or a mapping. All or none. Raises `SeedError` naming line and key."""
+        seeding.plant(self._state, seeding.read(*_text(seed)))
 
     def scenario(self, scenario: str | Path | Mapping[str, Any]) -> None:
-        """Plan what happens when, from now on: YAML text, a file, or the same as a mapping. Raises `SeedError`."""
-        scenarios.play(self._world, scenarios.read(*_text(scenario)))
+        """Plan the events of a scenario from now on: YAML text, a file, or a mapping. Raises `SeedError`."""
+        scenarios.play(self._state, scenarios.read(*_text(scenario)))
 
     def fault(self, kind: str, **words: str | float) -> int:
-        """Make something go wrong, in the words of `tpuctl sandbox fault`, and return its number for `remove_fault`.
+        """Add a fault, with the options of `tpuctl sandbox fault`, and return its number for `remove_fault`.
 
         `sandbox.fault("hang", node="trainer", state="CREATING", duration="20m", times=2)`. Raises `InvalidInputError`.
         """
-        with self._world.write() as session:
+        with self._state.write() as session:
             return faults.add_fault(session, wishes.fault({"kind": kind, **words}))
 
     def remove_fault(self, number: int) -> bool:
-        """Remove a fault; tell whether it was still there."""
-        with self._world.write() as session:
+        """Remove a fault. Return whether it existed."""
+        with self._state.write() as session:
             return faults.remove_fault(session, number)
 
     def advance(self, duration: str | timedelta) -> None:
-        """Move its time on, by `10m` or a timedelta. Raises `ValueError` for what is no duration."""
-        self._world.advance(parse_duration(duration) if isinstance(duration, str) else duration)
+        """Advance its clock by `10m` or a timedelta. Raises `ValueError` for an invalid duration."""
+        self._state.advance(parse_duration(duration) if isinstance(duration, str) else duration)
 
     def requests(self) -> list[Entry]:
-        """Return the requests that it got, oldest first: `method`, `path`, `status`, `client`, `at`."""
-        return request_log.entries(self._world.path)
+        """Return the requests that it received, oldest first: `method`, `path`, `status`, `client`, `at`."""
+        return request_log.entries(self._state.path)
 
     def close(self) -> None:
         """Stop listening; remove a temporary folder. A second call does nothing."""
         if self._server is not None:
-            shims.forget_served(self._world.path, self._server.url)
+            shims.forget_served(self._state.path, self._server.url)
             self._server.close()
             self._server = None
-        self._world.close()
+        self._state.close()
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
 
@@ -108,11 +109,10 @@ class Sandbox:
 
 
 def _text(given: str | Path | Mapping[str, Any]) -> tuple[str, str]:
-    """Return YAML, and what to call it in an error."""
+    """Return YAML text, and a name for it in errors."""
     if isinstance(given, Path):
         return given.read_text("utf-8"), str(given)
     if isinstance(given, str):
         return given, "the text"
-    import json  # noqa: PLC0415  # JSON is YAML; only for this way
 
     return json.dumps(given), "the mapping"

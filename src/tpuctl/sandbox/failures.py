@@ -1,7 +1,7 @@
-"""How the service words the failure of an operation, for each google.rpc code. It knows nothing of what a client makes of it.
+"""The service's messages for failed operations, one for each google.rpc code.
 
-Seen in operations were the two texts of 8, that of 13, and for 9 that reserved capacity is short. Those of 3, 6 and 7 were
-seen as refusals of calls: that an operation says the same is unverified. All others are unverified.
+Observed in operations: the two messages of 8, that of 13, and for 9 that reserved capacity is short. Those of 3, 6 and 7 were
+observed as errors of calls: that an operation has the same is unverified. All others are unverified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Json
     from tpuctl.sandbox.faults import Fault, Target
 
-# google.rpc.Code: what each means, in a few words, for whoever plans such a failure.
+# google.rpc.Code: the meaning of each, for the description of a planned failure.
 MEANINGS = {
     1: "cancelled",
     2: "unknown error",
@@ -38,30 +38,33 @@ MEANINGS = {
 
 
 def failure(fault: Fault, target: Target, tier: Tier) -> Json:
-    """Return the google.rpc.Status that a fault stands for: its own message, else what the service says with that code."""
-    return {"code": fault.code, "message": fault.message or _text(fault.code, target, tier)}
-
-
-def _text(code: int, target: Target, tier: Tier) -> str:
+    """Return the google.rpc.Status of a fault: its own message, by default the service's message for that code."""
     collection, verb = target.method.split(".")[-2:]
     name = f"projects/{target.project}/locations/{target.zone}/{collection}/{target.node}"
-    match code:
+    match fault.code:
+        case _ if fault.message:
+            message = fault.message
         case 3:
-            return invalid_field("Network", "default").message  # observed on a call: tensorflow/tpu#877
+            message = invalid_field("Network", "default").message  # observed on a call: tensorflow/tpu#877
         case 5:
-            return not_found(name).message  # unverified
+            message = not_found(name).message  # unverified
         case 6:
-            return already_exists(name).message  # observed on a call: skypilot#129
+            message = already_exists(name).message  # observed on a call: skypilot#129
         case 7:
-            return f"Permission 'tpu.{collection}.{verb}' denied on '{name}'"  # observed on a call: tensorflow/tpu#296
+            message = (
+                f"Permission 'tpu.{collection}.{verb}' denied on '{name}'"  # observed on a call: tensorflow/tpu#296
+            )
         case 8:
-            return capacity.shortage_text(target.zone, tier)  # observed
+            message = capacity.shortage_text(target.zone, tier)  # observed
         case 9 if verb in {"create", "start"}:
-            return capacity.shortage_text(target.zone, Tier.RESERVED)  # observed, with this code too: skypilot source
+            message = capacity.shortage_text(
+                target.zone, Tier.RESERVED
+            )  # observed, with this code too: skypilot source
         case 13:
-            return "an internal error has occurred"  # observed: terraform-provider-google#16147
-        case _:
-            return _UNVERIFIED.get(code) or f"The operation failed with code {code}. {error_id(name)}"
+            message = "an internal error has occurred"  # observed: terraform-provider-google#16147
+        case code:
+            message = _UNVERIFIED.get(code) or f"The operation failed with code {code}. {error_id(name)}"
+    return {"code": fault.code, "message": message}
 
 
 _UNVERIFIED = {

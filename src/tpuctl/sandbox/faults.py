@@ -1,4 +1,4 @@
-"""Faults on demand: kept in the world, met by the calls and nodes that they match, used up one by one."""
+"""Faults on request: stored in the sandbox, applied to the calls and nodes that match, used up one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["CallFault", "CallFaultKind", "Fault", "FaultKind", "add_fault", "cal
 
 
 class CallFaultKind(StrEnum):
-    """What can happen to a call instead of, or around, its answer."""
+    """What can happen to a call in place of, or around, its answer."""
 
     DROP_BEFORE = "drop-before"
     DROP_AFTER = "drop-after"
@@ -35,7 +35,7 @@ class CallFaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFault:
-    """What happens to one call. `retry_after` is in seconds, for the header; `delay` is world time."""
+    """The fault of one call. `retry_after` is in seconds, for the header; `delay` is sandbox time."""
 
     kind: CallFaultKind
     status: int = 503
@@ -46,7 +46,7 @@ class CallFault:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a call or an operation is about; empty where it has no such part."""
+    """The subject of a call or an operation; a part that it lacks is empty."""
 
     method: str
     project: str = ""
@@ -55,7 +55,7 @@ class Target:
 
     @classmethod
     def of(cls, call: Call) -> Target:
-        """Return what a call is about, from its resource name."""
+        """Return the subject of a call, from its resource name."""
         name = str(call.params.get("name") or call.params.get("parent") or call.params.get("project") or "")
         parts = name.split("/")
         if "projects" not in parts:
@@ -66,14 +66,14 @@ class Target:
         return cls(call.method, pairs.get("projects", ""), pairs.get("locations", ""), str(node or named or ""))
 
 
-def call_fault(world: World, call: Call) -> CallFault | None:
-    """Return what goes wrong with a call, if anything, and use it up. An unreachable zone comes last and stays."""
+def call_fault(sandbox: World, call: Call) -> CallFault | None:
+    """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
     target = Target.of(call)
-    with world.read() as session:
+    with sandbox.read() as session:
         fault = next((fault for _, fault in _matching(session, target, _CALL_KINDS)), None)
         if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
-            return _to_call(fault, target) if fault else None  # nothing is used up: calls need not queue for a write
-    with world.write() as session:
+            return _to_call(fault, target) if fault else None  # no write transaction: the fault is not used up
+    with sandbox.write() as session:
         for fault_id, fault in _matching(session, target, _CALL_KINDS):
             if fault.kind is not FaultKind.UNREACHABLE:
                 _use(session, fault_id, fault)
@@ -95,17 +95,17 @@ _CALL_KINDS = frozenset({*(FaultKind(kind.value) for kind in CallFaultKind), Fau
 
 
 def add_fault(session: Session, fault: Fault) -> int:
-    """Keep a fault and return its id. Nodes that exist and match meet it at once, by zone and name.
+    """Store a fault and return its id. It affects existing matching nodes at once, in order of zone and name.
 
-    Raises `InvalidInputError` for a state that the API does not have, or a count below zero.
+    Raises `InvalidInputError` for a state that the API does not have, or a negative count.
     """
     if fault.kind is FaultKind.HANG and fault.state not in {*STATES, *_QUEUED_STATES}:
         raise InvalidInputError(f"`{fault.state}` is not a state", hint=f"use one of {', '.join(STATES)}")
     if fault.count < 0:
-        raise InvalidInputError("a fault cannot happen less than 0 times", hint="0 means until it is removed")
+        raise InvalidInputError(f"the number of times cannot be {fault.count}", hint="0 means until it is removed")
     fault_id = session.put_fault(afflictions.dump(fault))
     if fault.kind in TIMELINE_KINDS:
-        from tpuctl.sandbox import consequences  # noqa: PLC0415  # it changes nodes, which asks for faults
+        from tpuctl.sandbox import consequences  # noqa: PLC0415  # consequences imports faults
 
         consequences.meet(session, fault_id)
     return fault_id
@@ -115,22 +115,22 @@ _QUEUED_STATES = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "SUSPENDI
 
 
 def list_faults(session: Session) -> list[tuple[int, Fault]]:
-    """Return the faults that are still to come, with their ids; `count` is how often."""
+    """Return the remaining faults with their ids; `count` is the number of occurrences left."""
     return [(fault_id, afflictions.load(document)) for fault_id, document in session.faults()]
 
 
 def remove_fault(session: Session, fault_id: int) -> bool:
-    """Remove a fault and tell whether it was there. What it has already done stays."""
+    """Remove a fault. Return whether it existed. Its past effects stay."""
     return abs(fault_id) < 2**63 and session.delete_fault(fault_id)  # SQLite's integers end there
 
 
 def get_fault(session: Session, fault_id: int) -> Fault | None:
-    """Return a fault by its id, nothing when it is used up."""
+    """Return a fault by its id. None if it is used up."""
     return next((fault for known, fault in list_faults(session) if known == fault_id), None)
 
 
 def plan(session: Session, node: NodeRecord, timeline: Timeline, pace: Pace) -> Timeline:
-    """Return a timeline that is about to be kept, with the faults that it meets; they are used up."""
+    """Return a new timeline with the matching faults applied, and use them up."""
     for fault_id, fault in _matching(session, _target(node), TIMELINE_KINDS):
         changed = afflict(timeline, fault, session.now, pace, owned=bool(node.queued_resource), is_new=True)
         if changed is not None:
@@ -140,19 +140,19 @@ def plan(session: Session, node: NodeRecord, timeline: Timeline, pace: Pace) -> 
 
 
 def meet(session: Session, fault_id: int, node: NodeRecord, pace: Pace) -> Timeline | None:
-    """Return the timeline of an existing node under a fault and use the fault up; nothing when they do not meet."""
+    """Return the timeline of an existing node under a fault and use the fault up. None if the fault does not apply."""
     fault = get_fault(session, fault_id)
     if fault is None or not _matches(fault, _target(node)):
         return None
     owned = bool(node.queued_resource)
-    timeline = afflict(node.timeline, fault, session.now, pace, owned=owned, is_new=not session.is_there(node))
+    timeline = afflict(node.timeline, fault, session.now, pace, owned=owned, is_new=not session.exists(node))
     if timeline is not None:
         _use(session, fault_id, fault)
     return timeline
 
 
 def plan_queued(session: Session, record: QueuedRecord) -> Timeline:
-    """Return the timeline of a queued resource that is about to be kept, with the states in which it hangs."""
+    """Return the new timeline of a queued resource with the matching hangs applied, and use them up."""
     timeline = record.timeline
     for fault_id, fault in _matching(session, _queued_target(record), frozenset({FaultKind.HANG})):
         changed = hang(timeline, fault, session.now) if fault.state in _QUEUED_STATES else None
@@ -163,7 +163,7 @@ def plan_queued(session: Session, record: QueuedRecord) -> Timeline:
 
 
 def meet_queued(session: Session, fault_id: int, record: QueuedRecord) -> Timeline | None:
-    """Return the timeline of an existing queued resource under a fault and use it up; nothing when they do not meet."""
+    """Return the timeline of an existing queued resource under a fault and use it up. None if the fault does not apply."""
     fault = get_fault(session, fault_id)
     if fault is None or fault.kind is not FaultKind.HANG or fault.state not in _QUEUED_STATES:
         return None
@@ -188,13 +188,13 @@ def take(session: Session, kind: FaultKind, target: Target) -> Fault | None:
 
 
 def ssh_key_delay(session: Session, node: NodeRecord) -> timedelta:
-    """Return how long after a change of the metadata its ssh keys begin to work; not used up by asking."""
+    """Return the time from a change of the metadata until its ssh keys work. Does not use up the fault."""
     faults = _matching(session, _target(node), frozenset({FaultKind.SSH_KEY_LATE}))
     return max((fault.duration or timedelta(minutes=1) for _, fault in faults), default=timedelta())
 
 
 def unreachable_zones(session: Session, project: str, zones: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of some zones that cannot be reached."""
+    """Return the unreachable ones of some zones."""
     faults = [fault for _, fault in list_faults(session) if fault.kind is FaultKind.UNREACHABLE]
     return tuple(
         zone for zone in zones if any(fnmatchcase(zone, f.zone) and fnmatchcase(project, f.project) for f in faults)
@@ -217,7 +217,7 @@ def _matching(session: Session, target: Target, kinds: frozenset[FaultKind]) -> 
 
 def _matches(fault: Fault, target: Target) -> bool:
     if fault.kind is FaultKind.UNREACHABLE and target.zone in {"", "-"}:
-        return False  # a list of all zones answers, and names the zone
+        return False  # a list of all zones succeeds and reports the zone
     return (
         (not target.method or fnmatchcase(target.method, fault.method))
         and fnmatchcase(target.project, fault.project)

@@ -1,4 +1,4 @@
-"""What will happen, in words: a fault as the event that it causes, and when that is, there and here. Pure."""
+"""Describe faults and times in words. Pure."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ if TYPE_CHECKING:
 
 
 def event(fault: Fault) -> str:
-    """Return the event that a fault causes: `trainer comes up READY but UNHEALTHY_TENSORFLOW, once`."""
-    return f"{_what(fault)}, {_how_often(fault.count)}"
+    """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
+    often = "until it is removed" if fault.count == 0 else "once" if fault.count == 1 else f"{fault.count} times"
+    return f"{_effect(fault)}, {often}"
 
 
 def when(at: datetime, now: datetime, speed: float) -> str:
-    """Return when something is: the world's time, how far off that is there, and in real time. `now` for what has come."""
+    """Return the sandbox time of an event, and the distance in sandbox time and in real time. `now` for past events."""
     off = at - now
     if off <= timedelta():
         return "now"
-    here = timedelta(seconds=off.total_seconds() / speed)
-    return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} there, {_short(here)} here"
+    seconds = off.total_seconds() / speed
+    real = f"{seconds:.1f}s" if seconds < 10 else format_duration(timedelta(seconds=seconds))
+    return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} of its time, {real} of real time"
 
 
-def _what(fault: Fault) -> str:
-    node, call = _node(fault), _call(fault)
-    lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "for ever"
+def _effect(fault: Fault) -> str:
+    zone = "" if fault.zone == "*" else f" in {fault.zone}"
+    project = "" if fault.project == "*" else f" of {fault.project}"
+    node = f"{'any node' if fault.node == '*' else fault.node}{zone}{project}"
+    lasting = f"for {format_duration(fault.duration)}" if fault.duration is not None else "forever"
     match fault.kind:
         case FaultKind.UNHEALTHY:
-            return f"{node} is or comes up READY but {fault.health}; a restart cures it"
+            return f"{node} is READY but {fault.health} until a restart"
         case FaultKind.HANG:
             return f"{node} hangs in {fault.state} {lasting}"
         case FaultKind.PREEMPT:
@@ -41,7 +45,7 @@ def _what(fault: Fault) -> str:
             length = format_duration(fault.duration or timedelta(minutes=10))
             return f"maintenance of {node} is announced, then lasts {length}"
         case FaultKind.MISSING_CHIP:
-            return f"worker {fault.worker} of {node} lacks a chip; a restart cures it"
+            return f"worker {fault.worker} of {node} lacks a chip until a restart"
         case FaultKind.STARTUP_SLOW:
             longer = "never end" if fault.duration is None else f"run {format_duration(fault.duration)} longer"
             return f"the startup scripts of {node} {longer}"
@@ -50,17 +54,20 @@ def _what(fault: Fault) -> str:
         case FaultKind.OPERATION_ERROR:
             verb = "the next create or start" if fault.method == "*" else f"`{fault.method}`"
             meaning = f" ({MEANINGS[fault.code]})" if fault.code in MEANINGS else ""
-            said = f": {fault.message}" if fault.message else meaning
-            return f"{verb} of {node} fails in its operation with code {fault.code}{said}"
+            message = f": {fault.message}" if fault.message else meaning
+            return f"{verb} of {node} fails in its operation with code {fault.code}{message}"
         case FaultKind.SSH_KEY_LATE:
             late = format_duration(fault.duration or timedelta(minutes=1))
             return f"an ssh key for {node} works only {late} after it was written"
         case FaultKind.QUOTA:
-            return f"create of {node} is refused with 429: quota used up, limit {fault.limit}"
+            return f"create of {node} is rejected with 429: quota exceeded, limit {fault.limit}"
         case FaultKind.UNREACHABLE:
-            return f"{'every zone' if fault.zone == '*' else fault.zone} does not answer, and lists of all zones say so"
+            zones = "every zone" if fault.zone == "*" else fault.zone
+            return f"{zones} does not answer, and lists of all zones report it"
         case _:
-            return f"{call} {_broken(fault)}"
+            call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
+            about = "" if (fault.node, fault.zone, fault.project) == ("*", "*", "*") else f" about {node}"
+            return f"{call}{about} {_broken(fault)}"
 
 
 def _broken(fault: Fault) -> str:
@@ -68,35 +75,13 @@ def _broken(fault: Fault) -> str:
         case FaultKind.DROP_BEFORE:
             return "loses its connection before it takes effect"
         case FaultKind.DROP_AFTER:
-            return "takes effect, but the connection ends without an answer"
+            return "takes effect, but the connection ends without a response"
         case FaultKind.SLOW:
             late = fault.duration or timedelta(seconds=30)
             shown = format_duration(late) if late >= timedelta(seconds=1) else f"{late.total_seconds():g}s"
             return f"is answered {shown} late"
         case FaultKind.UNAUTHENTICATED:
-            return "is refused with 401"
+            return "is rejected with 401"
         case _:
             wait = f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else ""
             return f"is answered with {fault.status}{wait}"
-
-
-def _node(fault: Fault) -> str:
-    name = "any node" if fault.node == "*" else fault.node
-    zone = "" if fault.zone == "*" else f" in {fault.zone}"
-    return name + zone + ("" if fault.project == "*" else f" of {fault.project}")
-
-
-def _call(fault: Fault) -> str:
-    call = "the next call" if fault.method == "*" else f"the next call of {fault.method}"
-    about = "" if (fault.node, fault.zone, fault.project) == ("*", "*", "*") else f" about {_node(fault)}"
-    return call + about
-
-
-def _how_often(count: int) -> str:
-    return "until it is removed" if count == 0 else "once" if count == 1 else f"{count} times"
-
-
-def _short(duration: timedelta) -> str:
-    """Return a duration of real time, which may be below a second."""
-    seconds = duration.total_seconds()
-    return f"{seconds:.1f}s" if seconds < 10 else format_duration(duration)

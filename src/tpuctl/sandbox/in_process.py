@@ -1,4 +1,4 @@
-"""The sandbox behind Google's own client in the same process: an `httplib2.Http` that opens no socket."""
+"""The sandbox for Google's own client in the same process: an `httplib2.Http` without sockets."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class _Readable(Protocol):
-    """What a body may be besides bytes: a file, or the piece of one that googleapiclient uploads at a time."""
+    """A body that is not bytes: a file, or the chunk of one that googleapiclient uploads."""
 
     def read(self) -> bytes:
-        """Return all that is left of it."""
+        """Return the rest of it."""
 
 
 class SandboxHttp:
-    """What googleapiclient and google_auth_httplib2 use of `httplib2.Http`, answered by a world.
+    """The part of `httplib2.Http` that googleapiclient and google_auth_httplib2 use, answered by a sandbox.
 
-    The host of the address says which API is meant (`tpu.googleapis.com`, `compute.googleapis.com`); any other host
-    goes by path alone. A bug of the sandbox is raised from `request` as it is.
+    The host of the address determines the API (`tpu.googleapis.com`, `compute.googleapis.com`); for any other host
+    only the path counts. A bug of the sandbox propagates from `request`.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        # google_auth_httplib2 passes these through to whoever asks; nothing here depends on them.
+    def __init__(self, sandbox: World) -> None:
+        self._state = sandbox
+        # google_auth_httplib2 exposes these attributes; they have no effect here.
         self.connections: dict[str, object] = {}
         self.follow_redirects = True
         self.redirect_codes = httplib2.Http().redirect_codes
@@ -45,18 +45,26 @@ class SandboxHttp:
         method: str = "GET",
         body: bytes | str | _Readable | None = None,
         headers: Mapping[str, str] | None = None,
-        redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # nothing here redirects
-        connection_type: object = None,  # noqa: ARG002  # nothing here connects
+        redirections: int = httplib2.DEFAULT_MAX_REDIRECTS,  # noqa: ARG002  # there are no redirects
+        connection_type: object = None,  # noqa: ARG002  # there are no connections
     ) -> tuple[httplib2.Response, bytes]:
-        """Return the answer as httplib2 does; `ConnectionResetError` where the connection breaks."""
+        """Return the response as httplib2 does. Raises `ConnectionResetError` if a fault drops the connection."""
         parts = urlsplit(uri)
         given = {name.lower(): str(value) for name, value in (headers or {}).items()}
-        content = _content(body)
+        match body:
+            case None:
+                content = b""
+            case bytes():
+                content = body
+            case str():
+                content = body.encode()
+            case _:
+                content = body.read()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         received = {"host": parts.hostname or "", **given}
-        answer = respond(self._world, Request(method, parts.path, query, received, content))
+        answer = respond(self._state, Request(method, parts.path, query, received, content))
         if isinstance(answer, Dropped):
-            raise ConnectionResetError("the sandbox dropped the connection, as a fault told it to")
+            raise ConnectionResetError("a fault of the sandbox dropped the connection")
         response = httplib2.Response({"status": str(answer.status), **answer.headers})
         response["content-length"] = str(len(answer.body))
         response.reason = HTTPStatus(answer.status).phrase
@@ -64,9 +72,3 @@ class SandboxHttp:
 
     def close(self) -> None:
         """Do nothing: there is no connection."""
-
-
-def _content(body: bytes | str | _Readable | None) -> bytes:
-    if body is None or isinstance(body, bytes):
-        return body or b""
-    return body.encode() if isinstance(body, str) else body.read()

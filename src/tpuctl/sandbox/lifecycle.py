@@ -1,7 +1,7 @@
-"""How a node lives: what follows what, how long it takes, and what each state forbids. Pure: the time comes in.
+"""The life cycle of nodes: transitions, their durations, and the verbs that each state forbids. Pure.
 
-A record carries a timeline: phases that have begun and phases that will. Reading a state is looking at the clock, so nothing
-runs between two requests. Durations are the sandbox's own choice, in the order of what users report; they are not documented.
+A record carries a timeline: past phases and planned phases. Its state follows from the time, so nothing runs between two
+requests. Durations are the sandbox's own choice, in the order of what users report; they are not documented.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ STATES = (
     *("CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING", "STOPPED", "STOPPING", "STARTING"),
     *("PREEMPTED", "TERMINATED", "HIDING", "HIDDEN", "UNHIDING", "UNKNOWN"),
 )
-# A node without workers to reach: its addresses are not there yet. Source for the others: none; they keep their addresses.
+# States in which a node has no addresses yet. That nodes in all other states keep theirs is unverified.
 WITHOUT_ENDPOINTS = frozenset({"CREATING"})
 PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot nodes have no such end
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A state from a moment on. `initiator` is only used by queued resources; `lacks_chip` is the worker that misses a chip.
+    """A state from `at` on. Only queued resources use `initiator`; `lacks_chip` is the index of a worker with a missing chip.
 
-    `startup_delay` are the seconds for which startup scripts run longer, below zero for ever; `startup_fails` that they fail.
+    `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
     """
 
     at: datetime
@@ -50,7 +50,7 @@ Timeline = tuple[Phase, ...]
 
 
 class Verb(StrEnum):
-    """What a client may ask of a node; the word that the service uses in its refusals."""
+    """A change that a client may request; the value is the service's word in error messages."""
 
     START = "start"
     STOP = "stop"
@@ -61,43 +61,43 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long things take, drawn for one incarnation of one node: the same key gives the same durations."""
+    """The durations for one incarnation of one node: the same key gives the same durations."""
 
     key: str
     health_lag: tuple[float, float] = (0, 20)
 
-    def between(self, what: str, shortest: float, longest: float) -> timedelta:
+    def draw(self, what: str, shortest: float, longest: float) -> timedelta:
         """Return a duration drawn between two numbers of seconds."""
         digest = hashlib.blake2b(f"{self.key}/{what}".encode(), digest_size=8).digest()
         return timedelta(seconds=round(shortest + (longest - shortest) * int.from_bytes(digest) / 2**64, 3))
 
     def create(self, workers: int) -> timedelta:
         """Return 1.5 to 4 minutes, and up to as much again for a large slice."""
-        return self.between("create", 90, 240) * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
+        return self.draw("create", 90, 240) * (1 + min(workers, 256).bit_length() / 9 - 1 / 9)
 
     def start(self) -> timedelta:
         """Return one to two minutes."""
-        return self.between("start", 60, 120)
+        return self.draw("start", 60, 120)
 
     def stop(self) -> timedelta:
         """Return half a minute to a minute."""
-        return self.between("stop", 30, 60)
+        return self.draw("stop", 30, 60)
 
     def delete(self) -> timedelta:
         """Return half a minute to a minute."""
-        return self.between("delete", 30, 60)
+        return self.draw("delete", 30, 60)
 
     def failure(self) -> timedelta:
-        """Return how soon a doomed operation fails: 30 to 80 s (observed for stock-outs on create)."""
-        return self.between("failure", 30, 80)
+        """Return the time until a failing operation ends: 30 to 80 s (observed for stock-outs on create)."""
+        return self.draw("failure", 30, 80)
 
     def health(self) -> timedelta:
-        """Return how long a young READY node has no health (unverified that it has none; setting `health_lag`)."""
-        return self.between("health", *self.health_lag)
+        """Return how long a new READY node has no health (unverified that it has none; setting `health_lag`)."""
+        return self.draw("health", *self.health_lag)
 
 
 def phase_at(timeline: Timeline, now: datetime) -> Phase | None:
-    """Return the phase that lasts at a time; nothing before the first and after the end of the record."""
+    """Return the phase at a time. None before the first phase and after the end of the record."""
     current = None
     for phase in timeline:
         if phase.at > now:
@@ -107,9 +107,9 @@ def phase_at(timeline: Timeline, now: datetime) -> Phase | None:
 
 
 def since(timeline: Timeline, now: datetime) -> datetime | None:
-    """Return when the state that lasts at a time began, whatever else has changed in it.
+    """Return when the state at a time began, ignoring other changes in it.
 
-    Nothing where nothing lasts, and where a timeline begins with it: what is put into a world has long been so.
+    None if there is no phase, and if the timeline begins with that state: the record was added in it.
     """
     began, state = None, timeline[0].state if timeline else ""
     for phase in timeline:
@@ -121,7 +121,7 @@ def since(timeline: Timeline, now: datetime) -> datetime | None:
 
 
 def until(timeline: Timeline, now: datetime) -> Timeline:
-    """Return what has happened by a time; what was to come is dropped. Only the last phases are kept."""
+    """Return the phases up to a time, without planned ones; at most the last 24."""
     return tuple(phase for phase in timeline if phase.at <= now)[-24:]
 
 
@@ -131,12 +131,12 @@ def first(timeline: Timeline, state: str, *, since: datetime) -> datetime | None
 
 
 def end_of(timeline: Timeline) -> datetime | None:
-    """Return when the record disappears, if that is settled."""
+    """Return when the record disappears. None if that is not planned."""
     return timeline[-1].at if timeline and timeline[-1].state == GONE else None
 
 
 def create(now: datetime, pace: Pace, *, workers: int, preemptible: bool) -> Timeline:
-    """Return the life of a new node to which nothing happens."""
+    """Return the timeline of a new node without faults."""
     return (Phase(now, "CREATING"), *_ready(now + pace.create(workers), pace, preemptible=preemptible))
 
 
@@ -161,7 +161,7 @@ def reimage(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
 
 
 def delete(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
-    """Return the timeline after a delete; one that is already going on is not begun again."""
+    """Return the timeline after a delete. A delete that is in progress is not started again."""
     current = phase_at(timeline, now)
     if current is None:
         return (*until(timeline, now), Phase(now, GONE))
@@ -171,14 +171,14 @@ def delete(timeline: Timeline, now: datetime, pace: Pace) -> Timeline:
 
 
 def fail(timeline: Timeline, now: datetime, pace: Pace, *, during: str, then: str) -> Timeline:
-    """Return the timeline of an operation that fails: in `during` for a while, then `then` (perhaps `GONE`)."""
+    """Return the timeline of an operation that fails: `during` for a while, then `then` (perhaps `GONE`)."""
     return (*until(timeline, now), Phase(now, during), Phase(now + pace.failure(), then))
 
 
 def preempt(timeline: Timeline, at: datetime, pace: Pace, *, owned: bool) -> Timeline:
-    """Return the timeline of a node whose capacity is taken at a time.
+    """Return the timeline of a node that is preempted at a time.
 
-    The record of a node stays, PREEMPTED (documented); the node of a queued resource is deleted by the service (observed).
+    The record of a node stays, PREEMPTED (documented); the service deletes the node of a queued resource (observed).
     """
     before = tuple(phase for phase in timeline if phase.at <= at)
     if owned:
@@ -195,14 +195,14 @@ def _ready(at: datetime, pace: Pace, *, preemptible: bool = False) -> Iterator[P
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Whether a state lets a verb through, and who says so."""
+    """Whether a state allows a verb, and the source."""
 
     is_allowed: bool
     source: str
 
     @property
     def is_verified(self) -> bool:
-        """Tell whether there is a source; what has none can be overridden by a world setting."""
+        """Return whether there is a source. A sandbox setting can override a rule without one."""
         return self.source != "unverified"
 
 
@@ -210,7 +210,7 @@ _YES, _NO = Rule(is_allowed=True, source="unverified"), Rule(is_allowed=False, s
 
 
 def _rules() -> dict[tuple[Verb, str], Rule]:
-    """Return the whole table: what was not observed is refused, except delete, which cleans up everything."""
+    """Return the whole table. Unobserved combinations are refused, except delete, which cleans up everything."""
     table = {(verb, state): _YES if verb is Verb.DELETE else _NO for verb in Verb for state in STATES}
     documented = replace(_YES, source="API field text")
     table[Verb.DELETE, "READY"] = table[Verb.STOP, "READY"] = table[Verb.START, "STOPPED"] = documented
@@ -230,9 +230,9 @@ RULES: Mapping[tuple[Verb, str], Rule] = _rules()
 
 
 def is_allowed(verb: Verb, state: str, settings: Mapping[str, object]) -> bool:
-    """Tell whether a state lets a verb through.
+    """Return whether a state allows a verb.
 
-    The world setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides a rule that is not verified.
+    The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides an unverified rule.
     """
     rule = RULES.get((verb, state), _NO)
     override = None if rule.is_verified else settings.get(f"allow_{verb}_while_{state.lower()}")

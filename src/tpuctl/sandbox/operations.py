@@ -1,6 +1,6 @@
-"""Long-running operations: begun by the handlers, ended when their target gets where it should.
+"""Long-running operations: handlers start them, and they end when their target reaches its goal.
 
-Handlers of `tpu.projects.locations.operations`; in every API version the answer is in that version's own types.
+Handlers of `tpu.projects.locations.operations`; every API version answers with its own types.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def list_(session: Session, call: Call) -> Json:
 
 
 def cancel(session: Session, call: Call) -> Json:
-    """Answer operations.cancel: best effort, as documented; here the operation notes it and goes on."""
+    """Answer operations.cancel: best effort, as documented. Here the operation records the request and continues."""
     operation = _find(session, call)
     if not operation.is_done(session.now):
         session.put_operation(replace(operation, cancel_requested=True))
@@ -54,7 +54,7 @@ def cancel(session: Session, call: Call) -> Json:
 
 
 def delete(session: Session, call: Call) -> Json:
-    """Answer operations.delete: the client is no longer interested; what was begun goes on."""
+    """Answer operations.delete: the operation is removed; its effect continues."""
     session.delete_operation(_find(session, call).name)
     return {}
 
@@ -69,13 +69,20 @@ def begin(
     ended: datetime | None = None,
     error: Json | None = None,
 ) -> Json:
-    """Keep a new operation on a record that was just changed, and return it as the answer.
+    """Store a new operation on a record that was just changed, and return it as the answer.
 
-    It ends when the record reaches `goal`, unless it is told to end at a time, perhaps with an error.
+    It ends when the record reaches `goal`, or at `ended`, with `error` if one is given.
     """
     now = session.now
-    begun = f"{target.name}/{target.incarnation}/{verb}/{now.timestamp()}/{len(target.timeline)}"
-    digest = hashlib.blake2b(begun.encode(), digest_size=15).hexdigest()
+    # The record as it is now: any version of the API may show it later.
+    if isinstance(target, QueuedRecord):
+        columns = (target.project, target.zone, target.queued_resource_id)
+        snapshot: Json = {"queued": (*columns, records.dump_queued(target))}
+    else:
+        place = (target.project, target.zone, target.node_id, target.number, target.first_address, target.workers)
+        snapshot = {"node": (*place, records.dump_node(target))}
+    key = f"{target.name}/{target.incarnation}/{verb}/{now.timestamp()}/{len(target.timeline)}"
+    digest = hashlib.blake2b(key.encode(), digest_size=15).hexdigest()
     name = f"operation-{int(now.timestamp() * 1000)}-{digest[:13]}-{digest[13:21]}-{digest[21:29]}"
     operation = OperationRecord(
         name=f"projects/{target.project}/locations/{target.zone}/operations/{name}",
@@ -87,7 +94,7 @@ def begin(
         created=now,
         goal=goal,
         version=call.version,
-        snapshot=_snapshot(target),
+        snapshot=snapshot,
         ended=ended if ended else lifecycle.first(target.timeline, goal, since=now),
         error=error,
         request_id=_request_id(call),
@@ -97,16 +104,16 @@ def begin(
 
 
 def repeated(session: Session, call: Call) -> Json | None:
-    """Return the operation that the same `requestId` has begun before, if any (documented: a repeat is harmless)."""
+    """Return the operation of an earlier call with the same `requestId`, if any (documented: a repeat is harmless)."""
     request_id = _request_id(call)
     operation = session.operation_of_request(request_id) if request_id else None
     return render(session, operation, call.version) if operation else None
 
 
 def settle(session: Session, target: str, timeline: Timeline) -> None:
-    """Let the operations that still run on a resource end as its changed timeline says.
+    """Set the ends of the pending operations on a resource from its changed timeline.
 
-    One whose goal is no longer reached ends where the resource got lost, with ABORTED (the code is unverified).
+    An operation whose goal is no longer reached ends with ABORTED when the resource is lost (the code is unverified).
     """
     for operation in session.pending_operations(target):
         if operation.error:
@@ -125,7 +132,10 @@ _LOST = frozenset({"DELETING", "PREEMPTED", "TERMINATED", "SUSPENDING", "FAILED"
 
 
 def render(session: Session, operation: OperationRecord, version: str) -> Json:
-    """Return an operation as one version of the API shows it now."""
+    """Return an operation as one version of the API shows it now.
+
+    Its result is the target at the end of the operation; if the target was replaced since, the target at its start.
+    """
     done = operation.is_done(session.now)
     metadata: Json = {
         "@type": f"{_TYPES}{version}.OperationMetadata",
@@ -146,39 +156,22 @@ def render(session: Session, operation: OperationRecord, version: str) -> Json:
     else:
         kind = "QueuedResource" if "/queuedResources/" in operation.target else "Node"
         if kind == "QueuedResource" and version.startswith("v1"):
-            version = operation.version  # v1 has no such message: as it was packed (unverified)
-        answer["response"] = {"@type": f"{_TYPES}{version}.{kind}", **_result(session, operation, version)}
+            version = operation.version  # v1 has no such message: shown in the version of the operation (unverified)
+        where = resource_names.parse(operation.target)
+        record: NodeRecord | QueuedRecord | None
+        record = session.queued_resource(*where) if kind == "QueuedResource" else session.node(*where)
+        if record is None or record.incarnation != operation.incarnation:
+            snapshot = operation.snapshot
+            if "queued" in snapshot:
+                record = records.load_queued(tuple(snapshot["queued"]))
+            else:
+                record = records.load_node(tuple(snapshot["node"]))
+        if isinstance(record, NodeRecord):
+            shown = rendering.node(record, operation.ended, version)
+        else:
+            shown = rendering.queued_resource(record, operation.ended, version)
+        answer["response"] = {"@type": f"{_TYPES}{version}.{kind}", **shown}
     return answer
-
-
-def _result(session: Session, operation: OperationRecord, version: str) -> Json:
-    """Return the target as it was when the operation ended; as it was at the beginning when it has since been replaced."""
-    where = resource_names.parse(operation.target)
-    is_queued = "/queuedResources/" in operation.target
-    record = session.queued_resource(*where) if is_queued else session.node(*where)
-    if record is None or record.incarnation != operation.incarnation:
-        record = _restored(operation.snapshot)
-    return _shown(record, operation.ended or session.now, version)
-
-
-def _snapshot(target: NodeRecord | QueuedRecord) -> Json:
-    """Return a record as it is kept with an operation; any version of the API may ask for it later."""
-    if isinstance(target, QueuedRecord):
-        return {"queued": (target.project, target.zone, target.queued_resource_id, records.dump_queued(target))}
-    place = (target.project, target.zone, target.node_id, target.number, target.first_address, target.workers)
-    return {"node": (*place, records.dump_node(target))}
-
-
-def _restored(snapshot: Json) -> NodeRecord | QueuedRecord:
-    if "queued" in snapshot:
-        return records.load_queued(tuple(snapshot["queued"]))
-    return records.load_node(tuple(snapshot["node"]))
-
-
-def _shown(record: NodeRecord | QueuedRecord, now: datetime, version: str) -> Json:
-    if isinstance(record, NodeRecord):
-        return rendering.node(record, now, version)
-    return rendering.queued_resource(record, now, version)
 
 
 def _find(session: Session, call: Call) -> OperationRecord:

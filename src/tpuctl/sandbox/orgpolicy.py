@@ -1,7 +1,7 @@
-"""Organization Policy, v2: what an organisation forbids a project.
+"""Organization Policy v2: the constraints on a project.
 
-A project has no organisation above it here: what is set on the project is all that there is, and where nothing is set a
-constraint comes to its own default.
+Projects have no organisation here: only policies of the project itself apply, and a constraint without a policy has its
+default.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ KIND = "orgpolicy.policy"
 
 
 def put(session: Session, project: str, constraint: str, spec: Json) -> Json:
-    """Keep the policy that a project has on a constraint and return it as the API shows it."""
+    """Store a project's policy for a constraint and return it as the API shows it."""
     constraint = constraint.rpartition("/")[2]
     session.resources.put(KIND, project, constraint, {**spec, "updateTime": rendering.milliseconds(session.now)})
     return _policy(session, project, constraint)
 
 
 def denies_all(session: Session, project: str, constraint: str) -> bool:
-    """Tell whether a constraint that is a list allows nothing at all."""
+    """Return whether a list constraint denies all values."""
     return any(rule.get("denyAll") for rule in _effective(session, project, constraint)["rules"])
 
 
 def is_enforced(session: Session, project: str, constraint: str) -> bool:
-    """Tell whether a boolean constraint is enforced."""
+    """Return whether a boolean constraint is enforced."""
     return any(rule.get("enforce") for rule in _effective(session, project, constraint)["rules"])
 
 
 def get(session: Session, call: Call) -> Json:
-    """Answer projects.policies.get: 404 where the project has none of its own (API method text)."""
+    """Answer projects.policies.get: 404 if the project has no policy of its own (API method text)."""
     project, constraint = _named(session, str(call.params["name"]))
     return _policy(session, project, constraint)
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer projects.policies.list: those that are set on the project itself."""
+    """Answer projects.policies.list: the policies of the project itself."""
     project = projects.named(session, str(call.params["parent"]).partition("/")[2])
-    names = [found.name for found in session.resources.under(KIND, project)]
-    shown, following = paging.page(call, [_policy(session, project, name) for name in names])
+    names = [found.name for found in session.resources.list_records(KIND, project)]
+    shown, next_token = paging.page(call, [_policy(session, project, name) for name in names])
     answer: Json = {"policies": list(shown)} if shown else {}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def get_effective(session: Session, call: Call) -> Json:
@@ -60,7 +60,7 @@ def get_effective(session: Session, call: Call) -> Json:
 
 
 def create(session: Session, call: Call) -> Json:
-    """Answer projects.policies.create: 409 where there is one."""
+    """Answer projects.policies.create: 409 if the policy exists."""
     project, constraint = _named(session, str(call.body.get("name") or ""))
     session.log_request(call.method, _name(project, constraint))
     if session.resources.get(KIND, project, constraint) is not None:
@@ -95,7 +95,7 @@ def _check_etag(current: Json, given: str) -> None:
 
 
 def _named(session: Session, name: str) -> tuple[str, str]:
-    """Return project and constraint of a policy's name. Raises `ApiError` 404 for a constraint that there is not."""
+    """Return project and constraint of a policy's name. Raises `ApiError` 404 for an unknown constraint."""
     parts = name.split("/")
     constraint = parts[-1]
     if len(parts) != 4 or constraints.default(constraint) is None:
@@ -107,28 +107,24 @@ def _policy(session: Session, project: str, constraint: str) -> Json:
     spec = session.resources.get(KIND, project, constraint)
     if spec is None:
         raise _not_found()
-    etag = _etag(spec)
+    digest = hashlib.blake2b(json.dumps(spec, sort_keys=True).encode(), digest_size=16).digest()
+    etag = base64.b64encode(digest).decode()
     return {"name": _name(project, constraint), "spec": {**spec, "etag": etag}, "etag": etag}
 
 
 def _effective(session: Session, project: str, constraint: str) -> Json:
     kept = session.resources.get(KIND, project, constraint) or {}
-    # API method text: what is returned is evaluated and has no conditions. Nothing here has the tags that they ask for.
+    # API method text: the returned policy is evaluated and has no conditions. Resources here have no tags that match them.
     rules = [rule for rule in kept.get("rules") or [] if not rule.get("condition")]
     if rules:
         return {"rules": rules}
-    # Documentation: the default of a constraint is shown as a rule of its own.
+    # Documentation: the default of a constraint is shown as a rule.
     return {"rules": [constraints.default(constraint) or {}]}
 
 
 def _name(project: str, constraint: str) -> str:
     # API field text: answers name the project by its number.
     return f"projects/{catalog.project_number(project)}/policies/{constraint}"
-
-
-def _etag(spec: Json) -> str:
-    digest = hashlib.blake2b(json.dumps(spec, sort_keys=True).encode(), digest_size=16).digest()
-    return base64.b64encode(digest).decode()
 
 
 def _not_found() -> ApiError:

@@ -1,8 +1,7 @@
 """OS Login: a user's POSIX account and public keys.
 
-The sandbox's sshd can log in nobody but the user who runs it. So the account `ACCOUNT`, which stands for that user in the
-embedded sandbox, has their name on this machine as its login; those of other accounts are made of their addresses, as the
-service does, and open nothing here.
+The sandbox's sshd can only log in the user who runs it. The account `ACCOUNT` stands for that user and has their local
+login name; the login names of other accounts are derived from their addresses, as the service does, and give no access.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def get_login_profile(session: Session, call: Call) -> Json:
 
 
 def import_ssh_public_key(session: Session, call: Call) -> Json:
-    """Answer users.importSshPublicKey; a key that is there is replaced, with its new expiry."""
+    """Answer users.importSshPublicKey; an existing key is replaced, with its new expiry."""
     user = str(call.params["parent"]).removeprefix("users/")
     session.log_request(call.method, f"users/{user}")
     key = str(call.body.get("key") or "")
@@ -48,7 +47,7 @@ def import_ssh_public_key(session: Session, call: Call) -> Json:
 
 
 def patch_ssh_public_key(session: Session, call: Call) -> Json:
-    """Answer users.sshPublicKeys.patch: the fields of the mask (all that are given without one), of which a key has two."""
+    """Answer users.sshPublicKeys.patch: changes the fields of the mask, by default all given fields; a key has two."""
     user, _, fingerprint = str(call.params["name"]).removeprefix("users/").partition("/sshPublicKeys/")
     session.log_request(call.method, f"users/{user}")
     found = session.resources.get(KIND, user, fingerprint)
@@ -64,17 +63,17 @@ def patch_ssh_public_key(session: Session, call: Call) -> Json:
 
 
 def keys_of_owner(session: Session, now: datetime) -> list[str]:
-    """Return the keys, `TYPE BASE64`, with which OS Login lets the user who runs the sandbox in now."""
+    """Return the keys, `TYPE BASE64`, with which OS Login accepts the user who runs the sandbox now."""
     micros = int(now.timestamp() * 1e6)
-    found = (one.document for one in session.resources.under(KIND, ACCOUNT))
+    found = (one.document for one in session.resources.list_records(KIND, ACCOUNT))
     lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
     return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
 
 
 def is_in_force(metadata: Mapping[str, str], project_metadata: Mapping[str, str], key: str = "enable-oslogin") -> bool:
-    """Tell whether a switch of OS Login is on: the machine's own value, FALSE too, goes before the project's.
+    """Return whether a metadata switch of OS Login is on: the machine's value, FALSE too, overrides the project's.
 
-    Source: gcloud 528's, and the guest agent's tests (no case matters).
+    Source: gcloud 528, and the guest agent's tests (case-insensitive).
     """
     return metadata.get(key, project_metadata.get(key, "")).lower() == "true"
 
@@ -83,8 +82,13 @@ def _profile(session: Session, user: str) -> Json:
     if user in {"", "None"}:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
         raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
-    keys = {found.name: found.document for found in session.resources.under(KIND, user)}
-    login = _login(user)
+    keys = {found.name: found.document for found in session.resources.list_records(KIND, user)}
+    login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
+    if user == ACCOUNT:
+        try:
+            login = pwd.getpwuid(os.geteuid()).pw_name
+        except KeyError:  # without an account sshd cannot log in the user either
+            login = "you"
     account: Json = {
         "accountId": "sandbox",
         "name": f"users/{user}/projects/sandbox",
@@ -98,12 +102,3 @@ def _profile(session: Session, user: str) -> Json:
     account["gid"] = account["uid"]
     profile: Json = {"name": user, "posixAccounts": [account]}
     return {**profile, "sshPublicKeys": keys} if keys else profile
-
-
-def _login(user: str) -> str:
-    if user == ACCOUNT:
-        try:
-            return pwd.getpwuid(os.geteuid()).pw_name
-        except KeyError:  # then there is no sshd either that could log anybody in
-            return "you"
-    return re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]

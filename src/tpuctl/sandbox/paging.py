@@ -1,4 +1,4 @@
-"""Pages of a list: sizes as the API takes them, and tokens that say where the next page begins."""
+"""Pages of a list: page sizes as the API accepts them, and tokens that name the start of the next page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGEST_SIZE = 1000  # unverified
 
 
 def size(call: Call) -> int:
-    """Return how many entries the page may have. Raises `ApiError` 400 for a negative number."""
+    """Return the page size. Raises `ApiError` 400 for a negative number."""
     asked = int(call.params.get("pageSize") or 0)
     if asked < 0:
         raise invalid("The page size must not be negative.")
@@ -27,7 +27,7 @@ def size(call: Call) -> int:
 
 
 def position(call: Call) -> list[str]:
-    """Return the place after which the page begins; empty for the first. Raises `ApiError` 400 for a token that is not ours."""
+    """Return the position after which the page begins; empty for the first page. Raises `ApiError` 400 for an invalid token."""
     token = call.params.get("pageToken")
     if not token:
         return []
@@ -41,12 +41,12 @@ def position(call: Call) -> list[str]:
 
 
 def token(*place: str) -> str:
-    """Return the token of the page that begins after a place."""
+    """Return the token of the page that begins after a position."""
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
 def page(call: Call, entries: Sequence[_Entry]) -> tuple[Sequence[_Entry], str]:
-    """Return one page of entries that never change, and the token of the next page (empty at the end)."""
+    """Return one page of a constant list, and the token of the next page (empty at the end)."""
     place = position(call)
     if place and not place[0].isdecimal():
         raise invalid("The page token is not valid.")

@@ -1,7 +1,7 @@
-"""Which permission a call needs on its project, and how each API words that the caller lacks it.
+"""The permission that each call needs on its project, and each API's error if the caller lacks it.
 
-The caller has every permission but those that a project was made without (`denied`). Cloud Storage and Resource Manager look
-for themselves: the one asks buckets too, the other has words of its own.
+The caller has every permission except those that a project denies. Cloud Storage and Resource Manager check permissions
+themselves: Cloud Storage also checks buckets, Resource Manager has its own errors.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from tpuctl.sandbox import catalog, iam, projects
 from tpuctl.sandbox.calls import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Where a permission is not called after the method. Source: the API's documentation of each method. The reference of
-# Organization Policy v2 writes `orgpolicy.policies.get`, which IAM's list of permissions does not have; that of Service Usage
-# is silent about `batchGet` (unverified), and writes `serviceusage.quota.get` in one table and `serviceusage.quotas.get` in the
-# other: the second is IAM's.
+# Permissions that are not named after the method. Source: the API's documentation of each method. The reference of
+# Organization Policy v2 names `orgpolicy.policies.get`, which IAM's list of permissions does not have. The reference of Service
+# Usage does not mention `batchGet` (unverified), and has `serviceusage.quota.get` in one table and `serviceusage.quotas.get` in
+# another: IAM has the second.
 _NAMED: Mapping[str, str] = {
     "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
     "iam.projects.roles.get": "iam.roles.get",
@@ -33,14 +33,14 @@ _NAMED: Mapping[str, str] = {
     "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
-    # What these take is not known: IAM's list has nothing of the kind.
+    # Unknown: IAM's list has no permission for these.
     "tpu.projects.locations.generateServiceIdentity": "",
     "tpu.projects.locations.operations.cancel": "",
     "tpu.projects.locations.operations.delete": "",
 }
 _VERBS = {"aggregatedList": "list", "insert": "create", "patch": "update", "wait": "get"}
-# IAM's list of permissions (documentation: the role TPU Admin has all that there are) has none of queued resources,
-# reservations and guest attributes; that those of nodes stand for them is unverified.
+# IAM's list of permissions (documentation: the role TPU Admin has all of them) has none for queued resources, reservations
+# and guest attributes; that those of nodes apply is unverified.
 _OF_NODES = frozenset({"queuedresources", "reservations"})
 _TPU_VERBS = {
     **_VERBS,
@@ -51,17 +51,40 @@ _TPU_VERBS = {
 
 
 def check(session: Session, call: Call, project: str) -> None:
-    """Raise `ApiError` 403 when the caller lacks on a project what a call needs."""
+    """Raise `ApiError` 403 if the caller lacks the permission that a call needs on a project."""
     denied = projects.denied(session, project)
     permission = needed(call.method) if denied else ""
-    if permission and iam.is_denied(permission, denied):
-        raise _WORDS[call.method.partition(".")[0]](call, project, permission)
+    if not permission or not iam.is_denied(permission, denied):
+        return
+    match call.method.partition(".")[0]:
+        case "compute":
+            raise _compute(call, project, permission)
+        case "orgpolicy":
+            # Observed for a create: terraform-google-org-policy#101.
+            resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
+            message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
+            info = _info(permission, project, "orgpolicy.googleapis.com")
+            raise ApiError(403, "PERMISSION_DENIED", message, info)
+        case "serviceusage":
+            raise _serviceusage(call, project, permission)
+        case "tpu":
+            # Observed: tensorflow/tpu#296.
+            name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
+            node = f"/nodes/{call.params['nodeId']}" if call.params.get("nodeId") else ""
+            raise ApiError(403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{node}'")
+        case "iam":
+            message = f"You don't have permission to get the role at {call.params['name']}."  # unverified words
+            raise ApiError(403, "PERMISSION_DENIED", message)
+        case "cloudbilling":
+            raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed: users of gcloud
+        case api:
+            raise AssertionError(f"no permission check for {api}")
 
 
 def needed(method: str) -> str:
     """Return the permission that a method needs on its project.
 
-    It is empty where the API itself looks, and where none is needed or known.
+    It is empty if the API itself checks permissions, and if none is needed or known.
     """
     if method in _NAMED:
         return _NAMED[method]
@@ -79,41 +102,20 @@ def needed(method: str) -> str:
 
 
 def _compute(call: Call, project: str, permission: str) -> ApiError:
-    """Return the refusal of Compute Engine (observed: alexandarp/terraform-gke#2, hashicorp/terraform#18873)."""
-    return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{_path(call, project)}'")
-
-
-def _path(call: Call, project: str) -> str:
-    """Return the resource that a call of compute is about: the project itself for what is listed."""
+    """Return the error of Compute Engine (observed: alexandarp/terraform-gke#2, hashicorp/terraform#18873)."""
     collection = call.method.split(".")[-2]
     name = str(call.params.get(collection.removesuffix("s")) or call.body.get("name") or "")
-    if collection == "projects" or not name:
-        return f"projects/{project}"
-    if collection in {"zones", "regions"}:
-        return f"projects/{project}/{collection}/{name}"
-    scope = next((f"{word}s/{call.params[word]}" for word in ("zone", "region") if word in call.params), "global")
-    return f"projects/{project}/{scope}/{collection}/{name}"
-
-
-def _tpu(call: Call, project: str, permission: str) -> ApiError:
-    """Return the refusal of the TPU API (observed: tensorflow/tpu#296)."""
-    name = str(call.params.get("name") or call.params.get("parent") or f"projects/{project}")
-    node = call.params.get("nodeId")
-    return ApiError(
-        403, "PERMISSION_DENIED", f"Permission '{permission}' denied on '{name}{f'/nodes/{node}' if node else ''}'"
-    )
-
-
-def _orgpolicy(call: Call, project: str, permission: str) -> ApiError:
-    """Return the refusal of Organization Policy (observed for a create: terraform-google-org-policy#101)."""
-    del call
-    resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
-    message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
-    return ApiError(403, "PERMISSION_DENIED", message, _info(permission, project, "orgpolicy.googleapis.com"))
+    path = f"projects/{project}"  # lists need the permission on the project
+    if name and collection in {"zones", "regions"}:
+        path += f"/{collection}/{name}"
+    elif name and collection != "projects":
+        scope = next((f"{word}s/{call.params[word]}" for word in ("zone", "region") if word in call.params), "global")
+        path += f"/{scope}/{collection}/{name}"
+    return ApiError(403, "PERMISSION_DENIED", f"Required '{permission}' permission for '{path}'")
 
 
 def _serviceusage(call: Call, project: str, permission: str) -> ApiError:
-    """Return the refusal of Service Usage (observed for a list: aquasecurity/cloudsploit#1606; the others unverified)."""
+    """Return the error of Service Usage (observed for a list: aquasecurity/cloudsploit#1606; the others unverified)."""
     container = f"consumer container [projects/{catalog.project_number(project)}]"
     name = str(call.params.get("name") or "").rpartition("/services/")[2]
     verb = call.method.rpartition(".")[2]
@@ -127,17 +129,6 @@ def _serviceusage(call: Call, project: str, permission: str) -> ApiError:
     return ApiError(403, "PERMISSION_DENIED", message, info)
 
 
-def _billing(call: Call, project: str, permission: str) -> ApiError:
-    del call, project, permission
-    return ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed: users of gcloud
-
-
-def _iam(call: Call, project: str, permission: str) -> ApiError:
-    del project, permission
-    message = f"You don't have permission to get the role at {call.params['name']}."  # unverified words
-    return ApiError(403, "PERMISSION_DENIED", message)
-
-
 def _info(permission: str, project: str, domain: str) -> Json:
     return {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -145,13 +136,3 @@ def _info(permission: str, project: str, domain: str) -> Json:
         "domain": domain,
         "metadata": {"permission": permission, "resource": f"projects/{project}"},
     }
-
-
-_WORDS: Mapping[str, Callable[[Call, str, str], ApiError]] = {
-    "cloudbilling": _billing,
-    "compute": _compute,
-    "iam": _iam,
-    "orgpolicy": _orgpolicy,
-    "serviceusage": _serviceusage,
-    "tpu": _tpu,
-}

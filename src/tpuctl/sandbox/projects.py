@@ -1,6 +1,6 @@
-"""Which projects there are.
+"""The projects of a sandbox.
 
-A project is known once it is used. When a world lists its projects (`add`), those and no others are known.
+Every project is known once it is used. If projects were added (`add`), only those are known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIND = "cloudresourcemanager.project"
 
 
 def add(session: Session, project: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
-    """Keep a project, with the permissions that the caller lacks on it; return it as cloudresourcemanager v3 shows it."""
+    """Store a project, with the permissions that the caller lacks on it. Return it as cloudresourcemanager v3 shows it."""
     fields = {key: value for key, value in fields.items() if key not in {"projectNumber", "projectId"}}
     created = rendering.milliseconds(session.now)
     session.resources.put(KIND, "", project, {"fields": {"createTime": created, **fields}, "denied": list(denied)})
@@ -25,7 +25,7 @@ def add(session: Session, project: str, *, fields: Json, denied: tuple[str, ...]
 
 
 def described(session: Session, project: str) -> Json:
-    """Return what was said about a project when it was added; an empty object for one that is known by use."""
+    """Return the fields that were given when a project was added; empty for a project that is known by use."""
     found = session.resources.get(KIND, "", project)
     return dict(found["fields"]) if found else {}
 
@@ -37,19 +37,19 @@ def denied(session: Session, project: str) -> tuple[str, ...]:
 
 
 def listed(session: Session) -> tuple[str, ...]:
-    """Return the projects that the world lists; none where it lists none."""
-    return tuple(found.name for found in session.resources.under(KIND, ""))
+    """Return the projects that were added."""
+    return tuple(found.name for found in session.resources.list_records(KIND, ""))
 
 
 def is_known(session: Session, project: str) -> bool:
-    """Tell whether there is such a project."""
+    """Return whether a project exists."""
     return not (names := listed(session)) or project in names
 
 
 def named(session: Session, text: str) -> str:
-    """Return the id of the project that an id or a number names; the number itself when no project in use has it."""
+    """Return the id of a project given by id or number; the number itself if no project in use has it."""
     if not text.isdecimal():
         return text
     used = {*listed(session), "sandbox", *(node.project for node in session.nodes())}
-    used |= {bucket.parent for bucket in session.resources.under("storage.bucket")}
+    used |= {bucket.parent for bucket in session.resources.list_records("storage.bucket")}
     return next((project for project in used if str(catalog.project_number(project)) == text), text)

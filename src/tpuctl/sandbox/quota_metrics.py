@@ -1,4 +1,4 @@
-"""Service Usage v1beta1: the quotas of the TPU API as metrics with limits, each with the places that differ."""
+"""Service Usage v1beta1: the quotas of the TPU API as metrics with limits, each with the regions or zones that differ."""
 
 from __future__ import annotations
 
@@ -22,28 +22,26 @@ _UNLIMITED = -1  # API field text of QuotaOverride.overrideValue
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer consumerQuotaMetrics.list: the limits that the world has; other services than the TPU API have none here.
+    """Answer consumerQuotaMetrics.list with the limits of the sandbox; services other than the TPU API have none here.
 
-    Observed in what others read of this API: the metrics `tpu-v5s-litepod`, `tpu-v5s-litepod-serving` and `tpu-v6e`, these and
-    `tpu-v5p` with `-preemptible` behind; the others follow their form (of v4 sources disagree). Also observed: one metric has a
-    limit by zone and one by region, and a limit of 0 is left out, as a number that is 0 always is.
+    Observed in code that reads this API: the metrics `tpu-v5s-litepod`, `tpu-v5s-litepod-serving` and `tpu-v6e`, these and
+    `tpu-v5p` with the suffix `-preemptible`; the others follow their form (sources disagree on v4). Also observed: one metric
+    has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
     """
     project, service = serviceusage.named(session, str(call.params["parent"]))
     found: dict[str, dict[str, list[Quota]]] = {}
     for quota in quotas.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:
-            metric, dimension = _named(quota.metric)
+            dimension = next(word for end, word in _ENDS.items() if quota.metric.endswith(end))
+            stem = quota.metric.partition("PerProject")[0]
+            words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
+            suffix = ["preemptible"] if "Preemptible" in stem else []
+            metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{catalog.project_number(project)}/services/{service}/consumerQuotaMetrics"
-    shown, following = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
+    shown, next_token = paging.page(call, [_metric(parent, metric, limits) for metric, limits in sorted(found.items())])
     answer: Json = {"metrics": list(shown)}
-    return {**answer, "nextPageToken": following} if following else answer
-
-
-def _named(limit_name: str) -> tuple[str, str]:
-    """Return the metric of a limit, and what it is for each of."""
-    dimension = next(word for end, word in _ENDS.items() if limit_name.endswith(end))
-    return f"{_SERVICE}/{_kebab(limit_name.partition('PerProject')[0])}", dimension
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def _metric(parent: str, metric: str, limits: Mapping[str, list[Quota]]) -> Json:
@@ -51,7 +49,7 @@ def _metric(parent: str, metric: str, limits: Mapping[str, list[Quota]]) -> Json
     return {
         "name": name,
         "metric": metric,
-        # What it really is called is not known, so that nothing can lean on it.
+        # The real display names are unknown.
         "displayName": metric.rpartition("/")[2],
         "consumerQuotaLimits": [_limit(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)],
         "unit": "1",
@@ -72,17 +70,12 @@ def _limit(parent: str, metric: str, dimension: str, limits: list[Quota]) -> Jso
         "isPrecise": True,
         # API field text: the least specific comes first.
         "quotaBuckets": [_bucket(everywhere, everywhere), *somewhere],
-        # API field text: all that there are; here those of the sandbox.
+        # API field text: all locations; here those of the sandbox.
         "supportedLocations": list(catalog.places() if dimension == "zone" else places.regions()),
     }
 
 
 def _bucket(effective: int, default: int) -> Json:
-    """Return the values of a bucket, without what is 0."""
+    """Return the values of a bucket, without zeros."""
     values = {"effectiveLimit": effective, "defaultLimit": default}
     return {name: str(value) for name, value in values.items() if value}
-
-
-def _kebab(stem: str) -> str:
-    words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
-    return "-".join([*(word.lower() for word in words), *(["preemptible"] if "Preemptible" in stem else [])])

@@ -1,7 +1,7 @@
-"""Quotas: how many cores or chips a project may hold in a region and in a zone. Without an entry there is no limit.
+"""Quotas: the number of cores or chips that a project may hold in a region and in a zone. There is no limit by default.
 
-What was observed: the names below that are not marked, that region and zone limits both count, that records of the dead
-(PREEMPTED nodes, SUSPENDED and FAILED queued resources) go on counting until they are deleted, and the words of the refusals.
+Observed: the names below without a mark; that region and zone limits both count; that dead records (PREEMPTED nodes,
+SUSPENDED and FAILED queued resources) count until they are deleted; and the error messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tpuctl import accelerators
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox.calls import ApiError
-from tpuctl.sandbox.capacity import Tier
+from tpuctl.sandbox.capacity import Tier, node_demand, node_demands, requested_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ _STEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit. It counts what the number of the type names counts: cores up to v4 and for v5p, chips for v5e and v6e.
+    """A limit, in the unit of the number in type names: cores up to v4 and for v5p, chips for v5e and v6e.
 
     `place` is a region or a zone, as the metric says, or `*` for each.
     """
@@ -61,14 +61,14 @@ def set_quota(
     zone: str = "",
     project: str = "sandbox",
 ) -> Quota:
-    """Keep a limit in place of an earlier one for the same, and return it.
+    """Store a limit, replacing an earlier one for the same metric and place, and return it.
 
-    What is limited is named by the service's `metric`, or by a `generation` with a `tier`: `v6e`, …, `v2 pod` and `v3 pod` for
-    slices, `v5e serving` for v5litepod-1, -4 and -8. With neither region nor zone it holds for each region (or zone, as the
-    metric says). Raises `InvalidInputError` for what does not exist.
+    The subject is given by the service's `metric`, or by a `generation` with a `tier`: `v6e`, …, `v2 pod` and `v3 pod` for
+    slices, `v5e serving` for v5litepod-1, -4 and -8. With neither region nor zone it applies to each region (or zone, as the
+    metric says). Raises `InvalidInputError` for an unknown metric, generation or tier.
     """
     if limit < 0:
-        raise InvalidInputError("a quota cannot be less than 0")
+        raise InvalidInputError(f"the limit of a quota cannot be {limit}", hint="give 0 or more")
     if region and zone:
         raise InvalidInputError("a quota is for a region or for a zone", hint="set two")
     if not metric:
@@ -89,7 +89,7 @@ def list_quotas(session: Session) -> list[Quota]:
 
 
 def check(session: Session, demands: Iterable[Demand], *, is_queued: bool = False) -> None:
-    """Raise `ApiError` 429 when what is asked for, with all that is there, exceeds a limit; regions first (unverified)."""
+    """Raise `ApiError` 429 if the demands and the usage together exceed a limit; regions first (unverified)."""
     quotas = {_key(quota): quota for quota in list_quotas(session)}
     if not quotas:
         return
@@ -117,7 +117,7 @@ def refusal(metric: str, place: str, *, limit: int, is_queued: bool = False) -> 
 
 
 def usage(session: Session, project: str) -> dict[tuple[str, str], int]:
-    """Return how much a project holds, by metric and place."""
+    """Return the usage of a project, by metric and place."""
     return {(metric, place): amount for (_, metric, place), amount in _total(_held(session, {project})).items()}
 
 
@@ -156,15 +156,12 @@ def _total(demands: Iterable[Demand]) -> Counter[tuple[str, str, str]]:
 
 
 def _held(session: Session, projects: set[str]) -> Iterator[Demand]:
-    """Yield what every record counts: a queued resource its nodes, whatever became of them, and each other node itself."""
-    from tpuctl.sandbox.nodes import creation  # noqa: PLC0415  # it checks quotas
-    from tpuctl.sandbox.queued import planning  # noqa: PLC0415  # it checks quotas
-
+    """Yield the demand of every record: of a queued resource its nodes, in any state, and of each other node itself."""
     for project in projects:
         requests = session.queued_resources(project)
         owners = {record.name for record in requests}
         for record in requests:
-            yield from planning.demands(record.project, record.zone, planning.bodies(record.document).values())
+            yield from node_demands(record.project, record.zone, requested_nodes(record.document).values())
         for node in session.nodes(project):
-            if session.is_there(node) and node.queued_resource not in owners:
-                yield creation.demand(node.project, node.zone, node.document)
+            if session.exists(node) and node.queued_resource not in owners:
+                yield node_demand(node.project, node.zone, node.document)

@@ -1,4 +1,4 @@
-"""Records as the API shows them, each API version in its own schema. Pure."""
+"""Render records as the API shows them, each API version in its own schema. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Json
     from tpuctl.sandbox.world import NodeRecord, QueuedRecord
 
-# Every worker owns one number; its addresses follow from it. 198.18.0.0/15 is reserved for tests (RFC 2544).
+# Every worker has a number from which its addresses follow. 198.18.0.0/15 is reserved for tests (RFC 2544).
 ADDRESSES = 1 << 17
 _EXTERNAL = int(IPv4Address("198.18.0.0"))
 _INTERNAL = int(IPv4Address("10.128.0.0"))
@@ -33,12 +33,12 @@ _SCHEDULING = {"v2": ("preemptible", "reserved", "spot"), "v1": ("preemptible", 
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a time as the API writes it, with nine digits of a second."""
+    """Return a time in the API's format, with nine digits of a second."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
 
 
 def milliseconds(moment: datetime) -> str:
-    """Return a time as storage and cloudresourcemanager write it, with three digits of a second."""
+    """Return a time in the format of storage and cloudresourcemanager, with three digits of a second."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -53,7 +53,7 @@ def internal_address(number: int, *, network: int = 0) -> str:
 
 
 def address_number(address: str) -> int | None:
-    """Return which worker's number an address stands for; nothing for one that the sandbox does not give."""
+    """Return the number of the worker that has an address. None for an address outside the sandbox."""
     try:
         value = int(IPv4Address(address))
     except ValueError:
@@ -81,7 +81,13 @@ def node(record: NodeRecord, now: datetime, version: str) -> Json:
     if version in _V1:
         return _as_v1(document)
     document = {field: value for field, value in document.items() if field not in _ONLY_V1}
-    return _as_alpha(document) if version == "v2alpha1" else _as_v2(document)
+    if version != "v2alpha1":
+        return _as_v2(document)
+    if document["apiVersion"] not in _LEGACY:
+        document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
+    model = "SPOT" if document["schedulingConfig"].get("spot") else "STANDARD"
+    document["schedulingConfig"] = {"provisioningModel": model, **document["schedulingConfig"]}
+    return document
 
 
 def _endpoints(record: NodeRecord) -> list[Json]:
@@ -105,15 +111,6 @@ def _as_v2(document: Json) -> Json:
         document["dataDisks"] = [_only(disk, ("sourceDisk", "mode")) for disk in document["dataDisks"]]
     if "bootDiskConfig" in document:
         document["bootDiskConfig"] = _only(document["bootDiskConfig"], ("customerEncryptionKey",))
-    return document
-
-
-def _as_alpha(document: Json) -> Json:
-    if document["apiVersion"] not in _LEGACY:
-        document["apiVersion"] = "V2_ALPHA1"  # the enum of v2alpha1 ends there
-    scheduling = document["schedulingConfig"]
-    model = "SPOT" if scheduling.get("spot") else "STANDARD"
-    document["schedulingConfig"] = {"provisioningModel": model, **scheduling}
     return document
 
 
@@ -153,30 +150,25 @@ def queued_resource(record: QueuedRecord, now: datetime, version: str) -> Json:
     if state["state"] == "FAILED" and record.error:
         state["failedData"] = {"error": record.error}
     document = {**record.document, "state": state}
-    specs = [_spec(spec, version) for spec in (document.get("tpu") or {}).get("nodeSpec", [])]
+    specs = []
+    for spec in (document.get("tpu") or {}).get("nodeSpec", []):
+        # The two versions have different names for the parameters of several nodes.
+        shown = {key: value for key, value in spec.items() if key not in {"multiNodeParams", "multisliceParams"}}
+        several = spec.get("multiNodeParams") or spec.get("multisliceParams")
+        if several and version == "v2":
+            shown["multisliceParams"] = _only(several, ("nodeCount", "nodeIdPrefix"))
+        elif several:
+            shown["multiNodeParams"] = several
+        if version == "v2":
+            shown["node"] = _as_v2({"schedulingConfig": {}, **spec["node"]})
+        specs.append(shown)
     document["tpu"] = {"nodeSpec": specs}
-    return _queued_as_v2(document) if version == "v2" else document
-
-
-def _spec(spec: Json, version: str) -> Json:
-    """Return what is asked of one node, or of several: the two versions have two names for that."""
-    shown = {key: value for key, value in spec.items() if key not in {"multiNodeParams", "multisliceParams"}}
-    several = spec.get("multiNodeParams") or spec.get("multisliceParams")
-    if several and version == "v2":
-        shown["multisliceParams"] = _only(several, ("nodeCount", "nodeIdPrefix"))
-    elif several:
-        shown["multiNodeParams"] = several
     if version == "v2":
-        shown["node"] = _as_v2({"schedulingConfig": {}, **spec["node"]})
-    return shown
-
-
-def _queued_as_v2(document: Json) -> Json:
-    only_alpha = {"bestEffort", "provisioningModel", "runDuration"}
-    shown = {key: value for key, value in document.items() if key not in only_alpha}
-    if "guaranteed" in shown:
-        shown["guaranteed"] = _only(shown["guaranteed"], ("minDuration",))
-    return shown
+        for key in ("bestEffort", "provisioningModel", "runDuration"):  # fields of v2alpha1
+            document.pop(key, None)
+        if "guaranteed" in document:
+            document["guaranteed"] = _only(document["guaranteed"], ("minDuration",))
+    return document
 
 
 def _only(document: Json, fields: tuple[str, ...]) -> Json:

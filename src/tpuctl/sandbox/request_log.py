@@ -1,10 +1,9 @@
-"""The log of requests: each one that a world answered, in the order of their ends. Of both faces, reads too.
+"""The log of all requests that a sandbox answered, reads included, in the order of their ends.
 
-It is a file of lines beside the world and not a table in it: a line is one append of a few microseconds, holds nobody up and
-needs no transaction, so that a request that only reads stays one that only reads. A full file becomes the `.old` one and
-the one before it is dropped: about the last `KEPT` requests can be read, from 16 MB at most. Whoever is killed between an
-answer and its line leaves no line. Tokens and keys that a client puts into a URL are not written down, headers and
-bodies neither.
+It is a file of lines beside the database and not a table in it: a line is one append of a few microseconds, blocks no other
+request and needs no transaction, so a read stays a read. A full file becomes the `.old` file, which is replaced: about the
+last `KEPT` requests can be read, from 16 MB at most. A process that is killed between an answer and its line leaves no line.
+Tokens and keys in a URL, headers and bodies are not stored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Request
 
 KEPT = 20_000
-# A line takes 150 to 500 bytes. What is longer is cut: an append of a short line is one write, whole even among others.
+# A line takes 150 to 500 bytes. Longer values are cut: an append of a short line is one atomic write.
 FULL = 8 * 1024 * 1024  # bytes
 _LONGEST = 300
 _SECRET = frozenset({"access_token", "oauth_token", "key", "upload_id"})
@@ -35,9 +34,9 @@ EVENT = "EVENT"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request, at the world's time of its answer. `status` 0: the connection broke without one.
+    """A request, at the sandbox time of its answer. `status` 0: the connection broke without one.
 
-    `path` carries the query. `client` is the User-Agent. `method` is `EVENT` for a planned event that happened, with its words
+    `path` includes the query. `client` is the User-Agent. `method` is `EVENT` for a planned event that happened, with its text
     in `path`.
     """
 
@@ -48,48 +47,53 @@ class Entry:
     client: str
 
 
-def note(world: Path, request: Request, status: int, now: datetime) -> None:
-    """Write down a request and the status of its answer. A disk that cannot be written loses the line, not the answer."""
+def note(state_path: Path, request: Request, status: int, now: datetime) -> None:
+    """Log a request and the status of its response. A write error loses the line, not the response."""
     query = urlencode([(name, "..." if name in _SECRET else value) for name, value in request.query], safe="$/:,*=;@")
     path = f"{request.path}?{query}" if query else request.path
-    _append(world, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
+    _append(state_path, Entry(now, request.method, path, status, request.headers.get("user-agent", "")))
 
 
-def note_event(world: Path, text: str, now: datetime) -> None:
-    """Write down a planned event that happened."""
-    _append(world, Entry(now, EVENT, text, 0, ""))
+def note_event(state_path: Path, text: str, now: datetime) -> None:
+    """Log a planned event that happened."""
+    _append(state_path, Entry(now, EVENT, text, 0, ""))
 
 
-def entries(world: Path, *, since: datetime | None = None) -> list[Entry]:
-    """Return what was written down, oldest first: at most `KEPT` requests, from a time of the world on."""
-    lines = [line for path in (_old(world), current(world)) for line in _lines(path)]
+def entries(state_path: Path, *, since: datetime | None = None) -> list[Entry]:
+    """Return the last `KEPT` log entries, oldest first, from a sandbox time on."""
+    text = b"".join(_read(path, 0) for path in (_old(state_path), current(state_path)))
+    lines = text.decode("utf-8", "replace").splitlines()
     return [entry for line in lines[-KEPT:] if (entry := _entry(line)) and (since is None or entry.at >= since)]
 
 
-def follow(world: Path) -> Iterator[list[Entry]]:
-    """Yield, each time one asks, what was written down since the last time; the first time since this call."""
-    path, seen = current(world), 0
+def follow(state_path: Path) -> Iterator[list[Entry]]:
+    """Yield, on each iteration, the entries logged since the last one; the first time since this call."""
+    path, offset = current(state_path), 0
     identity = _identity(path)
     if path.exists():
-        seen = path.stat().st_size
+        offset = path.stat().st_size
     rest = b""
     while True:
         now = _identity(path)
         text = b""
         if now != identity:
-            text = _read(_old(world), seen) if identity is not None and _identity(_old(world)) == identity else b""
-            identity, seen = now, 0
-        new = _read(path, seen)
-        seen += len(new)
+            text = (
+                _read(_old(state_path), offset)
+                if identity is not None and _identity(_old(state_path)) == identity
+                else b""
+            )
+            identity, offset = now, 0
+        new = _read(path, offset)
+        offset += len(new)
         *whole, rest = (rest + text + new).split(b"\n")
         yield [entry for line in whole if (entry := _entry(line.decode("utf-8", "replace")))]
 
 
-def _append(world: Path, entry: Entry) -> None:
+def _append(state_path: Path, entry: Entry) -> None:
     line = json.dumps(
         [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
     )
-    path = current(world)
+    path = current(state_path)
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         try:
@@ -98,13 +102,13 @@ def _append(world: Path, entry: Entry) -> None:
         finally:
             os.close(file)
         if is_full and path.stat().st_size > FULL:  # unless another process was quicker
-            path.replace(_old(world))
+            path.replace(_old(state_path))
     except OSError:
         return
 
 
 def _entry(line: str) -> Entry | None:
-    """Return the entry of a line; None for one that was torn by the end of a process, or is damaged."""
+    """Return the entry of a line. None for a line that is damaged or was cut by the end of a process."""
     try:
         at, method, path, status, client = found = parse_json(line)
         if [type(value) for value in found[1:]] != [str, str, int, str]:
@@ -115,14 +119,10 @@ def _entry(line: str) -> Entry | None:
 
 
 def client_name(client: str) -> str:
-    """Return the short name of a client out of its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
+    """Return the short name of a client from its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
     if found := re.search(r"gcloud/(\S+) command/(\S+)", client):
         return f"gcloud {found[1]} ({found[2]})"
     return client.split(" ", maxsplit=1)[0].split("(", maxsplit=1)[0] or "-"
-
-
-def _lines(path: Path) -> list[str]:
-    return _read(path, 0).decode("utf-8", "replace").splitlines()
 
 
 def _read(path: Path, offset: int) -> bytes:
@@ -142,10 +142,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def current(world: Path) -> Path:
-    """Return the file that is written to."""
-    return world.with_name(world.name + "-requests")
+def current(state_path: Path) -> Path:
+    """Return the path of the current log file."""
+    return state_path.with_name(state_path.name + "-requests")
 
 
-def _old(world: Path) -> Path:
-    return world.with_name(world.name + "-requests.old")
+def _old(state_path: Path) -> Path:
+    return state_path.with_name(state_path.name + "-requests.old")

@@ -1,4 +1,4 @@
-"""Resource names taken apart: `projects/P/locations/Z/nodes/N`."""
+"""Parse resource names: `projects/P/locations/Z/nodes/N`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ResourceName(NamedTuple):
 
 
 def parse(name: str) -> ResourceName:
-    """Return the parts of a resource name. Raises `ApiError` 400 for what is not one."""
+    """Return the parts of a resource name. Raises `ApiError` 400 for an invalid name."""
     parts = name.split("/")
     if len(parts) not in {4, 6} or parts[0] != "projects" or parts[2] != "locations" or not all(parts):
         raise invalid(f"Invalid resource field value in the request: {name!r}.")

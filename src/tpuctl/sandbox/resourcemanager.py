@@ -1,4 +1,4 @@
-"""Cloud Resource Manager, v1 and v3: what a project is, and who may do what in it."""
+"""Cloud Resource Manager v1 and v3: projects and their IAM policies."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def get(session: Session, call: Call) -> Json:
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer projects.list, the caller's: those that the world lists, else `sandbox`. Filters are ignored."""
+    """Answer projects.list with the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
     found = projects.listed(session) or ("sandbox",)
     mine = [
         _shown(session, project, call.version)
         for project in found
         if not iam.is_denied("resourcemanager.projects.get", projects.denied(session, project))
     ]
-    shown, following = paging.page(call, mine)
+    shown, next_token = paging.page(call, mine)
     answer: Json = {"projects": list(shown)} if shown else {}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def undelete(session: Session, call: Call) -> Json:
@@ -63,7 +63,7 @@ def get_iam_policy(session: Session, call: Call) -> Json:
 
 
 def set_iam_policy(session: Session, call: Call) -> Json:
-    """Answer projects.setIamPolicy: 409 when the etag is that of an older policy."""
+    """Answer projects.setIamPolicy: 409 if the etag is not the current one."""
     project = _project(session, call, permission="resourcemanager.projects.setIamPolicy")
     session.log_request(call.method, f"projects/{project}")
     wanted = call.body.get("policy") or {}
@@ -78,7 +78,7 @@ def set_iam_policy(session: Session, call: Call) -> Json:
 
 
 def test_iam_permissions(session: Session, call: Call) -> Json:
-    """Answer projects.testIamPermissions with those of the asked that the caller has."""
+    """Answer projects.testIamPermissions with the requested permissions that the caller has."""
     project = projects.named(session, str(call.params["resource"]).removeprefix("projects/"))
     lacking = projects.denied(session, project) if projects.is_known(session, project) else ("*",)
     granted = iam.allowed(call.body.get("permissions", []), lacking)
@@ -86,7 +86,7 @@ def test_iam_permissions(session: Session, call: Call) -> Json:
 
 
 def default_policy(project: str) -> Json:
-    """Return what a project begins with: its owner, the default service account as editor, the TPU service agent."""
+    """Return the initial policy of a project: its owner, the default service account as editor, the TPU service agent."""
     number = catalog.project_number(project)
     return {
         "bindings": [

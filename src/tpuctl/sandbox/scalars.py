@@ -1,6 +1,6 @@
-"""Single values as Google's JSON transcoding reads them: what it accepts, and which enum number is which name.
+"""Read single values as Google's JSON transcoding does: accepted forms, and the names of enum numbers.
 
-Source of what is accepted: the proto3 JSON mapping, and protobuf's JSON writer for what it forgives beyond that.
+Source: the proto3 JSON mapping, and protobuf's JSON parser for what it accepts beyond that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from tpuctl.sandbox.calls import Json
 
@@ -34,7 +34,7 @@ _DURATION = re.compile(r"-?\d{1,12}(\.\d{1,9})?s")
 _BAD_TIMESTAMP = "Illegal timestamp format; timestamps must end with 'Z' or have a valid timezone offset."
 _BAD_DURATION = "Illegal duration format; duration must end with 's'"
 
-# Where a number is not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
+# Enum numbers that are not the position of the name in the document. Source: the enums of google-cloud-tpu 1.28.
 _STATES = ["CREATING", "READY", "RESTARTING", "REIMAGING", "DELETING", "REPAIRING"]
 _LATER_STATES = [
     "STOPPED",
@@ -72,13 +72,13 @@ _NUMBERS: Mapping[tuple[str, str], Mapping[str, int]] = {
 
 
 class ScalarError(ValueError):
-    """A value that the field cannot hold; the text is what follows `Invalid value at '<path>' `."""
+    """A value that the field cannot hold; the text follows `Invalid value at '<path>' `."""
 
 
 def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int]:
     """Return the number of each name of an enum of the TPU API (source: google-cloud-tpu 1.28).
 
-    A message that the library lacks is counted from 0 in the document's order, as protobuf files are nearly always.
+    Enums of messages that the library lacks are counted from 0 in the document's order, as protobuf files nearly always are.
     """
     known = _NUMBERS.get((message, field), {})
     return {name: known.get(name, position) for position, name in enumerate(names)}
@@ -87,10 +87,10 @@ def enum_numbers(message: str, field: str, names: list[str]) -> Mapping[str, int
 def read_scalar(
     spec: Json, value: Any, *, field: str, enum_type: str = "", numbers: Mapping[str, int] | None = None
 ) -> Any:
-    """Return a value in the form that handlers get: enum names, int32 as int, int64 as the digits, bytes as sent.
+    """Return a value in the form that handlers expect: enum names, int32 as int, int64 as digits, bytes as sent.
 
-    `spec` is the document's declaration. `enum_type` is the full name of the enum's proto type, `numbers` what integers
-    mean in it. Raises `ScalarError`.
+    `spec` is the document's declaration. `enum_type` is the full name of the enum's proto type, `numbers` the meaning of
+    integers in it. Raises `ScalarError`.
     """
     if "enum" in spec:
         return _read_enum(spec["enum"], value, enum_type=enum_type, numbers=numbers or {})
@@ -98,24 +98,39 @@ def read_scalar(
     if kind == "any":
         return value
     if form in _WELL_KNOWN:
-        return _read_well_known(form, value, field=field)
+        type_name, word = _WELL_KNOWN[form]
+        prefix = f"(type.googleapis.com/{type_name}), Field '{field}', "
+        if not isinstance(value, str):
+            raise ScalarError(f"{prefix}Invalid data type for {word}, value is {quoted(value)}")
+        pattern, complaint = (_TIMESTAMP, _BAD_TIMESTAMP) if word == "timestamp" else (_DURATION, _BAD_DURATION)
+        if not pattern.fullmatch(value):
+            raise ScalarError(prefix + complaint)
+        return value
     if form in _RANGES:
         number = _read_integer(form, value)
         return str(number) if kind == "string" else number
     if kind == "integer":
         return _read_integer("int32", value)
-    return _READERS.get(form or "", _READERS.get(str(kind), _read_string))(value)
+    if form == "byte":
+        return _read_bytes(value)
+    if kind == "boolean":
+        return _read_boolean(value)
+    if kind == "number":
+        return _read_float(value)
+    if not isinstance(value, str):
+        raise ScalarError(f"(TYPE_STRING), {quoted(value)}")
+    return value
 
 
 def read_query_value(spec: Json, text: str, *, field: str) -> Any:
-    """Return a query parameter's value under the document's type; booleans in any case, as gcloud sends `True`."""
+    """Return a query parameter's value with the document's type; booleans in any case, as gcloud sends `True`."""
     if spec.get("type") == "boolean":
         return _read_boolean(text.lower(), shown=text)
     return read_scalar(spec, text, field=field, enum_type=field)
 
 
 def quoted(value: Any) -> str:
-    """Return a value as it appears in the service's complaint."""
+    """Return a value as it appears in the service's error message."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -128,17 +143,6 @@ def _read_enum(names: list[str], value: Any, *, enum_type: str, numbers: Mapping
             if number == wanted:
                 return name
     raise ScalarError(f"(type.googleapis.com/{enum_type}), {quoted(value)}")
-
-
-def _read_well_known(form: str, value: Any, *, field: str) -> str:
-    type_name, word = _WELL_KNOWN[form]
-    prefix = f"(type.googleapis.com/{type_name}), Field '{field}', "
-    if not isinstance(value, str):
-        raise ScalarError(f"{prefix}Invalid data type for {word}, value is {quoted(value)}")
-    pattern, complaint = (_TIMESTAMP, _BAD_TIMESTAMP) if word == "timestamp" else (_DURATION, _BAD_DURATION)
-    if not pattern.fullmatch(value):
-        raise ScalarError(prefix + complaint)
-    return value
 
 
 def _read_integer(form: str, value: Any) -> int:
@@ -161,12 +165,6 @@ def _read_boolean(value: Any, *, shown: Any = None) -> bool:
     raise ScalarError(f"(TYPE_BOOL), {quoted(value if shown is None else shown)}")
 
 
-def _read_string(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ScalarError(f"(TYPE_STRING), {quoted(value)}")
-    return value
-
-
 def _read_float(value: Any) -> float:
     if isinstance(value, str):
         try:
@@ -185,10 +183,3 @@ def _read_bytes(value: Any) -> str:
     except (binascii.Error, ValueError) as error:
         raise ScalarError(f"({_TYPE_NAMES['byte']}), Base64 decoding failed for {quoted(value)}") from error
     return str(value)
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "boolean": _read_boolean,
-    "number": _read_float,
-    "byte": _read_bytes,
-}

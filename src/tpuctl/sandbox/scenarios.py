@@ -1,14 +1,14 @@
-"""Scenarios: what happens to a world when, written in a file.
+"""Scenarios: planned events of a sandbox, from a file.
 
-All steps are kept in the world at once, as events that are due at a time of the world; whoever next looks at the world
-after that time lets them happen first, each as of its own time. So nothing has to run in between, and a world that is
-moved on by hours has had its night.
+All steps are stored at once, as events that are due at a sandbox time. The next process that uses the sandbox after that time
+runs them first, each at its own time. So no process needs to run in between, and advancing the clock by hours runs
+the events of those hours.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from tpuctl.sandbox.seeding.lines import Document, SeedError
 from tpuctl.sandbox.seeding.lines import read as read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from tpuctl.sandbox.calls import Json
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 _FAULT_WORDS = {key: kind for key, kind in wishes.FAULT_KEYS.items() if key != "kind"}
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
 _REMOVE_WORDS = {key: _FAULT_WORDS[key] for key in ("node", "zone", "project", "call")}
-# What a step may say, with the further words of each.
+# The actions of a step, with the further keys of each.
 _ACTIONS = {
     "fault": _FAULT_WORDS,
     "preempt": _PREEMPT_WORDS,
@@ -47,7 +46,7 @@ _ACTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happens `at` a time after the start. `document` is what the world keeps of it, `text` how it reads."""
+    """One event, `at` after the start. `document` is what the sandbox stores, `text` the description."""
 
     at: timedelta
     document: Json
@@ -56,14 +55,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story: what it is about, and its steps in order of time."""
+    """A description and steps in order of time."""
 
     description: str
     steps: tuple[Step, ...]
 
 
 def read(text: str, source: str) -> Scenario:
-    """Return what a file tells. Raises `SeedError` naming file, line and key."""
+    """Parse a scenario file. Raises `SeedError` naming file, line and key."""
     document = read_lines(text, source)
     value = document.value
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
@@ -72,78 +71,68 @@ def read(text: str, source: str) -> Scenario:
         if key not in {"description", "steps"}:
             raise document.unknown((key,), ("description", "steps"))
     steps = [_step(document, ("steps", index), item) for index, item in enumerate(value["steps"])]
-    ordered = sorted(steps, key=lambda step: step.at)  # stable: what is at the same time keeps its order
+    ordered = sorted(steps, key=lambda step: step.at)  # stable: steps at the same time keep their order
     return Scenario(str(value.get("description") or "").strip(), tuple(ordered))
 
 
-def play(world: World, scenario: Scenario) -> datetime:
-    """Plan all steps from now on and return the time from which they count; those for now have happened at the end.
+def play(sandbox: World, scenario: Scenario) -> datetime:
+    """Plan all steps from now on and return the start time; steps that are due now have happened on return.
 
-    All or nothing. Raises `SeedError` when the world would refuse a step: they are tried first.
+    All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_TriedError):
-        _try_out(world, scenario)
-    with world.write() as session:
+    with suppress(_TriedError), sandbox.joint_write() as trial:
+        for step in scenario.steps:
+            _carry_out(sandbox, trial, step.document)
+        raise _TriedError
+    with sandbox.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
         begin = session.now
-    with world.read():
+    with sandbox.read():
         return begin
 
 
 def plan_fault(session: Session, fault: Fault, after: timedelta) -> None:
-    """Let a fault begin to be possible `after` from now."""
+    """Plan a fault that starts `after` from now."""
     document = {"do": "fault", "fault": afflictions.dump(fault), "text": forecast.event(fault)}
     session.plan_event(session.now + after, document)
 
 
-def happen(world: World, event: Event) -> bool:
-    """Let a planned event happen in the transaction that this thread holds; tell whether it could.
+def happen(sandbox: World, event: Event) -> bool:
+    """Run a planned event in the transaction that this thread holds. Return whether it succeeded.
 
-    It is noted in the log of requests, with the reason when it could not.
+    The event is logged in the request log, with the reason if it failed.
     """
     text = str(event.document.get("text", ""))
     try:
-        with world.write() as session:
-            _carry_out(world, session, event.document)
+        with sandbox.write() as session:
+            _carry_out(sandbox, session, event.document)
     except TpuctlError as error:
-        request_log.note_event(world.path, f"could not happen: {text}: {error.message}", event.at)
+        request_log.note_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
         return False
-    request_log.note_event(world.path, text, event.at)
+    request_log.note_event(sandbox.path, text, event.at)
     return True
 
 
 class _TriedError(Exception):
-    """All steps could happen; nothing of it is to stay."""
+    """Raised to roll back a trial run in which all steps succeeded."""
 
 
-def _try_out(world: World, scenario: Scenario) -> None:
-    """Let every step happen at once, to see whether it can, and take it all back: raises `_TriedError` when it can."""
-    with world.together() as session:
-        for step in scenario.steps:
-            _carry_out(world, session, step.document)
-        raise _TriedError
-
-
-def _carry_out(world: World, session: Session, document: Json) -> None:
+def _carry_out(sandbox: World, session: Session, document: Json) -> None:
     match document["do"]:
         case "fault":
             faults.add_fault(session, afflictions.load(document["fault"]))
         case "remove-fault":
+            wanted = document["fault"]
             for fault_id, fault in faults.list_faults(session):
-                if _is_meant(fault, document["fault"]):
+                scope = {"node": fault.node, "zone": fault.zone, "project": fault.project, "call": fault.method}
+                same = all(fnmatchcase(scope[key], str(value)) for key, value in wanted.items() if key in scope)
+                if same and wanted["kind"] in {"*", str(fault.kind)}:
                     faults.remove_fault(session, fault_id)
         case "seed":
-            seeding.plant(world, [seeding.Entry(**entry) for entry in document["entries"]])
+            seeding.plant(sandbox, [seeding.Entry(**entry) for entry in document["entries"]])
         case _:
             admin.end_stockouts(session)
-
-
-def _is_meant(fault: Fault, wanted: Json) -> bool:
-    """Tell whether a fault is of a kind, and set for what the pattern says where it says something."""
-    words = {"node": fault.node, "zone": fault.zone, "project": fault.project, "call": fault.method}
-    same = all(fnmatchcase(words[key], str(value)) for key, value in wanted.items() if key in words)
-    return same and wanted["kind"] in {"*", str(fault.kind)}
 
 
 def _step(document: Document, path: Path, item: Any) -> Step:  # JSON
@@ -172,7 +161,7 @@ def _step(document: Document, path: Path, item: Any) -> Step:  # JSON
 
 
 def _action(document: Document, path: Path, action: str, value: Any, words: Json) -> tuple[Json, str]:
-    """Return what the world keeps of a step, and how it reads."""
+    """Return what the sandbox stores of a step, and its description."""
     match action:
         case "fault":
             return _fault(wishes.fault({"kind": str(value), **words}))
@@ -183,7 +172,7 @@ def _action(document: Document, path: Path, action: str, value: Any, words: Json
             about = "".join(f" {key} {word}" for key, word in words.items())
             return {"do": action, "fault": {"kind": kind, **words}}, f"faults of kind {kind}{about} are removed"
         case "end-stockouts":
-            return {"do": action}, "there is capacity again"
+            return {"do": action}, "all stock-outs end"
         case "stockout":
             return _seed(seeding.entries(document, path[:-1], {"stockouts": [value or {}]}))
         case _:
@@ -191,15 +180,12 @@ def _action(document: Document, path: Path, action: str, value: Any, words: Json
 
 
 def _fault(fault: Fault) -> tuple[Json, str]:
-    # Nothing ends a step's own delay twice: `after` beside `at` counts from there.
-    return {"do": "fault", "fault": afflictions.dump(replace(fault))}, forecast.event(fault)
+    # `after` beside `at` counts from the time of the step.
+    return {"do": "fault", "fault": afflictions.dump(fault)}, forecast.event(fault)
 
 
 def _seed(found: list[Entry]) -> tuple[Json, str]:
-    return {"do": "seed", "entries": [asdict(entry) for entry in found]}, _there_is(found)
-
-
-def _there_is(found: Sequence[Entry]) -> str:
+    document: Json = {"do": "seed", "entries": [asdict(entry) for entry in found]}
     kinds: dict[str, list[str]] = {}
     for entry in found:
         kinds.setdefault(entry.kind, []).append(entry.name)
@@ -207,7 +193,7 @@ def _there_is(found: Sequence[Entry]) -> str:
         fields = found[0].fields
         about = [str(fields[key]) for key in ("acceleratorType", "zone") if key in fields]
         lasting = f" for {fields['duration']}" if "duration" in fields else ""
-        return f"no capacity ({', '.join(about) or 'anywhere'}){lasting}"
-    return "there are " + "; ".join(
+        return document, f"no capacity ({', '.join(about) or 'anywhere'}){lasting}"
+    return document, "added: " + "; ".join(
         f"{kind} {', '.join(filter(None, names))}".strip() if any(names) else kind for kind, names in kinds.items()
     )

@@ -1,7 +1,7 @@
-"""Is this JSON what the discovery document declares? Requests are refused in the words of Google's JSON transcoding.
+"""Check JSON against the discovery document. Requests are rejected with the messages of Google's JSON transcoding.
 
-Source of the wording: error bodies that users of Google's APIs have published, and protobuf's JSON writer; what a missing
-required field is answered with is unverified.
+Source of the messages: error bodies that users of Google's APIs have published, and protobuf's JSON parser; the error for a
+missing required field is unverified.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _JSON_TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def check_request(route: Route, query: Iterable[tuple[str, str]], body: Any = None) -> Call:
-    """Return the call that a request is, its values in the document's types and names.
+    """Return the call that a request means, its values in the document's types and names.
 
-    `body` is the decoded JSON, `None` where none was sent. Accepted as the service does: snake_case names, enum numbers,
-    integers as strings, null for absent, fields that only the service writes. Raises `ApiError` 400 INVALID_ARGUMENT.
+    `body` is the decoded JSON, `None` if none was sent. Accepted as the service does: snake_case names, enum numbers,
+    integers as strings, null for absent, output-only fields. Raises `ApiError` 400 INVALID_ARGUMENT.
     """
     document, method = route.document, route.method
     # Storage's patch has no mask: null removes (documentation of its partial updates).
@@ -56,7 +56,7 @@ def check_request(route: Route, query: Iterable[tuple[str, str]], body: Any = No
 
 
 def check_response(version: str, schema_name: str, value: Any, *, api: str = "tpu") -> list[str]:
-    """Return what is wrong with an answer: unknown fields, wrong types, unknown enum names. For tests."""
+    """Return the errors in a response: unknown fields, wrong types, unknown enum names. For tests."""
     reader = _Reader(load(api, version), strict=True)
     reader.read_value({"$ref": schema_name}, value, owner="", name=schema_name, path="")
     return [description for _, description in reader.violations]
@@ -73,9 +73,9 @@ def bad_request(*violations: Violation) -> ApiError:
 
 
 class _Reader:
-    """Reads one message, collecting everything that is wrong with it.
+    """Reads one message, collecting all its errors.
 
-    `strict` is for what the sandbox itself writes: only the document's own spelling and JSON types. With `keeps_null` null is
+    `strict` is for the sandbox's own output: only the document's spelling and JSON types. With `keeps_null` null is
     kept, else it is the same as absent.
     """
 
@@ -87,13 +87,13 @@ class _Reader:
         self.missing: list[Violation] = []
 
     def unknown(self, name: str, path: str, reason: str) -> None:
-        """Note a name that cannot be there. `path` is the message that has it."""
+        """Add the error for an unknown name. `path` is the message that contains it."""
         place = f" at '{path}'" if path else ""
         text = f"Invalid JSON payload received. Unknown name {quoted(name)}{place}: {reason}"
         self.violations.append((path or None, text))
 
     def read_query(self, route: Route, query: Iterable[tuple[str, str]]) -> Json:
-        """Return the method's own parameters; those that every method accepts are checked and left out."""
+        """Return the method's own parameters; those that every method accepts are checked and dropped."""
         declared = route.method.query_parameters
         spellings = {**{snake_case(name): name for name in declared}, **{name: name for name in declared}}
         everywhere = {*self._document.parameters, "alt"}
@@ -103,7 +103,8 @@ class _Reader:
             if name is None:
                 # System parameters may be written `$alt`, as Google's Python library does.
                 if given not in everywhere and given.removeprefix("$") not in everywhere:
-                    self._unknown_parameter(given)
+                    reason = f"Cannot bind query parameter. Field '{given}' could not be found in request message."
+                    self.unknown(given, "", reason)
                 continue
             try:
                 value = read_query_value(declared[name], text, field=name)
@@ -144,7 +145,25 @@ class _Reader:
         if isinstance(value, list | dict):
             self._wrong_shape(value, name=name, path=path)
             return None
-        return self._read_scalar(spec, value, owner=owner, name=name, path=path)
+        names = spec.get("enum", [])
+        numbers: Mapping[str, int] = {}
+        if names and self._document.service.api == "tpu" and not self._strict:
+            numbers = enum_numbers(owner, name, names)
+        # `DISK_MODE_UNSPECIFIED` is the first name of the proto enum `DiskMode`.
+        stem, _, unspecified = names[0].rpartition("_") if names else ("", "", "")
+        words = stem if unspecified == "UNSPECIFIED" else snake_case(name)
+        enum_name = "".join(word.capitalize() for word in words.split("_"))
+        if self._strict:
+            expected = _JSON_TYPES.get(spec.get("type", ""), object)
+            if not isinstance(value, expected) or (isinstance(value, bool) and spec.get("type") != "boolean"):
+                self._invalid(path, f"({spec.get('type')}), {quoted(value)}")
+                return None
+        try:
+            enum_type = f"{self._document.service.package}.{owner}.{enum_name}"
+            return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
+        except ScalarError as error:
+            self._invalid(path, str(error))
+            return None
 
     def _read_message(self, type_name: str, schema: Json, value: Any, *, name: str, path: str) -> Any:
         if isinstance(value, list):
@@ -179,23 +198,13 @@ class _Reader:
                 content[name] = self.read_value(properties[name], member, owner=owner, name=name, path=place)
         for name, spec in properties.items():
             if spec.get("description", "").startswith("Required.") and content.get(name) in (None, ""):
-                self._missing(name, path)
+                field = f"{path}.{snake_case(name)}" if path else snake_case(name)
+                title = name[:1].upper() + name[1:]
+                text = f'Cloud TPU received an invalid argument. The field "{title}" cannot be "".'
+                if self._document.service.api != "tpu":
+                    text = f"Required field {field} is not set."
+                self.missing.append((field, text))
         return content
-
-    def _read_scalar(self, spec: Json, value: Any, *, owner: str, name: str, path: str) -> Any:
-        names = spec.get("enum", [])
-        numbers: Mapping[str, int] = {}
-        if names and self._document.service.api == "tpu" and not self._strict:
-            numbers = enum_numbers(owner, name, names)
-        enum_type = f"{self._document.service.package}.{owner}.{_enum_name(name, names)}"
-        if self._strict and not _is_json_type(spec, value):
-            self._invalid(path, f"({spec.get('type')}), {quoted(value)}")
-            return None
-        try:
-            return read_scalar(spec, value, field=name, enum_type=enum_type, numbers=numbers)
-        except ScalarError as error:
-            self._invalid(path, str(error))
-            return None
 
     def _wrong_shape(self, value: Any, *, name: str, path: str) -> None:
         reason = "Starting an object on a scalar field"
@@ -205,27 +214,3 @@ class _Reader:
 
     def _invalid(self, path: str, complaint: str) -> None:
         self.violations.append((path, f"Invalid value at '{path}' {complaint}"))
-
-    def _unknown_parameter(self, name: str) -> None:
-        reason = f"Cannot bind query parameter. Field '{name}' could not be found in request message."
-        self.unknown(name, "", reason)
-
-    def _missing(self, name: str, path: str) -> None:
-        field = f"{path}.{snake_case(name)}" if path else snake_case(name)
-        spoken = name[:1].upper() + name[1:]
-        text = f'Cloud TPU received an invalid argument. The field "{spoken}" cannot be "".'
-        if self._document.service.api != "tpu":
-            text = f"Required field {field} is not set."
-        self.missing.append((field, text))
-
-
-def _is_json_type(spec: Json, value: Any) -> bool:
-    expected = _JSON_TYPES.get(spec.get("type", ""), object)
-    return isinstance(value, expected) and (spec.get("type") == "boolean" or not isinstance(value, bool))
-
-
-def _enum_name(field: str, names: list[str]) -> str:
-    # `DISK_MODE_UNSPECIFIED` is the first name of the proto enum `DiskMode`.
-    stem, _, unspecified = names[0].rpartition("_") if names else ("", "", "")
-    words = stem if unspecified == "UNSPECIFIED" else snake_case(field)
-    return "".join(word.capitalize() for word in words.split("_"))

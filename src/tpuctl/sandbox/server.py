@@ -1,17 +1,17 @@
-"""The sandbox on a loopback port, for clients in other processes: gcloud, Google's Python library, curl.
+"""Serve the sandbox on a loopback port, for clients in other processes: gcloud, Google's Python library, curl.
 
-It never listens beyond this machine, and it refuses requests that a web page could have caused.
+It never listens beyond this machine, and it rejects requests that a web page could have sent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import ipaddress
 import re
 import socket
 import threading
 import traceback
-from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 MAX_BODY = 50 * 1024 * 1024
 _MAX_LINE = 64 * 1024
-_PATIENCE = 5  # seconds for answers that are under way when the server is closed
+_PATIENCE = 5  # seconds for requests in progress when the server is closed
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
-def serve(world: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> SandboxServer:
+def serve(sandbox: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> SandboxServer:
     """Return a server on 127.0.0.1 that already accepts connections; it answers once it runs.
 
-    Port 0 takes a free one. `log` gets a line per request. Raises `OSError` when the port is taken.
+    Port 0 picks a free one. `log` gets a line per request. Raises `OSError` if the port is in use.
     """
-    return SandboxServer(world, port, log=log)
+    return SandboxServer(sandbox, port, log=log)
 
 
 class SandboxServer:
-    """A listening sandbox. `serve_forever` runs it here, `start` in a thread; `close`, or leaving `with`, ends it."""
+    """A listening server. `serve_forever` runs it here, `start` in a thread; `close`, or the end of `with`, stops it."""
 
-    def __init__(self, world: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> None:
-        self._server = _Server(world, port, log=log)
+    def __init__(self, sandbox: World, port: int = 0, *, log: Callable[[str], None] | None = None) -> None:
+        self._server = _Server(sandbox, port, log=log)
         self._running = False
 
     @property
@@ -56,18 +56,18 @@ class SandboxServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def serve_forever(self) -> None:
-        """Answer until `close` is called from another thread, or an exception such as KeyboardInterrupt ends it."""
+        """Serve until `close` is called from another thread, or an exception such as KeyboardInterrupt ends it."""
         self._running = True
         self._server.serve_forever(poll_interval=0.05)
 
     def start(self) -> Self:
-        """Answer from a thread of its own."""
+        """Serve from a new thread."""
         self._running = True
         threading.Thread(target=self.serve_forever, name="sandbox", daemon=True).start()
         return self
 
     def close(self) -> None:
-        """Stop answering; open connections are cut. A second call does nothing."""
+        """Stop serving and cut open connections. A second call does nothing."""
         if self._running:
             self._running = False
             self._server.shutdown()
@@ -87,15 +87,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, world: World, port: int, *, log: Callable[[str], None] | None) -> None:
-        self.world = world
+    def __init__(self, sandbox: World, port: int, *, log: Callable[[str], None] | None) -> None:
+        self.state = sandbox
         self.log = log or (lambda _line: None)
         self._open: set[socket.socket] = set()
         self._changed = threading.Condition()
         super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
-        # HTTPServer asks the name service for its own name here, which can take seconds.
+        # HTTPServer resolves its own name here, which can take seconds.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -110,7 +110,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def cut_connections(self) -> None:
-        """Cut what is open and wait for the threads behind it: who closes the world under one of them ends the interpreter."""
+        """Cut open connections and wait for their threads: closing the database during their work crashes the interpreter."""
         with self._changed:
             for connection in self._open:
                 with contextlib.suppress(OSError):  # the client was quicker
@@ -118,14 +118,14 @@ class _Server(ThreadingHTTPServer):
             self._changed.wait_for(lambda: not self._open, _PATIENCE)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # socketserver's signature
-        # A client that went away is no news; whatever else it is, the server lives on.
+        # A client that disconnected is normal; any other error must not end the server.
         self.log(traceback.format_exc(limit=-1).strip())
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
-    timeout = 30  # seconds that a client may be silent, also between two requests
+    timeout = 30  # seconds of silence from a client, also between two requests
     wbufsize = -1  # unbuffered, the answer leaves in two packets and Nagle's algorithm makes it 44 ms
     disable_nagle_algorithm = True
 
@@ -143,29 +143,33 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.log(format % args)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        # Called by http.server for a request that it cannot even read.
-        self._send(dated(self.server.world, error_of(code).response()), close=True)
+        # Called by http.server for a request that it cannot parse.
+        self._send(dated(self.server.state, error_of(code).response()), close=True)
 
     def _serve(self) -> None:
+        # Reject a page in a browser: by its Origin, or by the name that a rebound DNS entry leaves in Host.
+        origin = self.headers.get("origin")
+        if not _is_loopback(self.headers.get("host", "")) or (origin and not _is_loopback(urlsplit(origin).netloc)):
+            error = ApiError(403, "PERMISSION_DENIED", "The sandbox answers only requests to a loopback address.")
+            self._send(self._refusal(error), close=True)
+            return
         try:
-            self._refuse_strangers()
-            body = _read_body(self.headers.get_all("content-length", []), self._encoding(), self.rfile)
+            encoding = self.headers.get("transfer-encoding", "").strip().lower()
+            body = _read_body(self.headers.get_all("content-length", []), encoding, self.rfile)
         except ApiError as error:
             self._send(self._refusal(error), close=True)
             return
-        answer = self._respond(body)
+        answer: Response | Dropped
+        try:
+            answer = respond(self.server.state, self._request(body))
+        except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
+            self.server.log(traceback.format_exc())
+            answer = self._refusal(error_of(500))
         self.server.log(f"{self.command} {self.path} {answer.status if isinstance(answer, Response) else 'dropped'}")
         if isinstance(answer, Dropped):
             self.close_connection = True
         else:
             self._send(answer)
-
-    def _respond(self, body: bytes) -> Response | Dropped:
-        try:
-            return respond(self.server.world, self._request(body))
-        except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
-            self.server.log(traceback.format_exc())
-            return self._refusal(error_of(500))
 
     def _request(self, body: bytes = b"") -> Request:
         parts = urlsplit(self.path)
@@ -175,23 +179,14 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _refusal(self, error: ApiError) -> Response:
-        """Return the answer to a request that the API itself does not answer, and log it as the others are."""
-        world = self.server.world
-        request_log.note(world.path, self._request(), error.code, now := world.clock.now())
-        return dated(world, error.response(), now)
-
-    def _refuse_strangers(self) -> None:
-        """Raise 403 for a page in a browser: by its Origin, or by the name that a rebound DNS entry leaves in Host."""
-        origin = self.headers.get("origin")
-        if not _is_loopback(self.headers.get("host", "")) or (origin and not _is_loopback(urlsplit(origin).netloc)):
-            raise ApiError(403, "PERMISSION_DENIED", "The sandbox answers only requests to a loopback address.")
-
-    def _encoding(self) -> str:
-        return self.headers.get("transfer-encoding", "").strip().lower()
+        """Log a request that does not reach the API, and return the response for its error."""
+        sandbox = self.server.state
+        request_log.note(sandbox.path, self._request(), error.code, now := sandbox.clock.now())
+        return dated(sandbox, error.response(), now)
 
     def _send(self, answer: Response, *, close: bool = False) -> None:
         self.close_connection = self.close_connection or close
-        self.send_response_only(answer.status, _phrase(answer.status))
+        self.send_response_only(answer.status, http.client.responses.get(answer.status, "Unknown"))
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.send_header("content-length", str(len(answer.body)))
@@ -200,13 +195,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Unknown"
 
 
 def _is_loopback(host: str) -> bool:
@@ -223,25 +211,21 @@ def _read_body(lengths: list[str], encoding: str, stream: BufferedIOBase) -> byt
     if encoding:
         if encoding != "chunked" or lengths:
             raise ApiError(400, "INVALID_ARGUMENT", "The request's framing is ambiguous or unknown.")
-        return _read_chunks(stream)
+        body = bytearray()
+        while True:
+            size = stream.readline(_MAX_LINE).split(b";")[0].strip()
+            if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size):
+                raise ApiError(400, "INVALID_ARGUMENT", "The request's chunked body is malformed.")
+            if int(size, 16) == 0:
+                break
+            body += _read_exactly(stream, int(size, 16), already=len(body))
+            stream.readline(_MAX_LINE)
+        while stream.readline(_MAX_LINE).strip():  # trailers
+            pass
+        return bytes(body)
     if len(set(lengths)) > 1 or not all(re.fullmatch(r"\d{1,18}", length) for length in lengths):
         raise ApiError(400, "INVALID_ARGUMENT", "The request's Content-Length is not a number.")
     return _read_exactly(stream, int(lengths[0]) if lengths else 0)
-
-
-def _read_chunks(stream: BufferedIOBase) -> bytes:
-    body = bytearray()
-    while True:
-        size = stream.readline(_MAX_LINE).split(b";")[0].strip()
-        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size):
-            raise ApiError(400, "INVALID_ARGUMENT", "The request's chunked body is malformed.")
-        if int(size, 16) == 0:
-            break
-        body += _read_exactly(stream, int(size, 16), already=len(body))
-        stream.readline(_MAX_LINE)
-    while stream.readline(_MAX_LINE).strip():  # trailers
-        pass
-    return bytes(body)
 
 
 def _read_exactly(stream: BufferedIOBase, size: int, *, already: int = 0) -> bytes:

@@ -1,4 +1,4 @@
-"""Service Usage: which services a project has enabled, and its quotas."""
+"""Service Usage: the enabled services of a project, and its quotas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 KIND = "serviceusage.service"
-# What is enabled in a project unless it says otherwise: the APIs that the sandbox serves.
+# The services that are enabled by default: the APIs that the sandbox serves.
 TITLES = {
     "cloudbilling.googleapis.com": "Cloud Billing API",
     "cloudresourcemanager.googleapis.com": "Cloud Resource Manager API",
@@ -39,13 +39,13 @@ def set_state(session: Session, project: str, name: str, *, enabled: bool) -> No
 
 
 def is_enabled(session: Session, project: str, name: str) -> bool:
-    """Tell whether a service is enabled."""
+    """Return whether a service is enabled."""
     found = session.resources.get(KIND, project, name)
     return found["state"] == "ENABLED" if found else name in TITLES
 
 
 def disabled(project: str, service: str) -> ApiError:
-    """Return what a disabled service answers (observed: published error bodies of the Cloud TPU API)."""
+    """Return the error of a disabled service (observed: published error bodies of the Cloud TPU API)."""
     number = catalog.project_number(project)
     url = f"{_CONSOLE}/apis/api/{service}/overview?project={number}"
     message = (
@@ -73,21 +73,21 @@ def get(session: Session, call: Call) -> Json:
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer services.list; of the filters there are, `state:ENABLED` and `state:DISABLED`."""
+    """Answer services.list; the supported filters are `state:ENABLED` and `state:DISABLED`."""
     project = _project(session, str(call.params["parent"]))
     wanted = str(call.params.get("filter") or "").replace(" ", "").upper()
     if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
         raise ApiError(400, "INVALID_ARGUMENT", "Invalid filter string.")  # unverified
-    names = sorted({*TITLES, *(found.name for found in session.resources.under(KIND, project))})
+    names = sorted({*TITLES, *(found.name for found in session.resources.list_records(KIND, project))})
     found = [_service(session, project, name) for name in names]
     found = [service for service in found if not wanted or wanted == f"STATE:{service['state']}"]
-    shown, following = paging.page(call, found)
+    shown, next_token = paging.page(call, found)
     answer: Json = {"services": list(shown)}
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def enable(session: Session, call: Call) -> Json:
-    """Answer services.enable with an operation that has ended."""
+    """Answer services.enable with a finished operation."""
     project, name = named(session, str(call.params["name"]))
     session.log_request(call.method, str(call.params["name"]))
     set_state(session, project, name, enabled=True)
@@ -96,7 +96,7 @@ def enable(session: Session, call: Call) -> Json:
 
 
 def disable(session: Session, call: Call) -> Json:
-    """Answer services.disable with an operation that has ended."""
+    """Answer services.disable with a finished operation."""
     project, name = named(session, str(call.params["name"]))
     session.log_request(call.method, str(call.params["name"]))
     set_state(session, project, name, enabled=False)
@@ -105,7 +105,7 @@ def disable(session: Session, call: Call) -> Json:
 
 
 def batch_enable(session: Session, call: Call) -> Json:
-    """Answer services.batchEnable: all of them or none."""
+    """Answer services.batchEnable: all or none."""
     project = _project(session, str(call.params["parent"]))
     session.log_request(call.method, str(call.params["parent"]))
     names = [str(name) for name in call.body.get("serviceIds", [])]
@@ -170,7 +170,7 @@ def _service(session: Session, project: str, name: str) -> Json:
 
 
 def named(session: Session, full: str) -> tuple[str, str]:
-    """Return project and service of a resource name. Raises `ApiError` for one that there is not."""
+    """Return project and service of a resource name. Raises `ApiError` if one is unknown."""
     parent, _, name = full.partition("/services/")
     _check_name(name)
     return _project(session, parent), name

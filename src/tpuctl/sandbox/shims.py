@@ -1,9 +1,9 @@
-"""How programs that know nothing of the sandbox get to it: `ssh` and `scp` that find its workers, and gcloud's environment.
+"""Access to the sandbox for programs that do not know it: `ssh` and `scp` that reach its workers, and gcloud's environment.
 
 gcloud starts the first `ssh` and `scp` on PATH, and ssh takes no configuration from the environment (both: gcloud 528
-and OpenSSH source). So two programs of these names come first on PATH; they start the real ones with a configuration of
-ours, which sends the addresses of workers through the sandbox's sshd and leaves everything else to the configuration of
-the user and of the system.
+and OpenSSH source). So two programs of these names come first on PATH; they start the real ones with a configuration
+that sends the addresses of workers through the sandbox's sshd and includes the configuration of the user and of the system
+for everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PROGRAMS = ("ssh", "scp")
 # All of 198.18.0.0/15, the addresses of workers.
 _CONFIGURATION = """\
-# Made by `tpuctl sandbox serve`: the workers of the sandbox in {world}
+# Written by `tpuctl sandbox serve`: the workers of the sandbox in {folder}
 Host 198.18.* 198.19.*
     ProxyCommand {proxy}
 Match all
@@ -36,10 +36,10 @@ Include /etc/ssh/ssh_config
 """
 _SHIM = """\
 #!/bin/sh
-# Made by `tpuctl sandbox serve`. A `-F` of your own comes later and wins: then the sandbox's workers are not found.
+# Written by `tpuctl sandbox serve`. Your own `-F` overrides this one: then ssh does not find the sandbox's workers.
 exec {program} -F {configuration} "$@"
 """
-# The APIs that the sandbox serves, as gcloud's properties call them.
+# The APIs that the sandbox serves, by their names in gcloud's properties.
 _APIS = (
     *("TPU", "COMPUTE", "STORAGE", "CLOUDRESOURCEMANAGER", "SERVICEUSAGE", "IAM", "ORGPOLICY", "OSLOGIN"),
     "CLOUDBILLING",
@@ -47,7 +47,7 @@ _APIS = (
 
 
 class NotServedError(NotFoundError):
-    """No `tpuctl sandbox serve` was found that offers this world."""
+    """No running `tpuctl sandbox serve` serves this sandbox."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -55,54 +55,48 @@ class NotServedError(NotFoundError):
         )
 
 
-def make_shims(world: Path) -> Path:
-    """Make `ssh` and `scp` for a world where they are missing and return their folder.
+def make_shims(state_path: Path) -> Path:
+    """Write `ssh` and `scp` for a sandbox if they are missing, and return their folder.
 
-    Raises `SshdUnavailableError` where OpenSSH's client is not installed.
+    Raises `SshdUnavailableError` if OpenSSH's client is not installed.
     """
-    folder = world.absolute().parent / "programs"
+    folder = state_path.absolute().parent / "programs"
     make_private_folder(folder)
     # A ProxyCommand is expanded by ssh: %h is the address.
-    proxy = proxy_command(world, "ADDRESS").removesuffix("ADDRESS") + "%h"
+    proxy = proxy_command(state_path, "ADDRESS").removesuffix("ADDRESS") + "%h"
     configuration = folder / "ssh_config"
-    write_private_file(configuration, _CONFIGURATION.format(world=world.parent, proxy=proxy))
+    write_private_file(configuration, _CONFIGURATION.format(folder=state_path.parent, proxy=proxy))
+    # The real programs: the first on PATH that are not shims.
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(entry for entry in entries if entry and os.path.realpath(entry) != os.path.realpath(folder))
     for name in _PROGRAMS:
-        words = {"program": shlex.quote(_real(name, folder)), "configuration": shlex.quote(str(configuration))}
-        write_private_file(folder / name, _SHIM.format(**words), mode=0o700)
+        program = shutil.which(name, path=path)
+        if program is None:
+            raise SshdUnavailableError(f"there is no `{name}` on this machine")
+        text = _SHIM.format(program=shlex.quote(program), configuration=shlex.quote(str(configuration)))
+        write_private_file(folder / name, text, mode=0o700)
     return folder
 
 
-def _real(name: str, shims: Path) -> str:
-    """Return the path of the real program: the first on PATH that is not a shim."""
-    path = os.environ.get("PATH", os.defpath)
-    folders = [
-        folder for folder in path.split(os.pathsep) if folder and os.path.realpath(folder) != os.path.realpath(shims)
-    ]
-    found = shutil.which(name, path=os.pathsep.join(folders))
-    if found is None:
-        raise SshdUnavailableError(f"there is no `{name}` on this machine")
-    return found
+def environment(state_path: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which an unmodified gcloud uses a served sandbox and contacts no other service.
 
-
-def environment(world: Path, url: str, *, project: str, zone: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which an unmodified gcloud works on a served world and talks to nobody else.
-
-    PATH and NO_PROXY are those of `environ`, extended. gcloud keeps its key and host keys in `~/.ssh` as ever: only
+    PATH and NO_PROXY extend those of `environ`. gcloud keeps its key and host keys in `~/.ssh` as usual: only
     another HOME moves them (gcloud 528 source). Sources of the rest: gcloud 528, tried.
     """
-    folder = make_shims(world)
+    folder = make_shims(state_path)
     rest = [entry for entry in environ.get("PATH", os.defpath).split(os.pathsep) if entry != str(folder)]
     direct = ["127.0.0.0/8", "localhost"]
     direct += [entry for entry in (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",") if entry]
     no_proxy = ",".join(dict.fromkeys(direct))
     return {
         "PATH": os.pathsep.join([str(folder), *rest]),
-        # A path of exactly `/` stands for each API's usual one.
+        # The path `/` selects each API's default path.
         **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{url}/" for api in _APIS},
         "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
         "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-        # Your own configuration may impersonate, or go through a proxy.
-        "CLOUDSDK_CONFIG": str(world.absolute().parent / "gcloud"),
+        # The user's own configuration may set impersonation or a proxy.
+        "CLOUDSDK_CONFIG": str(state_path.absolute().parent / "gcloud"),
         "CLOUDSDK_CORE_PROJECT": project,
         "CLOUDSDK_COMPUTE_ZONE": zone,
         "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
@@ -120,20 +114,20 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-def note_served(world: Path, url: str) -> None:
-    """Write down where a world is served, for `served_at`."""
-    write_private_file(_served(world), url)
+def note_served(state_path: Path, url: str) -> None:
+    """Record the address at which a sandbox is served, for `served_at`."""
+    write_private_file(_served(state_path), url)
 
 
-def forget_served(world: Path, url: str) -> None:
-    """Undo `note_served`, unless another server has come since."""
-    if _read(world) == url:
-        _served(world).unlink(missing_ok=True)
+def forget_served(state_path: Path, url: str) -> None:
+    """Remove the record of `note_served`, unless another server has replaced it."""
+    if _read(state_path) == url:
+        _served(state_path).unlink(missing_ok=True)
 
 
-def served_at(world: Path) -> str:
-    """Return the URL at which a world is served now. Raises `NotServedError`."""
-    url = _read(world)
+def served_at(state_path: Path) -> str:
+    """Return the URL at which a sandbox is served now. Raises `NotServedError`."""
+    url = _read(state_path)
     try:
         parts = urlsplit(url)
         if not parts.hostname or not parts.port:
@@ -145,12 +139,12 @@ def served_at(world: Path) -> str:
     return url
 
 
-def _read(world: Path) -> str:
+def _read(state_path: Path) -> str:
     try:
-        return _served(world).read_text("utf-8", "replace")
+        return _served(state_path).read_text("utf-8", "replace")
     except FileNotFoundError:
         return ""
 
 
-def _served(world: Path) -> Path:
-    return world.with_name(world.name + "-served")
+def _served(state_path: Path) -> Path:
+    return state_path.with_name(state_path.name + "-served")

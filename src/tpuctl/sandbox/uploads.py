@@ -1,7 +1,7 @@
-"""Google's upload protocol: bytes that come with a call in one piece, with its JSON, or in many requests.
+"""Google's upload protocol: bytes in one body, together with JSON, or in many requests.
 
 `uploadType=media`: the body is the object. `multipart`: JSON and object in one `multipart/related` body. `resumable`: a
-first request opens a session, whose address takes the object in any number of pieces. Source: the API's documentation.
+first request opens a session, whose URL accepts the object in any number of chunks. Source: the API's documentation.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _KEPT = 1000
 
 
 def split(path: str) -> tuple[str, str]:
-    """Return `upload`, `download` or nothing, and the path of the API that follows it."""
+    """Return `upload`, `download` or an empty string, and the path of the API after it."""
     found = _PREFIX.match(path)
     return (found.group(1), path[found.end() :]) if found else ("", path)
 
 
 def is_continued(request: Request) -> bool:
-    """Tell whether a request belongs to a resumable upload that is under way."""
+    """Return whether a request belongs to an open resumable upload."""
     return any(name == "upload_id" for name, _ in request.query)
 
 
 def read(route: Route, request: Request) -> Call:
-    """Return the call that an upload is. Raises `ApiError` 400 for what does not follow the protocol."""
+    """Return the call that an upload means. Raises `ApiError` 400 if it does not follow the protocol."""
     query = tuple((name, value) for name, value in request.query if name != "upload_id")
     if is_continued(request):
         return Call(route.document.service.version, route.method.id, route.path_params, {})
@@ -60,33 +60,47 @@ def read(route: Route, request: Request) -> Call:
 
 
 def carry_out(session: Session, request: Request, call: Call, handler: Handler) -> Json | Response:
-    """Answer an upload: at once, or with what a resumable one answers before its end."""
+    """Answer an upload: complete, or the first or a further request of a resumable one."""
     if is_continued(request):
         return _resume(session, request, call, handler)
     if dict(request.query).get("uploadType") == "resumable":
-        return _begin(session, request, call)
+        count = session.next_incarnation(KIND)
+        upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
+        content_type = call.media.content_type if call.media else ""
+        document = {"params": dict(call.params), "body": call.body, "type": content_type}
+        session.resources.put(KIND, "", f"{count:012d}/{upload_id}", document)
+        session.resources.trim(KIND, "", keep=_KEPT)
+        host = request.headers.get("host", "")
+        scheme = "https" if host.endswith("googleapis.com") or not host else "http"
+        address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
+        location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
+        return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
     return handler(session, call)
 
 
 def parts(body: bytes, content_type: str) -> tuple[bytes, Media]:
-    """Return the JSON and the media of a `multipart/related` body. Raises `ApiError` 400 for what is not one."""
+    """Return the JSON and the media of a `multipart/related` body. Raises `ApiError` 400 for an invalid body."""
     found = re.search(r"boundary=(\"[^\"]+\"|'[^']+'|[^;\s]+)", content_type)
     boundary = b"--" + found.group(1).strip("\"'").encode() if found else b"--"
     start = body.find(boundary)
     if not found or start < 0:
         raise _bad("Malformed multipart body.")
-    # Clients end lines with CR LF or with LF alone; the bytes of the object must not lose a CR to the guess.
+    # Clients end lines with CR LF or with LF alone; a wrong guess must not remove a CR from the object's bytes.
     newline = b"\r\n" if body[start + len(boundary) :][:2] == b"\r\n" else b"\n"
     pieces = (newline + body[start:]).split(newline + boundary)[1:]
     if len(pieces) != 3 or not pieces[2].startswith(b"--"):
         raise _bad("Malformed multipart body.")
-    (_, metadata), (headers, content) = (_headers(piece, newline) for piece in pieces[:2])
+    (_, found_metadata, metadata), (headers, found_content, content) = (
+        piece.partition(newline * 2) for piece in pieces[:2]
+    )
+    if not found_metadata or not found_content:
+        raise _bad("Malformed multipart body.")
     named = re.search(rb"(?im)^content-type:[ \t]*([^\r\n]+)", headers)
     return metadata, Media(content, named.group(1).decode("latin-1").strip() if named else "")
 
 
 def partial(answer: Response, wanted: str) -> Response:
-    """Return the part of a download that a Range header asks for: 206, or 416 for what begins behind its end."""
+    """Return the part of a download that a Range header requests: 206, or 416 if it starts behind the end."""
     found = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted.strip())
     if answer.status != 200 or not found or not any(found.groups()):
         return answer
@@ -101,26 +115,6 @@ def partial(answer: Response, wanted: str) -> Response:
     return Response(206, answer.body[begin : end + 1], headers)
 
 
-def _headers(piece: bytes, newline: bytes) -> tuple[bytes, bytes]:
-    head, found, content = piece.partition(newline * 2)
-    if not found:
-        raise _bad("Malformed multipart body.")
-    return head, content
-
-
-def _begin(session: Session, request: Request, call: Call) -> Response:
-    count = session.next_incarnation(KIND)
-    upload_id = hashlib.blake2b(f"{session.seed}/{count}".encode(), digest_size=24).hexdigest()
-    document = {"params": dict(call.params), "body": call.body, "type": call.media.content_type if call.media else ""}
-    session.resources.put(KIND, "", f"{count:012d}/{upload_id}", document)
-    session.resources.trim(KIND, "", keep=_KEPT)
-    host = request.headers.get("host", "")
-    scheme = "https" if host.endswith("googleapis.com") or not host else "http"
-    address = f"{scheme}://{host or 'storage.googleapis.com'}{request.path}"
-    location = f"{address}?uploadType=resumable&upload_id={count:012d}.{upload_id}"
-    return Response(200, b"", {"location": location, "x-guploader-uploadid": upload_id})
-
-
 def _resume(session: Session, request: Request, call: Call, handler: Handler) -> Json | Response:
     name = dict(request.query)["upload_id"].replace(".", "/")
     opened = session.resources.get(KIND, "", name)
@@ -129,7 +123,20 @@ def _resume(session: Session, request: Request, call: Call, handler: Handler) ->
     if request.method == "DELETE":
         _end(session, name)
         return Response(499, b"")  # documentation: 499 Client Closed Request is success
-    content, total = _received(session, request, name)
+    header = request.headers.get("content-range", "").strip()
+    if header:
+        content = session.resources.content(f"{KIND}/{name}")
+        found = _RANGE.fullmatch(header)
+        if found is None:
+            raise _bad("Failed to parse Content-Range header.")
+        first, last, size = found.groups()
+        total = None if size == "*" else int(size)  # unknown until the client sends the last chunk
+        if first is not None:
+            if int(last) - int(first) + 1 != len(request.body) or int(first) > len(content):
+                raise ApiError(503, "UNAVAILABLE", "Invalid request. The piece does not follow what was received.")
+            content = content[: int(first)] + request.body
+    else:
+        content, total = request.body, len(request.body)
     if total is None or len(content) < total:
         session.resources.put_content(f"{KIND}/{name}", content)
         return Response(308, b"", {"range": f"bytes=0-{len(content) - 1}"} if content else {})
@@ -137,24 +144,6 @@ def _resume(session: Session, request: Request, call: Call, handler: Handler) ->
     answer = handler(session, replace(call, params=opened["params"], body=opened["body"], media=media))
     _end(session, name)
     return answer
-
-
-def _received(session: Session, request: Request, name: str) -> tuple[bytes, int | None]:
-    """Return all bytes of an upload so far, and how many there are to be, as far as the client has said."""
-    before = session.resources.content(f"{KIND}/{name}")
-    header = request.headers.get("content-range", "")
-    if not header:
-        return request.body, len(request.body)
-    found = _RANGE.fullmatch(header.strip())
-    if found is None:
-        raise _bad("Failed to parse Content-Range header.")
-    first, last, total = found.groups()
-    size = None if total == "*" else int(total)
-    if first is None:
-        return before, size
-    if int(last) - int(first) + 1 != len(request.body) or int(first) > len(before):
-        raise ApiError(503, "UNAVAILABLE", "Invalid request. The piece does not follow what was received.")
-    return before[: int(first)] + request.body, size
 
 
 def _end(session: Session, name: str) -> None:

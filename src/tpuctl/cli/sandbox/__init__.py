@@ -1,4 +1,4 @@
-"""`tpuctl sandbox`: its commands, one file each."""
+"""`tpuctl sandbox`: its commands."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tpuctl.cli.groups import Tree
 
 _HELP = """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
 
-`export TPUCTL_SANDBOX=1` makes every command use it. A cloud minute takes a second there (TPUCTL_SANDBOX_SPEED, when the
-sandbox is made); workers are real shells over real ssh.
+`export TPUCTL_SANDBOX=1` makes every command use it. Its clock runs 60 times as fast as real time (TPUCTL_SANDBOX_SPEED,
+read when the sandbox is created); workers are real shells over real ssh.
 """
 _COMMANDS = {
-    "status": ("sandbox.status", "Show what is in the sandbox, and what is to come."),
+    "status": ("sandbox.status", "Show the nodes, faults and planned events of the sandbox."),
     "reset": ("sandbox.reset", "Remove everything in the sandbox."),
-    "advance": ("sandbox.advance", "Move the sandbox's time on."),
-    "fault": ("sandbox.fault", "Make something go wrong in the sandbox."),
-    "seed": ("sandbox.seed", "Fill the sandbox from a file."),
-    "scenario": ("sandbox.scenario", "Let a story happen in the sandbox, from a file."),
-    "log": ("sandbox.log", "Show the requests that the sandbox got."),
-    "serve": ("sandbox.serve", "Offer the sandbox on a port of this machine, to any client."),
-    "env": ("sandbox.env", "Print what points gcloud at a served sandbox."),
+    "advance": ("sandbox.advance", "Advance the clock of the sandbox."),
+    "fault": ("sandbox.fault", "Add a fault to the sandbox, or remove one."),
+    "seed": ("sandbox.seed", "Add resources to the sandbox from a file."),
+    "scenario": ("sandbox.scenario", "Plan events in the sandbox from a file."),
+    "log": ("sandbox.log", "Show the requests that the sandbox received."),
+    "serve": ("sandbox.serve", "Serve the sandbox on a local port, for any client."),
+    "env": ("sandbox.env", "Print the environment that makes gcloud use a served sandbox."),
 }
 
 command = Tree(

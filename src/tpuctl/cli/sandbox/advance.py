@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @cli_command("advance", asks_trust=False, without=OF_THE_CLOUD)
 @click.argument("time", type=Duration(), metavar="TIME")
 def command(app: App, *, time: timedelta | str) -> None:
-    """Move the sandbox's time on, for every process that uses it.
+    """Advance the clock of the sandbox, for every process that uses it.
 
     \b
     Examples:
@@ -29,6 +29,7 @@ def command(app: App, *, time: timedelta | str) -> None:
     from tpuctl.sandbox import admin  # noqa: PLC0415  # only for the sandbox
 
     if isinstance(time, str):
-        raise InvalidInputError("the sandbox's time cannot move on for ever", hint="give a duration such as 10m")
+        raise InvalidInputError("the sandbox cannot advance by `forever`", hint="give a duration such as 10m")
     now = admin.advance(app.world, time)
-    tell(app, f"it is {format_timestamp(now)} in the sandbox, {format_duration(time)} later", now=format_timestamp(now))
+    text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
+    tell(app, text, now=format_timestamp(now))

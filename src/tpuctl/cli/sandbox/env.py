@@ -20,13 +20,13 @@ _UNUSED = ("output", *(name for name in OF_THE_CLOUD if name not in {"project", 
     "--port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="Port of the server. [default: where the sandbox is served now]",
+    help="Port of `tpuctl sandbox serve`. [default: that of the running server]",
 )
 def command(app: App, *, port: int | None) -> None:
-    """Print, for a shell, the environment in which gcloud works on the served sandbox, with ssh to its workers.
+    """Print shell variables that make gcloud use the served sandbox, with ssh to its workers.
 
-    `ssh` and `scp` that know the sandbox's workers come first in PATH; no account and no configuration of yours is used.
-    gcloud keeps its ssh key in ~/.ssh as ever: set HOME too if it shall not.
+    They put an `ssh` and a `scp` that reach the sandbox's workers first on PATH, and make gcloud ignore your accounts and
+    configurations. gcloud still stores its ssh key in ~/.ssh: set HOME too to avoid that.
 
     \b
     Examples:
@@ -49,7 +49,7 @@ def command(app: App, *, port: int | None) -> None:
 
 
 def _ours(app: App, key: str) -> str | None:
-    """Return a setting, but not gcloud's: its project is a real one."""
+    """Return a setting unless it comes from gcloud, whose project is a real one."""
     setting = app.settings_with({"zone": app.zones[0]} if app.zones else {})[key]
     if setting is None or setting.source.kind in {SourceKind.GCLOUD, SourceKind.CLOUDSDK}:
         return None

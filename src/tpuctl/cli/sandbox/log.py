@@ -23,13 +23,15 @@ _HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
 
 
 @cli_command("log", asks_trust=False, without=OF_THE_CLOUD)
-@click.option("--since", type=Duration(), metavar="TIME", help="Only of the last so much time of the sandbox.")
-@click.option("--follow", "-f", is_flag=True, help="Show requests as they come, until Ctrl-C.")
+@click.option(
+    "--since", type=Duration(), metavar="TIME", help="Age of the oldest request, in sandbox time. [default: all]"
+)
+@click.option("--follow", "-f", is_flag=True, help="Continue with new requests until Ctrl-C.")
 def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:
-    """Show the requests that the sandbox got, from whom, and how it answered: about the last 20 000, of all clients.
+    """Show the last requests to the sandbox (about 20 000), with client and response status.
 
-    Times are the sandbox's. EVENT is something that a scenario or `fault --after` had planned; `-` as status: the connection
-    was dropped. Headers and bodies are not kept.
+    Times are in sandbox time. EVENT: an event that a scenario or `fault --after` planned. Status `-`: a fault dropped the
+    connection. Headers and bodies are not stored.
 
     \b
     Examples:
@@ -51,40 +53,37 @@ def command(app: App, *, since: timedelta | str | None, follow: bool) -> None:
             SystemClock().sleep(_INTERVAL)
             _show(app, next(coming), is_part=True)
     except (KeyboardInterrupt, TerminatedError):
-        # This is how following is meant to end.
+        # The normal end of `--follow`.
         return
 
 
 def _show(app: App, entries: Iterable[Entry], *, is_part: bool) -> None:
-    """Show requests: JSON of them all is a list; of a part, an object per line."""
+    """Show requests. In JSON: a list, or with `is_part` one object per line."""
     if app.format in {Format.JSON, Format.YAML}:
-        shown = [_as_json(entry) for entry in entries]
+        shown: list[dict[str, Any]] = [
+            {
+                "at": format_timestamp(entry.at),
+                "method": entry.method,
+                "path": entry.path,
+                "status": entry.status or None,
+                "client": entry.client,
+            }
+            for entry in entries
+        ]
         if not is_part:
             app.terminal.data(shown, app.format)
-        for entry in shown if is_part else ():
-            app.terminal.record(entry)
+        for record in shown if is_part else ():
+            app.terminal.record(record)
         return
-    rows = [_row(entry) for entry in entries]
+    from tpuctl.sandbox.request_log import EVENT, client_name  # noqa: PLC0415  # only for the sandbox
+
+    rows = []
+    for entry in entries:
+        client = "-" if entry.method == EVENT else client_name(entry.client)
+        status = str(entry.status) if entry.status else "-"
+        rows.append((format_timestamp(entry.at), entry.method, status, client, entry.path))
     if is_part:
         for row in rows:
             app.terminal.rows([[Cell(text) for text in row]])
     else:
         app.terminal.table(_HEADER, [[Cell(text) for text in row] for row in rows])
-
-
-def _as_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "at": format_timestamp(entry.at),
-        "method": entry.method,
-        "path": entry.path,
-        "status": entry.status or None,
-        "client": entry.client,
-    }
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    from tpuctl.sandbox.request_log import EVENT, client_name  # noqa: PLC0415  # only for the sandbox
-
-    client = "-" if entry.method == EVENT else client_name(entry.client)
-    status = str(entry.status) if entry.status else "-"
-    return format_timestamp(entry.at), entry.method, status, client, entry.path

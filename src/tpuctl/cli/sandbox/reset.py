@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @cli_command("reset", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @yes_option
 def command(app: App, *, yes: bool) -> None:
-    """Remove everything in the sandbox: its nodes, its faults, and the files on its workers. Nothing real is touched.
+    """Remove the sandbox: its nodes, its faults, and the files on its workers. No real resource is affected.
 
     \b
     Examples:
@@ -25,14 +25,14 @@ def command(app: App, *, yes: bool) -> None:
 
     path = app.sandbox_path
     if not app.terminal.confirm(f"remove the sandbox in {path.parent}?", yes=yes):
-        raise NotConfirmedError("nothing was done")
-    # What was said of the old world is not true of the next.
+        raise NotConfirmedError("nothing was removed")
+    # The results of earlier checks do not apply to a new sandbox.
     checked_file(app.invocation.environ, sandbox=True).unlink(missing_ok=True)
     try:
         served_at = shims.served_at(path)
     except shims.NotServedError:
         served_at = None
-    app.terminal.note("the sandbox is empty" if admin.reset(path) else "there was no sandbox")
+    app.terminal.note("removed the sandbox" if admin.reset(path) else "there was no sandbox")
     if served_at:
-        # The server goes on with the new world.
+        # The server continues with the new sandbox.
         shims.note_served(path, served_at)

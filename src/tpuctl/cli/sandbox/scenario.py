@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 @cli_command("scenario", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("file", metavar="FILE")
 def command(app: App, *, file: str) -> None:
-    """Plan what a YAML file tells: what goes wrong when, counted from now in the sandbox's time. Nothing needs to keep running.
+    """Plan the events of a YAML file, counted from now in sandbox time. No process needs to keep running.
 
-    Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`. What is still
-    to come is shown by `tpuctl sandbox status`, what has happened by `tpuctl sandbox log`.
+    Each step has `at:` and one of `fault:`, `preempt:`, `seed:`, `stockout:`, `end-stockouts:`, `remove-fault:`.
+    `tpuctl sandbox status` shows planned events, `tpuctl sandbox log` past ones.
 
     \b
     Examples:
@@ -33,5 +33,5 @@ def command(app: App, *, file: str) -> None:
     lines = [scenario.description] if scenario.description else []
     speed = app.world.speed
     lines += [f"{forecast.when(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
-    for line in lines or ["nothing will happen"]:
+    for line in lines or [f"{source} has no steps"]:
         app.terminal.note(line)

@@ -21,11 +21,11 @@ _LIMIT = 64 * MIB
 @cli_command("seed", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.argument("file", metavar="FILE")
 def command(app: App, *, file: str) -> None:
-    """Put into the sandbox what a YAML file holds: all of it, or nothing.
+    """Add the resources of a YAML file to the sandbox: all or none.
 
     Kinds, each a list: nodes, queuedResources, buckets, objects, quotas, stockouts, faults, networks, subnetworks, firewalls,
-    disks, instances, services, projects, iamPolicies; and `settings`. Entries have the API's own fields; a node needs only its
-    name. What has the name of something that is there replaces it.
+    disks, instances, services, projects, iamPolicies; and `settings`. Entries have the fields of the API; a node needs only a
+    name. An entry replaces an existing resource of the same name.
 
     \b
     Examples:
@@ -38,11 +38,11 @@ def command(app: App, *, file: str) -> None:
     entries = seeding.read(text, source)
     seeding.plant(app.world, entries)
     counted = Counter(entry.kind for entry in entries)
-    app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} holds nothing")
+    app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} is empty")
 
 
 def read_source(app: App, file: str) -> tuple[str, str]:
-    """Return what a file, or stdin for `-`, is called and holds. Raises `InvalidInputError`."""
+    """Return the name and the text of a file, or of stdin for `-`. Raises `InvalidInputError`."""
     if file == "-":
         return "stdin", read_stream(app.invocation.streams.stdin, limit=_LIMIT)
     return file, read_text(app.invocation.folder / expand(Path(file)), limit=_LIMIT, what=f"`{file}`")

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @cli_command("serve", asks_trust=False, without=(*OF_THE_CLOUD, "output"))
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen at. [default: a free one]"
+    "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen on. [default: a free one]"
 )
 def command(app: App, *, port: int) -> None:
-    """Offer the sandbox on a port of this machine, to gcloud, Google's libraries, curl, until Ctrl-C.
+    """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C.
 
-    stdout gets the address, stderr what points gcloud at it: the same as `tpuctl sandbox env` prints in another terminal.
-    For tpuctl the address is enough: its `ssh` finds the workers of your own sandbox by itself.
+    stdout gets the URL, stderr the environment for gcloud, which `tpuctl sandbox env` prints in another terminal too.
+    For tpuctl the URL is enough: its `ssh` finds the workers of your own sandbox.
 
     \b
     Examples:
@@ -37,7 +37,7 @@ def command(app: App, *, port: int) -> None:
         opened = server.serve(world, port, log=app.terminal.note if app.is_verbose else None)
     except OSError as error:
         raise InvalidInputError(
-            f"port {port} cannot be used: {error.strerror}", hint="leave `--port` out to take a free one"
+            f"cannot listen on port {port}: {error.strerror}", hint="leave `--port` out to use a free port"
         ) from error
     app.terminal.write(opened.url)
     app.terminal.flush()
@@ -46,7 +46,7 @@ def command(app: App, *, port: int) -> None:
         app.terminal.note(*_how_to_use(app, opened.url))
         opened.serve_forever()
     except (KeyboardInterrupt, TerminatedError):
-        # This is how a server is meant to end: no message, exit code 0.
+        # The normal end of a server: no message, exit code 0.
         pass
     finally:
         shims.forget_served(world.path, opened.url)
@@ -58,13 +58,13 @@ def _how_to_use(app: App, url: str) -> list[str]:
     from tpuctl.sandbox.admin import PROJECT, ZONE  # noqa: PLC0415  # as above
     from tpuctl.sandbox.sshd import SshdUnavailableError  # noqa: PLC0415  # as above
 
-    lines = ["point tpuctl at it:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={PROJECT}"]
+    lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={PROJECT}"]
     try:
         variables = shims.environment(app.world.path, url, project=PROJECT, zone=ZONE, environ=app.invocation.environ)
     except SshdUnavailableError as error:
         return [*lines, f"no environment for gcloud: {error.message}"]
-    lines += ['point gcloud at it (this is what `eval "$(tpuctl sandbox env)"` does):']
-    # What PATH is to be extended by is enough for a reader.
+    lines += ['for gcloud (or run `eval "$(tpuctl sandbox env)"`):']
+    # For a reader the new folder of PATH is enough.
     folder = variables.pop("PATH").partition(":")[0]
     shown = [f"export PATH={folder}:$PATH", *shims.exports(variables).splitlines()]
-    return [*lines, *(f"  {line}" for line in shown), "Ctrl-C ends it"]
+    return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]

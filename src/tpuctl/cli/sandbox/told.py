@@ -1,4 +1,4 @@
-"""What a command that changes the sandbox tells: a sentence for a person, an object where one was asked for."""
+"""Report a change of the sandbox: a sentence for a person, or an object in the requested format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tell(app: App, sentence: str, /, **values: Any) -> None:  # JSON
-    """Tell what was done: on stderr in words, or on stdout as one object in the format that was asked for."""
+    """Report a change: on stderr as a sentence, or on stdout as one object in the requested format."""
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data(values, app.format)
     else:

@@ -1,4 +1,4 @@
-"""Firewall rules. The network `default` comes with some."""
+"""Firewall rules. The network `default` has some by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 KIND = "compute.firewall"
-# Documentation: the rules that come with the default network.
+# Documentation: the rules of the default network.
 _RULES: Mapping[str, Json] = {
     "default-allow-icmp": {"sourceRanges": ["0.0.0.0/0"], "allowed": [{"IPProtocol": "icmp"}]},
     "default-allow-internal": {
@@ -41,7 +41,7 @@ _RULES: Mapping[str, Json] = {
 
 
 def add(session: Session, project: str, name: str, *, fields: Json) -> Json:
-    """Keep a firewall rule and return it."""
+    """Store a firewall rule and return it."""
     path = f"projects/{project}/global/firewalls/{name}"
     network = link(project, "global/networks", str(fields.get("network", networks.DEFAULT)))
     document = {
@@ -63,7 +63,7 @@ def add(session: Session, project: str, name: str, *, fields: Json) -> Json:
 
 
 def remove(session: Session, project: str, name: str) -> None:
-    """Remove a firewall rule, also one of the default network's."""
+    """Remove a firewall rule; those of the default network too."""
     if name in _RULES:
         session.resources.put(KIND, project, name, {})
     else:
@@ -71,7 +71,7 @@ def remove(session: Session, project: str, name: str) -> None:
 
 
 def clear(session: Session, project: str) -> None:
-    """Remove the rules that come with the default network: one that is made anew has none."""
+    """Remove the rules of the default network: a recreated one has none."""
     for name in _RULES:
         if session.resources.get(KIND, project, name) is None:
             remove(session, project, name)

@@ -1,4 +1,4 @@
-"""What may be changed of virtual machines: they are stopped and started, and given another account. All is done at once."""
+"""Changes of virtual machines: start, stop, and a new service account. All complete at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stop(session: Session, call: Call) -> Json:
 
 
 def set_service_account(session: Session, call: Call) -> Json:
-    """Answer instances.setServiceAccount: only of a machine that is stopped (documentation)."""
+    """Answer instances.setServiceAccount: only for a stopped machine (documentation)."""
     machine = machines.get_instance(session, call)
     if machine["status"] != "TERMINATED":
         # Observed: the words that users of gcloud quote.

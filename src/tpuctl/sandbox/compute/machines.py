@@ -1,4 +1,4 @@
-"""Persistent disks and virtual machines. They are there when they were put there: neither is created through the API."""
+"""Persistent disks and virtual machines. Seeds add them: the API does not create them here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 DISK, INSTANCE = "compute.disk", "compute.instance"
-# Documentation: the scopes that a machine gets when none are asked for.
+# Documentation: the default scopes of a machine.
 _SCOPES = [
     f"https://www.googleapis.com/auth/{scope}"
     for scope in (
@@ -24,7 +24,7 @@ _SCOPES = [
 
 
 def add_disk(session: Session, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Keep a disk and return it."""
+    """Store a disk and return it."""
     zone = zone.rpartition("/")[2]
     document = {
         **identity(session, "disk", f"projects/{project}/zones/{zone}/disks/{name}"),
@@ -43,7 +43,7 @@ def add_disk(session: Session, project: str, zone: str, name: str, *, fields: Js
 
 
 def add_instance(session: Session, project: str, zone: str, name: str, *, fields: Json) -> Json:
-    """Keep a virtual machine and return it."""
+    """Store a virtual machine and return it."""
     zone = zone.rpartition("/")[2]
     region = places.region_of(zone)
     network = {
@@ -103,7 +103,7 @@ def aggregate_instances(session: Session, call: Call) -> Json:
 
 
 def _aggregate(session: Session, call: Call, kind: str, word: str) -> Json:
-    kept = session.resources.under(kind, str(call.params["project"]))
+    kept = session.resources.list_records(kind, str(call.params["project"]))
     found = [(f"zones/{entry.name.partition('/')[0]}", entry.document) for entry in kept]
     scopes = [f"zones/{zone}" for zone in catalog.places()]
     return aggregated(call, f"{word}AggregatedList", f"{word}s", entries=found, scopes=scopes)
@@ -121,5 +121,5 @@ def _get(session: Session, call: Call, kind: str, word: str) -> Json:
 def _list(session: Session, call: Call, kind: str, word: str) -> Json:
     project, zone = str(call.params["project"]), str(call.params["zone"])
     places.check_zone(zone)
-    found = [entry.document for entry in session.resources.under(kind, project, prefix=f"{zone}/")]
+    found = [entry.document for entry in session.resources.list_records(kind, project, prefix=f"{zone}/")]
     return listed(call, f"{word}List", f"projects/{project}/zones/{zone}/{word}s", found)

@@ -1,4 +1,4 @@
-"""A project as Compute Engine shows it, with the metadata that all its machines have."""
+"""A project in Compute Engine, with the metadata of all its machines."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def get_project(session: Session, call: Call) -> Json:
 
 
 def set_common_instance_metadata(session: Session, call: Call) -> Json:
-    """Answer projects.setCommonInstanceMetadata: 412 unless the fingerprint is that of the metadata as it is."""
+    """Answer projects.setCommonInstanceMetadata: 412 if the fingerprint is not the current one."""
     project = str(call.params["project"])
     session.log_request(call.method, project)
     before = session.project(project)
     given = call.body.get("fingerprint")
     if given and given != _fingerprint(before):
-        # Observed: what gcloud prints when two change it at once.
+        # Observed: the message that gcloud prints after a concurrent change.
         message = "Supplied fingerprint does not match current metadata fingerprint."
         raise ApiError(412, "FAILED_PRECONDITION", message)
     session.put_project(project, {**before, "items": call.body.get("items", [])})

@@ -1,4 +1,4 @@
-"""What may be changed of networks and subnetworks."""
+"""Changes of networks and subnetworks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def insert_network(session: Session, call: Call) -> Json:
-    """Answer networks.insert: in auto mode or not, as it says. It has no firewall rules (documentation)."""
+    """Answer networks.insert, for auto mode and custom mode. The network has no firewall rules (documentation)."""
     project, name = str(call.params["project"]), str(call.body.get("name") or "")
     path = f"projects/{project}/global/networks/{name}"
     session.log_request(call.method, path)

@@ -16,9 +16,9 @@ DEFAULT = "default"
 
 
 def exists(session: Session, project: str, given: str) -> bool:
-    """Tell whether there is a network, named by id, path or link (of another project with a shared network).
+    """Return whether a network exists, given by id, path or link (of another project with a shared network).
 
-    The world's setting `networks` names those that every project has in place of `default`.
+    The sandbox setting `networks` names the networks that every project has in place of `default`.
     """
     name = given.rpartition("/")[2]
     owner = given.partition("projects/")[2].partition("/")[0] or project
@@ -26,7 +26,7 @@ def exists(session: Session, project: str, given: str) -> bool:
 
 
 def remove_network(session: Session, project: str, name: str) -> None:
-    """Remove a network, also one that every project has."""
+    """Remove a network; the default ones too."""
     session.resources.put(NETWORK, project, name, {})
 
 
@@ -36,14 +36,14 @@ def names(session: Session, project: str) -> tuple[str, ...]:
 
 
 def add_network(session: Session, project: str, name: str, *, fields: Json) -> Json:
-    """Keep a network and return it."""
+    """Store a network and return it."""
     document = _network(session, project, name, fields=fields)
     session.resources.put(NETWORK, project, name, document)
     return _with_subnetworks(session, project, document)
 
 
 def add_subnetwork(session: Session, project: str, name: str, *, fields: Json) -> Json:
-    """Keep a subnetwork and return it. `fields` has its `region` and `network`."""
+    """Store a subnetwork and return it. `fields` has its `region` and `network`."""
     region = str(fields["region"]).rpartition("/")[2]
     before = _subnetworks(session, project).get(f"{region}/{name}", {})
     network = {"network": link(project, "global/networks", str(fields.get("network", DEFAULT)))}
@@ -104,7 +104,7 @@ def _networks(session: Session, project: str) -> dict[str, Json]:
 def _network(session: Session, project: str, name: str, *, fields: Json) -> Json:
     return {
         **identity(session, "network", f"projects/{project}/global/networks/{name}"),
-        # API field text: a network of the old kind has a range of its own, and no such field.
+        # API field text: a legacy network has an address range, and no such field.
         **({} if "IPv4Range" in fields else {"autoCreateSubnetworks": True}),
         "mtu": 1460,
         "networkFirewallPolicyEnforcementOrder": "AFTER_CLASSIC_FIREWALL",
@@ -120,7 +120,7 @@ def _with_subnetworks(session: Session, project: str, network: Json) -> Json:
 
 
 def _subnetworks(session: Session, project: str) -> dict[str, Json]:
-    """Return a project's subnetworks by `REGION/NAME`: those that were added, and one a region of each auto-mode network."""
+    """Return a project's subnetworks by `REGION/NAME`: added ones, and one per region of each auto-mode network."""
     automatic = [name for name, network in _networks(session, project).items() if network.get("autoCreateSubnetworks")]
     defaults = {
         f"{region}/{name}": _subnetwork(session, project, region, name=name)
@@ -131,7 +131,7 @@ def _subnetworks(session: Session, project: str) -> dict[str, Json]:
 
 
 def _subnetwork(session: Session, project: str, region: str, *, name: str) -> Json:
-    # Auto mode takes a /20 of 10.128.0.0/9 for each region; which is whose is not kept to.
+    # Auto mode uses a /20 of 10.128.0.0/9 for each region; the assignment here differs from the real one.
     position = places.regions().index(region) if region in places.regions() else 0
     return {
         **identity(session, "subnetwork", f"projects/{project}/regions/{region}/subnetworks/{name}"),

@@ -1,4 +1,4 @@
-"""Operations of Compute Engine: what the sandbox begins here is done at once."""
+"""Operations of Compute Engine: all are finished when they are returned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = 1000
 
 
 def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
-    """Keep and return the operation that a call has begun, and ended: where its resource is. `target` is a path."""
+    """Store and return the finished operation of a call, in the scope of its resource. `target` is a path."""
     project, place = str(call.params["project"]), _place(call)
     count = session.next_incarnation(f"{KIND}/{project}")
     digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
@@ -45,7 +45,7 @@ def begin(session: Session, call: Call, verb: str, *, target: str) -> Json:
 
 
 def get(session: Session, call: Call) -> Json:
-    """Answer get and wait of the operations of a place: global, a region, a zone."""
+    """Answer get and wait of global, regional and zonal operations."""
     project, name = str(call.params["project"]), str(call.params["operation"])
     path = f"projects/{project}/{_place(call)}/operations/{name}"
     found = session.resources.get(KIND, project, name)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.world import Session
 
 QUOTA = "compute.quota"
-# Invented: ample, so that nobody meets them who did not set them.
+# Invented: high enough not to matter unless a seed sets them.
 _LIMITS = {
     "CPUS": 2400.0,
     "DISKS_TOTAL_GB": 102400.0,
@@ -31,7 +31,7 @@ def regions() -> tuple[str, ...]:
 
 
 def region_of(zone: str) -> str:
-    """Return the region that a zone is in."""
+    """Return the region of a zone."""
     return zone.rpartition("-")[0]
 
 
@@ -48,7 +48,7 @@ def check_region(region: str) -> None:
 
 
 def set_quota(session: Session, project: str, region: str, *, metric: str, limit: float, usage: float | None) -> None:
-    """Keep a quota of a region; without a usage it is counted where the sandbox can, else 0."""
+    """Store a quota of a region; without a usage it is counted where the sandbox can, else 0."""
     session.resources.put(QUOTA, project, f"{region}/{metric}", {"limit": limit, "usage": usage})
 
 
@@ -62,7 +62,7 @@ def get_zone(session: Session, call: Call) -> Json:
 
 
 def list_zones(session: Session, call: Call) -> Json:
-    """Answer zones.list: the zones that host TPUs and some that do not."""
+    """Answer zones.list: zones with TPUs and some without."""
     del session
     project = str(call.params["project"])
     zones = [_zone(project, zone) for zone in catalog.places()]
@@ -100,6 +100,18 @@ def _zone(project: str, zone: str) -> Json:
 def _region(session: Session, project: str, region: str) -> Json:
     path = f"projects/{project}/regions/{region}"
     zones = [zone for zone in catalog.places() if region_of(zone) == region]
+    stored = {
+        found.name.partition("/")[2]: found.document
+        for found in session.resources.list_records(QUOTA, project, prefix=f"{region}/")
+    }
+    quotas = []
+    for metric in sorted({*_LIMITS, *stored}):
+        quota = stored.get(metric, {})
+        usage = quota.get("usage")
+        if usage is None:
+            usage = _addresses(session, project, region) if metric == "IN_USE_ADDRESSES" else 0
+        limit = float(quota.get("limit", _LIMITS.get(metric, 0)))
+        quotas.append({"metric": metric, "limit": limit, "usage": float(usage)})
     return {
         "kind": "compute#region",
         "id": number(f"regions/{region}"),
@@ -107,30 +119,13 @@ def _region(session: Session, project: str, region: str) -> Json:
         "description": region,
         "status": "UP",
         "zones": [f"{BASE}projects/{project}/zones/{zone}" for zone in zones],
-        "quotas": _quotas(session, project, region),
+        "quotas": quotas,
         "selfLink": BASE + path,
     }
 
 
-def _quotas(session: Session, project: str, region: str) -> list[Json]:
-    kept = {
-        found.name.partition("/")[2]: found.document
-        for found in session.resources.under(QUOTA, project, prefix=f"{region}/")
-    }
-    quotas = []
-    for metric in sorted({*_LIMITS, *kept}):
-        quota = kept.get(metric, {})
-        usage = quota.get("usage")
-        if usage is None:
-            usage = _addresses(session, project, region) if metric == "IN_USE_ADDRESSES" else 0
-        quotas.append(
-            {"metric": metric, "limit": float(quota.get("limit", _LIMITS.get(metric, 0))), "usage": float(usage)}
-        )
-    return quotas
-
-
 def _addresses(session: Session, project: str, region: str) -> int:
-    """Count the external addresses of TPU workers in a region (that they count there is unverified)."""
+    """Count the external addresses of TPU workers in a region (that they count is unverified)."""
     count = 0
     for node in session.nodes(project):
         phase = node.phase(session.now)

@@ -1,4 +1,4 @@
-"""Nodes changed: start, stop, delete, patch, each as far as the node's state allows."""
+"""Changes of nodes: start, stop, delete, patch, reimage, if the node's state allows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tpuctl.sandbox.capacity import Tier
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
 from tpuctl.sandbox.lifecycle import GONE, Verb
-from tpuctl.sandbox.nodes.creation import demand
 from tpuctl.sandbox.nodes.legacy import API_VERSIONS
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import bad_request, failed_precondition, invalid
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def stop(session: Session, call: Call) -> Json:
-    """Answer nodes.stop; refused for slices (API field text) and for nodes of queued resources (observed)."""
+    """Answer nodes.stop. Rejected for slices (API field text) and for nodes of queued resources (observed)."""
     node = begin(session, call)
     if node.queued_resource:
         raise failed_precondition("StopNode is not supported for queued resources")
@@ -39,7 +38,7 @@ def stop(session: Session, call: Call) -> Json:
 
 
 def start(session: Session, call: Call) -> Json:
-    """Answer nodes.start; refused for spot and preemptible nodes (gcloud's help), may lack capacity (observed)."""
+    """Answer nodes.start. Rejected for spot and preemptible nodes (gcloud's help); may fail for lack of capacity (observed)."""
     node = begin(session, call)
     scheduling = node.document["schedulingConfig"]
     if scheduling.get("preemptible"):
@@ -48,7 +47,9 @@ def start(session: Session, call: Call) -> Json:
         raise bad_request("Spot VM TPUs cannot be restarted, and must be recreated again.")
     allow(session, Verb.START, node)
     pace = consequences.pace(session, node)
-    error = _failing(session, call, node) or capacity.shortage(session, demand(node.project, node.zone, node.document))
+    error = _failing(session, call, node) or capacity.shortage(
+        session, capacity.node_demand(node.project, node.zone, node.document)
+    )
     if error:
         node = keep(session, node, lifecycle.fail(node.timeline, session.now, pace, during="STARTING", then="STOPPED"))
         return _failed(session, node, call, error)
@@ -57,7 +58,7 @@ def start(session: Session, call: Call) -> Json:
 
 
 def delete(session: Session, call: Call) -> Json:
-    """Answer nodes.delete, from any state; a repeat while DELETING begins another operation with the same end (unverified)."""
+    """Answer nodes.delete, in any state. A repeat while DELETING starts another operation with the same end (unverified)."""
     if repeated := operations.repeated(session, call):
         return repeated
     node = begin(session, call)
@@ -73,9 +74,9 @@ def delete(session: Session, call: Call) -> Json:
 
 
 def reimage(session: Session, call: Call) -> Json:
-    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the version asked for, or the same anew.
+    """Answer nodes.reimage (v1, v1alpha1): REIMAGING, then READY with the requested version, by default the current one.
 
-    Refused for TPU VMs, whose API has no such method; that, and in which states it is allowed, is unverified.
+    Rejected for TPU VMs, whose API has no such method; that, and the states in which it is allowed, are unverified.
     """
     node = begin(session, call)
     if node.document.get("apiVersion") not in API_VERSIONS.values():
@@ -94,9 +95,9 @@ _PATCHABLE = ("description", "tags", "labels", "metadata", "networkConfig.enable
 
 
 def patch(session: Session, call: Call) -> Json:
-    """Answer nodes.patch: sets what the mask names to what the body says, done at once.
+    """Answer nodes.patch: set the fields of the mask to the values of the body, at once.
 
-    What the mask may name is the API's field text, and `dataDisks`, which gcloud sends.
+    The allowed fields are those of the API's field text, and `dataDisks`, which gcloud sends.
     """
     node = begin(session, call)
     paths = [
@@ -111,7 +112,16 @@ def patch(session: Session, call: Call) -> Json:
         raise _refusal(Verb.UPDATE, state)  # observed: labels cannot be set on pending nodes
     document = copy.deepcopy(node.document)
     for path in paths:
-        _set(document, path, call.body)
+        if path == "networkConfig.enableExternalIps":
+            wanted = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
+            for config in document.get("networkConfigs") or [document["networkConfig"]]:
+                config["enableExternalIps"] = wanted
+        elif value := copy.deepcopy(call.body.get(path)):
+            document[path] = value
+        else:
+            document.pop(path, None)  # in the mask but not in the body: cleared
+    for disk in document.get("dataDisks", []):
+        disk.setdefault("mode", "READ_WRITE")
     if document.get("metadata", {}).get("ssh-keys") != node.document.get("metadata", {}).get("ssh-keys"):
         before = str(node.document.get("metadata", {}).get("ssh-keys", ""))
         node = replace(node, keys_before=before, keys_changed=session.now)
@@ -120,29 +130,14 @@ def patch(session: Session, call: Call) -> Json:
     return operations.begin(session, node, "update", call, goal="", ended=session.now)
 
 
-def _set(document: Json, path: str, body: Json) -> None:
-    if path == "networkConfig.enableExternalIps":
-        wanted = bool((body.get("networkConfig") or {}).get("enableExternalIps", False))
-        for config in document.get("networkConfigs") or [document["networkConfig"]]:
-            config["enableExternalIps"] = wanted
-        return
-    value = copy.deepcopy(body.get(path))
-    if value:
-        document[path] = value
-    else:
-        document.pop(path, None)  # named by the mask and not in the body: cleared
-    for disk in document.get("dataDisks", []):
-        disk.setdefault("mode", "READ_WRITE")
-
-
 def begin(session: Session, call: Call) -> NodeRecord:
-    """Return the node that a change is asked for, and note that it was."""
+    """Record a call that changes a node, and return the node."""
     session.log_request(call.method, str(call.params["name"]))
     return find(session, str(call.params["name"]))
 
 
 def allow(session: Session, verb: Verb, node: NodeRecord) -> None:
-    """Raise `ApiError` 400 unless the node's state lets a verb through."""
+    """Raise `ApiError` 400 unless the node's state allows a verb."""
     phase = node.phase(session.now)
     if phase and not lifecycle.is_allowed(verb, phase.state, session.settings()):
         raise _refusal(verb, phase.state)
@@ -164,6 +159,6 @@ def _failed(session: Session, node: NodeRecord, call: Call, error: Json) -> Json
 
 
 def keep(session: Session, node: NodeRecord, timeline: lifecycle.Timeline, *, initiator: str = "USER") -> NodeRecord:
-    """Keep a node with a new timeline, under the faults that it meets, and return it."""
+    """Store a node with a new timeline and matching faults applied, and return it."""
     timeline = faults.plan(session, node, timeline, consequences.pace(session, node))
     return consequences.keep(session, node, timeline, initiator=initiator)

@@ -1,4 +1,4 @@
-"""A node comes into being: what the service checks, what it fills in, and how long it takes."""
+"""Creation of nodes: validation, defaults, and duration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl import accelerators
 from tpuctl.sandbox import (
     capacity,
     catalog,
@@ -22,7 +21,6 @@ from tpuctl.sandbox import (
     rendering,
     resource_names,
 )
-from tpuctl.sandbox.capacity import Demand, Tier
 from tpuctl.sandbox.compute import networks
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.faults import FaultKind, Target
@@ -45,7 +43,7 @@ _CHOSEN = (
 
 
 def create(session: Session, call: Call) -> Json:
-    """Answer nodes.create: the node is there at once, CREATING, or the request is refused with 4xx.
+    """Answer nodes.create: the node exists at once, CREATING, or the request is rejected with 4xx.
 
     A failure of the service itself (no capacity) comes later, in the operation (observed).
     """
@@ -58,10 +56,10 @@ def create(session: Session, call: Call) -> Json:
     body = legacy.admit(session, call) if is_legacy else chosen(call.body)
     check(session, where.project, where.zone, node_id, body=body)
     target = Target(call.method, where.project, where.zone, node_id)
-    wanted = demand(where.project, where.zone, body)
+    wanted = capacity.node_demand(where.project, where.zone, body)
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted)[1]
-        raise quotas.refusal(metric, place, limit=fault.limit).keeping()
+        raise quotas.refusal(metric, place, limit=fault.limit).committing()
     quotas.check(session, [wanted])
     node = prepare(session, where.project, where.zone, node_id, body=body)
     fault = faults.take(session, FaultKind.OPERATION_ERROR, target)
@@ -75,22 +73,13 @@ def create(session: Session, call: Call) -> Json:
 
 
 def chosen(body: Json) -> Json:
-    """Return what a client may choose of a node; all else in a body is output only and ignored, as proto3 APIs do."""
+    """Return the fields that a client may set; all others are output only and ignored, as proto3 APIs do."""
     fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
     return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
 
 
-def demand(project: str, zone: str, body: Json) -> Demand:
-    """Return what a node, given by a body or a document, asks of a zone."""
-    config = body.get("acceleratorConfig") or {}
-    name = str(body.get("acceleratorType") or "")
-    if not name:
-        name = accelerators.from_config(str(config.get("type", "")), str(config.get("topology", ""))).name
-    return Demand(project, zone, name, Tier.of(body.get("schedulingConfig") or {}))
-
-
 def check(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:
-    """Raise `ApiError` unless such a node could be made now."""
+    """Raise `ApiError` unless the node could be created now."""
     catalog.check_zone(project, zone)
     if not _NODE_ID.fullmatch(node_id):
         raise invalid_field("NodeId", node_id)
@@ -109,11 +98,11 @@ def check(session: Session, project: str, zone: str, node_id: str, *, body: Json
 
 
 def _check_policies(session: Session, project: str, zone: str, node_id: str, *, body: Json) -> None:
-    """Raise `ApiError` 400 where the organisation forbids such a node."""
+    """Raise `ApiError` 400 if an organisation policy forbids the node."""
     configs = body.get("networkConfigs") or [body.get("networkConfig") or {}]
     has_addresses = any(config.get("enableExternalIps") for config in configs)
     if has_addresses and orgpolicy.denies_all(session, project, "compute.vmExternalIpAccess"):
-        # Compute Engine's words for its own instances (observed: googlecodelabs/feedback#695); that TPU passes them on is
+        # Compute Engine's message for its instances (observed: googlecodelabs/feedback#695); that the TPU API returns it is
         # unverified.
         raise bad_request(
             f"Constraint constraints/compute.vmExternalIpAccess violated for project {catalog.project_number(project)}. Add "
@@ -137,14 +126,16 @@ def prepare(
     begin: timedelta = timedelta(),  # immutable
     queued_resource: str = "",
 ) -> NodeRecord:
-    """Return a new node that will be CREATING in `begin` and to which nothing happens; it is not kept yet."""
+    """Return a new node that will be CREATING in `begin`, without faults; it is not stored yet."""
     name = f"projects/{project}/locations/{zone}/nodes/{node_id}"
     incarnation = session.next_incarnation(name)
     accelerator = catalog.accelerator(body, zone)
     first = session.free_addresses(accelerator.workers, pool=rendering.ADDRESSES)
     if first == 0:
         raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
-    number_text = _number(f"{session.seed}/{name}/{incarnation}")
+    # A numeric id of nineteen digits, like the service's.
+    digest = hashlib.blake2b(f"{session.seed}/{name}/{incarnation}".encode(), digest_size=8).digest()
+    number_text = str(10**18 + int.from_bytes(digest, "big") % (8 * 10**18))
     document = _document(body, accelerator, project=project, zone=zone)
     document |= {"name": name, "id": number_text, "createTime": rendering.timestamp(session.now + begin)}
     if queued_resource:
@@ -169,14 +160,8 @@ def prepare(
     )
 
 
-def _number(key: str) -> str:
-    """Return a numeric id of nineteen digits, as the service's look."""
-    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-    return str(10**18 + int.from_bytes(digest, "big") % (8 * 10**18))
-
-
 def _document(body: Json, accelerator: AcceleratorType, *, project: str, zone: str) -> Json:
-    """Return a node's own words and what the service fills in."""
+    """Return the document of a node: the given fields and the service's defaults."""
     document = {field: copy.deepcopy(body[field]) for field in _CHOSEN if body.get(field) is not None}
     config = body.get("acceleratorConfig") or {}
     document["acceleratorType"] = accelerator.name
@@ -215,15 +200,15 @@ def _network(config: Json, project: str, zone: str) -> Json:
         **config,
         **full,
         "subnetwork": subnetwork,
-        # Absent is false, as for every field of proto3; every client that wants addresses asks for them.
+        # Absent means false, as for every field of proto3; clients that want addresses request them.
         "enableExternalIps": bool(config.get("enableExternalIps", False)),
     }
 
 
 def fail_create(session: Session, node: NodeRecord, call: Call, error: Json) -> Json:
-    """Keep a node that will not come to be, and return the operation that will say so.
+    """Store a node whose creation fails, and return its operation.
 
-    The record disappears with the failure; the world setting `keep_failed_nodes` leaves it behind in CREATING (both are
+    The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
     reported, neither is documented).
     """
     pace = consequences.pace(session, node)

@@ -1,6 +1,6 @@
-"""TPU Nodes: the architecture of API v1 and v1alpha1, which Google has closed; a world setting opens it for those who rehearse.
+"""TPU Nodes: the architecture of API v1 and v1alpha1, which Google has closed; a sandbox setting enables it.
 
-Such a node is kept as every other, under the names of v2, with an `apiVersion` that tells it apart.
+Such a node is stored like every other, with the field names of v2 and an `apiVersion` that distinguishes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ API_VERSIONS = {"v1": "V1", "v1alpha1": "V1_ALPHA1"}
 
 
 def admit(session: Session, call: Call) -> Json:
-    """Return the body of a v1 create in the words of v2.
+    """Return the body of a v1 create with the field names of v2.
 
-    Raises `ApiError` 400, verbatim (observed: skypilot#5593), unless the world setting `legacy_nodes` is true.
+    Raises `ApiError` 400, verbatim (observed: skypilot#5593), unless the sandbox setting `legacy_nodes` is true.
     """
     if not session.setting("legacy_nodes", default=False):
         raise failed_precondition(

@@ -1,6 +1,6 @@
-"""Maintenance that a customer begins (v2alpha1): the rehearsal of an event, and an announced one at once.
+"""Maintenance that a customer starts (v2alpha1): a simulated event, and announced maintenance at once.
 
-What becomes of the node meanwhile (it stays READY and is UNHEALTHY_MAINTENANCE) is unverified.
+The node's state during maintenance (READY and UNHEALTHY_MAINTENANCE) is unverified.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def simulate_maintenance_event(session: Session, call: Call) -> Json:
-    """Answer nodes.simulateMaintenanceEvent: maintenance is under way for ten minutes, on the first worker named.
+    """Answer nodes.simulateMaintenanceEvent: ten minutes of maintenance on the first named worker.
 
-    Worker 0 when none is named (API field text).
+    The default is worker 0 (API field text).
     """
     node = begin(session, call)
     worker = next((str(index) for index in call.body.get("workerIds") or ()), "0")
@@ -34,16 +34,16 @@ def simulate_maintenance_event(session: Session, call: Call) -> Json:
 
 
 def perform_maintenance(session: Session, call: Call) -> Json:
-    """Answer nodes.performMaintenance: what is announced begins now; the operation ends with it."""
+    """Answer nodes.performMaintenance: announced maintenance starts now; the operation ends with it."""
     node = begin(session, call)
     ended = begin_now(session, node, call)
     return operations.begin(session, node, "performMaintenance", call, goal="", ended=ended)
 
 
 def begin_now(session: Session, node: NodeRecord, call: Call) -> datetime:
-    """Begin a node's announced maintenance, and return when it ends.
+    """Start a node's announced maintenance now, and return its end.
 
-    Raises `ApiError` 400 when none is pending, or only Google may begin it (`canReschedule`, API field text; words unverified).
+    Raises `ApiError` 400 if none is pending, or only Google may start it (`canReschedule`, API field text; words unverified).
     """
     _require_ready(node, session.now, call.method.rpartition(".")[2])
     phase = node.phase(session.now)
@@ -54,7 +54,7 @@ def begin_now(session: Session, node: NodeRecord, call: Call) -> datetime:
 
 
 def _maintain(session: Session, node: NodeRecord) -> datetime:
-    """Let maintenance be under way from now on, in place of what was announced; return when it ends."""
+    """Start maintenance now, replacing announced maintenance; return its end."""
     pace, owned = consequences.pace(session, node), bool(node.queued_resource)
     timeline = afflict(node.timeline, Fault(FaultKind.MAINTENANCE), session.now, pace, owned=owned, is_new=False)
     node = consequences.keep(session, node, timeline or node.timeline)

@@ -1,4 +1,4 @@
-"""Nodes read: get and list."""
+"""Reading nodes: get and list."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def get(session: Session, call: Call) -> Json:
 
 
 def find(session: Session, name: str) -> NodeRecord:
-    """Return a node that is there now. Raises `ApiError` 404, or 403 for an unknown zone."""
+    """Return an existing node. Raises `ApiError` 404, or 403 for an unknown zone."""
     where = resource_names.parse(name)
     catalog.check_location(where.project, where.zone)
     node = session.node(*where)
-    if node is None or not session.is_there(node):
+    if node is None or not session.exists(node):
         raise not_found(name)
     return node
 
@@ -30,7 +30,7 @@ def find(session: Session, name: str) -> NodeRecord:
 def list_(session: Session, call: Call) -> Json:
     """Answer nodes.list for a zone, or for all with `locations/-`, ordered by zone and name.
 
-    Zones that cannot be reached are named in `unreachable` of every page.
+    Every page names the unreachable zones in `unreachable`.
     """
     where = resource_names.parse(str(call.params["parent"]))
     everywhere = where.zone == resource_names.ANYWHERE
@@ -40,19 +40,19 @@ def list_(session: Session, call: Call) -> Json:
     if place and len(place) != 2:
         raise invalid("The page token is not valid.")
     limit = paging.size(call)
-    lost = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
+    unreachable = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
     after = (place[0], place[1]) if place else ("", "")
     rows = session.nodes(where.project, zone=None if everywhere else where.zone, after=after, limit=limit + 1)
     shown: list[Json] = []
-    last, following = after, ""
+    last, next_token = after, ""
     for count, node in enumerate(rows):
         if count == limit:
-            following = paging.token(*last)
+            next_token = paging.token(*last)
             break
         last = (node.zone, node.node_id)
-        if node.zone not in lost and session.is_there(node):
+        if node.zone not in unreachable and session.exists(node):
             shown.append(rendering.node(node, session.now, call.version))
     answer: Json = {"nodes": shown} if shown else {}
-    if lost:
-        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in lost]
-    return {**answer, "nextPageToken": following} if following else answer
+    if unreachable:
+        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
+    return {**answer, "nextPageToken": next_token} if next_token else answer

@@ -1,4 +1,4 @@
-"""The workers of nodes: whom an address belongs to, and what their guest agents publish."""
+"""The workers of nodes: the owner of an address, and the guest attributes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tpuctl.sandbox import catalog, faults, lifecycle, rendering
 from tpuctl.sandbox.nodes.reading import find
 from tpuctl.sandbox.refusals import invalid
+from tpuctl.sandbox.sshd import host_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import NodeRecord, Session
 
-_BOOTED = frozenset({"READY", "REPAIRING"})  # unverified: where the guest agent answers
+_BOOTED = frozenset({"READY", "REPAIRING"})  # states in which the guest agent answers; unverified
 _NAMESPACE = "hostkeys"
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One virtual machine of a node. `id` is the node's numeric id, `metadata` what its guest agent acts on now.
+    """One virtual machine of a node. `id` is the node's numeric id, `metadata` the values that its guest agent uses now.
 
     `health` is empty when unset. `project_metadata` is the Compute Engine metadata of the project. `addresses` are the internal
-    ones of all workers of the node; `lacks_chip` says that this one misses one. `up_since` is when the node came up, nothing
-    for long ago; its startup scripts then run `startup_delay` longer than they would, for ever where that is nothing, or fail.
+    addresses of all workers of the node. `lacks_chip`: this worker misses a chip. `up_since` is when the node came up, None for
+    long ago; its startup scripts run `startup_delay` longer than usual (None: forever), or fail.
     """
 
     project: str
@@ -52,7 +53,7 @@ class Worker:
 
 
 def find_worker(session: Session, address: str) -> Worker | None:
-    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`; nothing if none has.
+    """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`. None if none has it.
 
     A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
     """
@@ -67,6 +68,10 @@ def find_worker(session: Session, address: str) -> Worker | None:
     phase = node.phase(session.now) if node else None
     if node is None or phase is None or index >= node.workers:
         return None
+    metadata = dict(node.document.get("metadata") or {})
+    if session.now < (node.keys_changed or node.timeline[0].at) + faults.ssh_key_delay(session, node):
+        metadata["ssh-keys"] = node.keys_before
+    items = session.project(node.project).get("items", [])
     return Worker(
         project=node.project,
         zone=node.zone,
@@ -75,9 +80,9 @@ def find_worker(session: Session, address: str) -> Worker | None:
         index=index,
         state=phase.state,
         health=phase.health,
-        metadata=_metadata(session, node),
+        metadata=metadata,
         accelerator_type=node.document["acceleratorType"],
-        project_metadata=_project_metadata(session, node.project),
+        project_metadata={str(item["key"]): str(item.get("value", "")) for item in items},
         topology=str(node.document.get("acceleratorConfig", {}).get("topology", "")),
         addresses=tuple(
             rendering.internal_address(number)
@@ -91,29 +96,15 @@ def find_worker(session: Session, address: str) -> Worker | None:
     )
 
 
-def _metadata(session: Session, node: NodeRecord) -> dict[str, str]:
-    metadata = dict(node.document.get("metadata") or {})
-    delay = faults.ssh_key_delay(session, node)
-    changed = node.keys_changed or node.timeline[0].at
-    if session.now < changed + delay:
-        metadata["ssh-keys"] = node.keys_before
-    return metadata
-
-
-def _project_metadata(session: Session, project: str) -> dict[str, str]:
-    items = session.project(project).get("items", [])
-    return {str(item["key"]): str(item.get("value", "")) for item in items}
-
-
-def node_directory(world: Path, worker: Worker) -> Path:
-    """Return where one incarnation of a node keeps its files: host key and the workers' homes."""
-    return world.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
+def node_directory(state_path: Path, worker: Worker) -> Path:
+    """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
+    return state_path.parent / "workers" / worker.project / worker.zone / f"{worker.node_id}-{worker.id}"
 
 
 def get_guest_attributes(session: Session, call: Call) -> Json:
     """Answer nodes.getGuestAttributes: the host key (one per node) and host name of each worker.
 
-    Before the guest has started there are none: 400 (observed). An empty worker id stands for all (seen in gcloud's requests).
+    Before the guest has started there are none: 400 (observed). An empty worker id means all (observed in gcloud's requests).
     """
     node = find(session, str(call.params["name"]))
     phase = node.phase(session.now)
@@ -124,33 +115,26 @@ def get_guest_attributes(session: Session, call: Call) -> Json:
     if unknown := [index for index in wanted if index not in known]:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{unknown[0]}" was not found.')
     worker = find_worker(session, f"{node.project}/{node.zone}/{node.node_id}/0")
-    key = _host_key(node_directory(session.path, worker)) if worker else ""
+    host_keys = []
+    if worker and shutil.which("ssh-keygen"):
+        key = host_key(node_directory(session.path, worker))
+        host_keys = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")
-    shown = [_attributes(node, int(index), key, query) for index in wanted or known]
+    shown = []
+    for index in wanted or known:
+        items = [
+            *host_keys,
+            # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.
+            {"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, int(index))},
+            # As attributes of the instance these are observed (marin's log, JAX source); as guest attributes unverified.
+            {"namespace": "tpu", "key": "agent-worker-number", "value": str(int(index))},
+            {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
+        ]
+        matching = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
+        shown.append({"queryPath": query, "queryValue": {"items": matching}})
     return {"guestAttributes": shown}
-
-
-def _attributes(node: NodeRecord, index: int, key: str, query: str) -> Json:
-    items = [{"namespace": _NAMESPACE, "key": "ssh-ed25519", "value": key}] if key else []
-    items += [
-        # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.
-        {"namespace": "guestInventory", "key": "hostname", "value": host_name(node.number, index)},
-        # As attributes of the instance these are observed (marin's log, JAX source); as guest attributes unverified.
-        {"namespace": "tpu", "key": "agent-worker-number", "value": str(index)},
-        {"namespace": "tpu", "key": "accelerator-type", "value": str(node.document["acceleratorType"])},
-    ]
-    wanted = [item for item in items if f"{item['namespace']}/{item['key']}".startswith(query)]
-    return {"queryPath": query, "queryValue": {"items": wanted}}
 
 
 def host_name(number: str, index: int) -> str:
     """Return a worker's host name, in the form of TPU VMs."""
     return f"t1v-n-{int(number) % 0xFFFFFFFF:08x}-w-{index}"
-
-
-def _host_key(directory: Path) -> str:
-    if shutil.which("ssh-keygen") is None:
-        return ""
-    from tpuctl.sandbox.sshd import host_key  # noqa: PLC0415  # needs OpenSSH, which a machine may lack
-
-    return host_key(directory)

@@ -1,4 +1,4 @@
-"""Maintenance of the nodes of a queued resource (v2alpha1): what is announced, and beginning it now."""
+"""Maintenance of the nodes of a queued resource (v2alpha1): show announced maintenance, and start it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def get_maintenance_info(session: Session, call: Call) -> Json:
-    """Answer queuedResources.getMaintenanceInfo: an entry for each node that has maintenance ahead or under way."""
+    """Answer queuedResources.getMaintenanceInfo: an entry for each node with announced or ongoing maintenance."""
     record = find(session, str(call.params["name"]))
     entries = [
         {"nodeName": node.node_id, "nodeUid": node.number, "upcomingMaintenance": phase.maintenance}
@@ -26,9 +26,9 @@ def get_maintenance_info(session: Session, call: Call) -> Json:
 
 
 def perform_maintenance(session: Session, call: Call) -> Json:
-    """Answer queuedResources.performMaintenanceQueuedResource for the nodes named; for all when none is (unverified).
+    """Answer queuedResources.performMaintenanceQueuedResource for the named nodes, by default for all (unverified).
 
-    Refused, with no node touched, when one of them is not of this request or has no maintenance that a customer may begin.
+    Rejected, without a change, if one of them is not of this request or has no maintenance that a customer may start.
     """
     session.log_request(call.method, str(call.params["name"]))
     record = find(session, str(call.params["name"]))
@@ -43,4 +43,4 @@ def perform_maintenance(session: Session, call: Call) -> Json:
 
 def _nodes(session: Session, record: QueuedRecord) -> list[NodeRecord]:
     found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
-    return [node for node in found if node and node.queued_resource == record.name and session.is_there(node)]
+    return [node for node in found if node and node.queued_resource == record.name and session.exists(node)]

@@ -1,11 +1,10 @@
-"""The life that lies ahead of a queued resource: when its turn comes, which nodes it makes then, and how it fails.
+"""The plan of a queued resource: when it gets capacity, which nodes it creates then, and how it fails.
 
-How long each state lasts is the sandbox's choice (observed: 2 to 5 minutes until ACTIVE).
+The durations of the states are the sandbox's choice (observed: 2 to 5 minutes until ACTIVE).
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,79 +14,35 @@ from tpuctl.sandbox import capacity, consequences, faults, lifecycle
 from tpuctl.sandbox.failures import failure
 from tpuctl.sandbox.lifecycle import GONE, Phase
 from tpuctl.sandbox.nodes import creation
-from tpuctl.sandbox.refusals import invalid, invalid_field
+from tpuctl.sandbox.refusals import invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tpuctl.sandbox.calls import Json
-    from tpuctl.sandbox.capacity import Demand
-    from tpuctl.sandbox.lifecycle import Pace, Timeline
-    from tpuctl.sandbox.world import NodeRecord, QueuedRecord, Session
+    from tpuctl.sandbox.lifecycle import Pace
+    from tpuctl.sandbox.world import QueuedRecord, Session
 
 _HORIZON = timedelta(days=36_500)
 _DECIDING = timedelta(seconds=2)
 _UNDECIDED = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
 
 
-def bodies(document: Json) -> dict[str, Json]:
-    """Return the nodes that a request asks for, by node id, as bodies of nodes.create.
-
-    Raises `ApiError` 400 for a spec that names both one node and several, or neither (API field text, words unverified).
-    """
-    specs = (document.get("tpu") or {}).get("nodeSpec") or []
-    if not specs:
-        raise invalid_field("Tpu", "")
-    nodes: dict[str, Json] = {}
-    for spec in specs:
-        several = spec.get("multisliceParams") or spec.get("multiNodeParams")
-        if bool(several) == bool(spec.get("nodeId")):
-            raise invalid("Exactly one of node_id and multislice_params must be set.")
-        body = copy.deepcopy(spec.get("node") or {})
-        body["schedulingConfig"] = {**(body.get("schedulingConfig") or {}), **_tier(document)}
-        for node_id in _numbered(several) if several else [str(spec["nodeId"])]:
-            if node_id in nodes:
-                raise invalid_field("NodeId", node_id)  # unverified
-            nodes[node_id] = body
-    return nodes
-
-
-def demands(project: str, zone: str, nodes: Iterable[Json]) -> list[Demand]:
-    """Return what nodes ask of a zone."""
-    return [creation.demand(project, zone, body) for body in nodes]
-
-
-def _tier(document: Json) -> Json:
-    """Return what the tier of a request makes of its nodes' scheduling."""
-    if "spot" in document or document.get("provisioningModel") == "SPOT":
-        return {"spot": True}
-    if document.get("provisioningModel") == "FLEX_START":
-        return {"provisioningModel": "FLEX_START"}
-    if "bestEffort" in document:
-        return {"preemptible": True}
-    is_reserved = (document.get("guaranteed") or {}).get("reserved") or document.get("reservationName")
-    return {"reserved": True} if is_reserved else {}
-
-
-def _numbered(several: Json) -> list[str]:
-    """Return the ids `prefix-0`, `prefix-1`, … (API field text: the count must be above one)."""
-    count = int(several.get("nodeCount") or 0)
-    if not 1 < count <= 1000:
-        raise invalid_field("NodeCount", str(count))
-    prefix = str(several.get("nodeIdPrefix") or "node")
-    return [f"{prefix}-{index}" for index in range(count)]
-
-
 def check_bounds(document: Json, now: datetime) -> None:
-    """Raise `ApiError` 400 when a request could never be honoured: its end is past, or before its start (unverified)."""
+    """Raise `ApiError` 400 for a request that can never be provisioned: its end is past, or before its start (unverified)."""
     begin, end = _bound(document, "After", now), _bound(document, "Until", now)
     if end and (end <= now + _DECIDING or (begin and end <= begin)):
         raise invalid("The queueing policy's valid-until time must be in the future and after its valid-after time.")
 
 
 def plan(session: Session, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
-    """Return a new request with its life ahead, and keep the nodes that it will make; `failing` fails it in its turn."""
-    record = replace(record, timeline=_waiting(session, record))
+    """Return a new request with its planned timeline, and store its planned nodes. `failing` fails its provisioning."""
+    now = session.now
+    waiting = (
+        Phase(now, "CREATING"),
+        Phase(now + _DECIDING, "ACCEPTED"),
+        Phase(now + timedelta(seconds=12), "WAITING_FOR_RESOURCES"),
+        Phase(_turn(session, record, _natural(session, record)), "PROVISIONING"),
+    )
+    record = replace(record, timeline=waiting)
     record = replace(record, timeline=faults.plan_queued(session, record))
     turn = lifecycle.first(record.timeline, "PROVISIONING", since=session.now)
     if turn is None or _misses(record, turn, session.now):
@@ -96,7 +51,9 @@ def plan(session: Session, record: QueuedRecord, *, failing: faults.Fault | None
         pace = consequences.pace(session, record)
         lost, end = turn + pace.failure(), turn + pace.failure() + pace.delete()
         ending = (Phase(lost, "SUSPENDING", initiator="SERVICE"), Phase(end, "FAILED", initiator="SERVICE"))
-        tier = demands(record.project, record.zone, bodies(record.document).values())[0].tier
+        tier = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())[
+            0
+        ].tier
         method = "tpu.projects.locations.queuedResources.create"
         target = faults.Target(method, record.project, record.zone, record.queued_resource_id)
         error = failure(failing, target, tier)
@@ -105,9 +62,9 @@ def plan(session: Session, record: QueuedRecord, *, failing: faults.Fault | None
 
 
 def requeue(session: Session) -> None:
-    """Let the requests that wait, and whose end is not settled, have their turn when there is capacity: later or sooner.
+    """Plan waiting requests again after a change of capacity: they are provisioned sooner or later.
 
-    A request that hangs without an end goes on hanging.
+    A request that hangs without an end keeps hanging.
     """
     for record in session.queued_resources():
         phase, turn = record.phase(session.now), lifecycle.first(record.timeline, "PROVISIONING", since=session.now)
@@ -121,7 +78,10 @@ def requeue(session: Session) -> None:
         before = tuple(p for p in record.timeline if p.state in _UNDECIDED)
         moved = replace(record, timeline=(*before, Phase(at, "PROVISIONING")))
         if _misses(moved, at, record.timeline[0].at):
-            _drop_nodes(session, moved)
+            for node_id in moved.node_ids:
+                node = session.node(moved.project, moved.zone, node_id)
+                if node and node.queued_resource == moved.name:
+                    session.put_node(replace(node, timeline=(Phase(session.now, GONE),)))
             moved = _expiring(moved, record.timeline[0].at)
         else:
             moved = _provisioning(session, moved, at)
@@ -129,26 +89,16 @@ def requeue(session: Session) -> None:
         consequences.keep_queued(session, moved, moved.timeline)
 
 
-def _waiting(session: Session, record: QueuedRecord) -> Timeline:
-    now = session.now
-    return (
-        Phase(now, "CREATING"),
-        Phase(now + _DECIDING, "ACCEPTED"),
-        Phase(now + timedelta(seconds=12), "WAITING_FOR_RESOURCES"),
-        Phase(_turn(session, record, _natural(session, record)), "PROVISIONING"),
-    )
-
-
 def _natural(session: Session, record: QueuedRecord) -> datetime:
-    """Return when the request's turn comes where there is capacity."""
+    """Return when a request would be provisioned without a shortage of capacity."""
     made = record.timeline[0].at if record.timeline else session.now
     pace: Pace = consequences.pace_of(session, record.name, record.incarnation, 0)
-    return max(made + pace.between("queue", 60, 200), _bound(record.document, "After", made) or made)
+    return max(made + pace.draw("queue", 60, 200), _bound(record.document, "After", made) or made)
 
 
 def _turn(session: Session, record: QueuedRecord, soonest: datetime) -> datetime:
     """Return when there is capacity for all nodes of a request."""
-    wanted = demands(record.project, record.zone, bodies(record.document).values())
+    wanted = capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
     return max(capacity.available_at(session, demand, soonest) for demand in wanted)
 
 
@@ -158,7 +108,7 @@ def _misses(record: QueuedRecord, turn: datetime, made: datetime) -> bool:
 
 
 def _expiring(record: QueuedRecord, made: datetime) -> QueuedRecord:
-    """Return a request whose turn comes too late, or never: FAILED at its valid-until time (API field text), if it has one."""
+    """Return a request that gets capacity too late or never: FAILED at its valid-until time (API field text), if it has one."""
     limit = _bound(record.document, "Until", made)
     if limit is None:
         return record
@@ -169,7 +119,7 @@ def _expiring(record: QueuedRecord, made: datetime) -> QueuedRecord:
 
 
 def _provisioning(session: Session, record: QueuedRecord, turn: datetime) -> QueuedRecord:
-    wanted = bodies(record.document)
+    wanted = capacity.requested_nodes(record.document)
     for node_id, body in wanted.items():
         node = session.node(record.project, record.zone, node_id)
         if node and node.queued_resource == record.name and node.timeline:
@@ -177,33 +127,24 @@ def _provisioning(session: Session, record: QueuedRecord, turn: datetime) -> Que
             later = tuple(replace(phase, at=phase.at + delay) for phase in node.timeline)
             session.put_node(replace(node, timeline=later))
         else:
-            _make(session, record, node_id, body=body, begin=turn - session.now, several=len(wanted) > 1)
+            node = creation.prepare(
+                session,
+                record.project,
+                record.zone,
+                node_id,
+                body=body,
+                begin=turn - session.now,
+                queued_resource=record.name,
+            )
+            if len(wanted) > 1:
+                node.document["multisliceNode"] = True
+            timeline = faults.plan(session, node, node.timeline, consequences.pace(session, node))
+            session.put_node(replace(node, timeline=timeline))
     return replace(record, timeline=consequences.follow(session, record, initiator="SERVICE"))
 
 
-def _make(
-    session: Session, record: QueuedRecord, node_id: str, *, body: Json, begin: timedelta, several: bool
-) -> NodeRecord:
-    node = creation.prepare(
-        session, record.project, record.zone, node_id, body=body, begin=begin, queued_resource=record.name
-    )
-    if several:
-        node.document["multisliceNode"] = True
-    timeline = faults.plan(session, node, node.timeline, consequences.pace(session, node))
-    node = replace(node, timeline=timeline)
-    session.put_node(node)
-    return node
-
-
-def _drop_nodes(session: Session, record: QueuedRecord) -> None:
-    for node_id in record.node_ids:
-        node = session.node(record.project, record.zone, node_id)
-        if node and node.queued_resource == record.name:
-            session.put_node(replace(node, timeline=(Phase(session.now, GONE),)))
-
-
 def _bound(document: Json, which: str, made: datetime) -> datetime | None:
-    """Return the time after or until which a request may be honoured, if it says so; at most a hundred years on."""
+    """Return the start or end of a request's validity. None if it has none; at most a hundred years from now."""
     policy = document.get("queueingPolicy") or {}
     interval = policy.get("validInterval") or {}
     end = {"After": "startTime", "Until": "endTime"}[which]

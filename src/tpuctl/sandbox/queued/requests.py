@@ -1,6 +1,6 @@
-"""Queued resources as the API has them: requests that wait for capacity, and then make nodes.
+"""Queued resources in the API: requests that wait for capacity, and then create nodes.
 
-Their states follow from stored times like the nodes'.
+Their states follow from stored times, as for nodes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import (
+    capacity,
     catalog,
     consequences,
     faults,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _ID = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")  # unverified: the document does not say
 _DELETABLE = frozenset({"ACCEPTED", "FAILED", "SUSPENDED", "DELETING"})  # API field text of `force`
-# What a client may choose; all else in a body is output only and ignored, as proto3 APIs do.
+# The fields that a client may set; all others are output only and ignored, as proto3 APIs do.
 _CHOSEN = (
     *("tpu", "spot", "guaranteed", "bestEffort", "queueingPolicy", "reservationName", "provisioningModel"),
     "runDuration",
@@ -52,20 +53,20 @@ def list_(session: Session, call: Call) -> Json:
     everywhere = where.zone == resource_names.ANYWHERE
     if not everywhere:
         catalog.check_location(where.project, where.zone)
-    lost = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
+    unreachable = faults.unreachable_zones(session, where.project, catalog.zones()) if everywhere else ()
     found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
-    visible = [record for record in found if record.zone not in lost and session.is_there(record)]
-    shown, following = paging.page(call, visible)
+    visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
+    shown, next_token = paging.page(call, visible)
     answer: Json = {}
     if shown:
         answer["queuedResources"] = [rendering.queued_resource(r, session.now, call.version) for r in shown]
-    if lost:
-        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in lost]
-    return {**answer, "nextPageToken": following} if following else answer
+    if unreachable:
+        answer["unreachable"] = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def create(session: Session, call: Call) -> Json:
-    """Answer queuedResources.create: the operation is done when the request is ACCEPTED, long before there is a node."""
+    """Answer queuedResources.create: the operation ends when the request is ACCEPTED, long before there is a node."""
     if repeated := operations.repeated(session, call):
         return repeated
     where = resource_names.parse(str(call.params["parent"]))
@@ -77,14 +78,16 @@ def create(session: Session, call: Call) -> Json:
         raise invalid_field("QueuedResourceId", queued_resource_id)
     if session.queued_resource(where.project, where.zone, queued_resource_id):
         raise already_exists(name)
-    document = _document(call.body)
-    nodes = planning.bodies(document)
+    document = {field: copy.deepcopy(call.body[field]) for field in _CHOSEN if call.body.get(field) is not None}
+    for spec in (document.get("tpu") or {}).get("nodeSpec") or []:
+        spec["node"] = creation.chosen(spec.get("node") or {})
+    nodes = capacity.requested_nodes(document)
     _check(session, where, document, nodes)
     target = Target(call.method, where.project, where.zone, queued_resource_id)
-    wanted = planning.demands(where.project, where.zone, nodes.values())
+    wanted = capacity.node_demands(where.project, where.zone, nodes.values())
     if fault := faults.take(session, FaultKind.QUOTA, target):
         metric, place = quotas.metrics(wanted[0])[1]
-        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).keeping()
+        raise quotas.refusal(metric, place, limit=fault.limit, is_queued=True).committing()
     quotas.check(session, wanted, is_queued=True)
     record = QueuedRecord(
         where.project,
@@ -101,7 +104,7 @@ def create(session: Session, call: Call) -> Json:
 
 
 def delete(session: Session, call: Call) -> Json:
-    """Answer queuedResources.delete; without `force` only in the states and cases that the API's field text names."""
+    """Answer queuedResources.delete; without `force` only in the states that the API's field text names."""
     if repeated := operations.repeated(session, call):
         return repeated
     session.log_request(call.method, str(call.params["name"]))
@@ -109,7 +112,7 @@ def delete(session: Session, call: Call) -> Json:
     owned = _owned(session, record)
     phase = record.phase(session.now)
     state = phase.state if phase else "DELETING"
-    are_deleted = state == "ACTIVE" and not any(session.is_there(node) for node in owned)
+    are_deleted = state == "ACTIVE" and not any(session.exists(node) for node in owned)
     if not call.params.get("force") and state not in _DELETABLE and not are_deleted:
         raise failed_precondition(
             f"The queued resource is in state {state}; delete its nodes first, or set force."  # unverified words
@@ -119,7 +122,7 @@ def delete(session: Session, call: Call) -> Json:
     pace = consequences.pace(session, record)
     begun = (*lifecycle.until(record.timeline, session.now), Phase(session.now, "DELETING", initiator="USER"))
     record = replace(record, timeline=begun)
-    session.put_queued_resource(record)  # first, so that the nodes' end no longer suspends it
+    session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
     ends = [session.now + pace.delete()]
     for node in owned:
         kept = consequences.keep(
@@ -155,27 +158,19 @@ def find(session: Session, name: str) -> QueuedRecord:
     where = resource_names.parse(name)
     catalog.check_location(where.project, where.zone)
     record = session.queued_resource(*where)
-    if record is None or not session.is_there(record):
+    if record is None or not session.exists(record):
         raise not_found(name)
     return record
 
 
 def _owned(session: Session, record: QueuedRecord) -> list[NodeRecord]:
-    """Return the nodes of a request, those to come included."""
+    """Return the nodes of a request, planned ones included."""
     found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
     return [node for node in found if node and node.queued_resource == record.name]
 
 
-def _document(body: Json) -> Json:
-    """Return what a client may choose of a request, its nodes' output-only fields left out."""
-    document = {field: copy.deepcopy(body[field]) for field in _CHOSEN if body.get(field) is not None}
-    for spec in (document.get("tpu") or {}).get("nodeSpec") or []:
-        spec["node"] = creation.chosen(spec.get("node") or {})
-    return document
-
-
 def _check(session: Session, where: resource_names.ResourceName, document: Json, nodes: dict[str, Json]) -> None:
-    """Raise `ApiError` unless every node of a request could be made, in this zone (words unverified)."""
+    """Raise `ApiError` unless every node of a request could be created, in this zone (words unverified)."""
     tiers = [tier for tier in ("spot", "guaranteed", "bestEffort") if tier in document]
     if len(tiers) > 1:
         raise invalid("Only one tier may be set.")  # API field text: a union field

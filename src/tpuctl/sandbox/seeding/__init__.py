@@ -1,4 +1,4 @@
-"""Seeds: what a world shall hold, in a file. `read` understands it and knows nothing of worlds; `plant` puts it into one."""
+"""Seeds: the resources of a sandbox, in a file. `read` parses it without a sandbox; `plant` adds its entries to one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RULE = re.compile(r"allow_(start|stop|update|delete)_while_[a-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a world shall hold. `place` is where it is written: `FILE line N`."""
+    """One resource of a seed. `place` is its position: `FILE line N`."""
 
     kind: str
     fields: Json
@@ -38,16 +38,16 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What it is called, for a list of what was planted."""
+        """The name, for a list of added resources."""
         fields = self.fields
         return str(fields.get("name") or fields.get("projectId") or fields.get("kind") or fields.get("metric") or "")
 
 
 def read(text: str, source: str) -> list[Entry]:
-    """Return what a file asks for, in the order in which it can be planted.
+    """Return the entries of a file, in the order in which they can be added.
 
     Raises `SeedError` naming file, line and key: broken YAML, an unknown kind or field (with the nearest), a wrong
-    type, a field that is missing.
+    type, a missing field.
     """
     document = lines.read(text, source)
     return entries(document, (), document.value)
@@ -71,16 +71,16 @@ def entries(document: Document, path: Path, value: Any) -> list[Entry]:  # JSON
     return found
 
 
-def plant(world: World, wanted: Iterable[Entry]) -> None:
-    """Put entries into a world: all of them, or nothing.
+def plant(sandbox: World, wanted: Iterable[Entry]) -> None:
+    """Add entries to a sandbox: all or none.
 
-    What has the name of something that is there replaces it. Raises `SeedError` naming the place of the entry that the
-    world refuses.
+    An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
+    sandbox rejects.
     """
-    with world.together():
+    with sandbox.joint_write():
         for entry in wanted:
             try:
-                KINDS[entry.kind].plant(world, entry.fields)
+                KINDS[entry.kind].plant(sandbox, entry.fields)
             except ApiError as error:
                 raise SeedError(f"{entry.place}: {error.message.partition(' [EID')[0]}") from error
             except SeedError:
@@ -90,7 +90,7 @@ def plant(world: World, wanted: Iterable[Entry]) -> None:
 
 
 def check_words(document: Document, path: Path, words: Mapping[str, str], entry: Json) -> None:
-    """Raise `SeedError` unless each key is one of these words and has a value of its type."""
+    """Raise `SeedError` unless each key is known and has a value of its type."""
     for key, value in entry.items():
         if key not in words:
             raise document.unknown((*path, key), words)
@@ -105,16 +105,11 @@ def _entries(document: Document, path: Path, kind: Kind, value: Any) -> list[Ent
         here = (*path, index)
         if not isinstance(item, dict):
             raise document.error(here, f"each of `{path[-1]}` must be a mapping, such as `- name: trainer`")
-        fields = _checked(document, here, kind, _written_out(str(path[-1]), item))
+        if path[-1] == "queuedResources" and isinstance(item.get("state"), str):
+            item = {**item, "state": {"state": item["state"]}}  # noqa: PLW2901  # the short form of a state
+        fields = _checked(document, here, kind, item)
         found.append(Entry(str(path[-1]), fields, document.place(*here)))
     return found
-
-
-def _written_out(kind: str, item: Json) -> Json:
-    """Return an entry with what may be shortened in full: of the state of a queued resource, its name is enough."""
-    if kind == "queuedResources" and isinstance(item.get("state"), str):
-        return {**item, "state": {"state": item["state"]}}
-    return item
 
 
 def _checked(document: Document, path: Path, kind: Kind, item: Json) -> Json:

@@ -1,4 +1,4 @@
-"""Entries checked against the discovery documents: the API's own field names and types, and nothing else. Pure."""
+"""Check entries against the discovery documents: the API's own field names and types. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = {"integer": "a whole number", "number": "a number"}
 
 
 def checked(document: Document, path: Path, schema: tuple[str, str, str], value: Json) -> Json:
-    """Return a message as the API's JSON has it: a number where a text is wanted becomes a text.
+    """Return a message in the API's JSON: a number in a string field becomes a string.
 
     `schema` is API, version and the schema's name. Raises `SeedError` for an unknown field, type or enum name.
     """

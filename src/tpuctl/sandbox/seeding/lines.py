@@ -1,4 +1,4 @@
-"""YAML read with the lines of its keys and values. Nothing is constructed, so nothing in a file can act."""
+"""Read YAML with the lines of its keys and values. No objects are constructed, so a file cannot run code."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Path = tuple[str | int, ...]
-_YamlNode = Any  # PyYAML's node; with the C loader its types do not say what marks hold
+_YamlNode = Any  # PyYAML's node; the types of the C loader lack the marks
 _TAG = "tag:yaml.org,2002:"
 
 
 class SeedError(InvalidInputError):
-    """A file for the sandbox says something that cannot be: the message names file, line and key."""
+    """A file for the sandbox is invalid; the message names file, line and key."""
 
     kind = "seed"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file's content as JSON would hold it, with the line of each key and item. Times stay text."""
+    """A file's content as JSON, with the line of each key and item. Times stay text."""
 
     source: str
     value: Any  # JSON
@@ -38,11 +38,11 @@ class Document:
         return f"{self.source} line {self.lines.get(known, 1)}"
 
     def error(self, path: Path, text: str, *, hint: str | None = None) -> SeedError:
-        """Return the error for what is wrong at a place."""
+        """Return the error for a problem at a position."""
         return SeedError(f"{self.place(*path)}: {text}", hint=hint)
 
     def unknown(self, path: Path, known: Iterable[str]) -> SeedError:
-        """Return the error for a key that is not known, with the nearest that is."""
+        """Return the error for an unknown key, with the nearest known one."""
         known = list(known)
         near = nearest(str(path[-1]), known)
         hint = f"did you mean `{near}`?" if near else f"known are {', '.join(known)}"
@@ -50,7 +50,7 @@ class Document:
 
 
 def read(text: str, source: str) -> Document:
-    """Return what a YAML text says. Raises `SeedError` for broken YAML, for a key that is there twice, for a tag."""
+    """Parse a YAML text. Raises `SeedError` for broken YAML, a duplicate key, or a tag."""
     root = compose_yaml(text, source, error=SeedError)
     lines: dict[Path, int] = {}
     value = None if root is None else _value(root, (), lines, source)
@@ -68,7 +68,7 @@ def _value(node: _YamlNode, path: Path, lines: dict[Path, int], source: str) -> 
             if key_node.id != "scalar" or key_node.tag == f"{_TAG}merge":
                 raise SeedError(f"{source} line {line}: a key must be a plain word")
             if key in found:
-                raise SeedError(f"{source} line {line}: `{key}` is there twice")
+                raise SeedError(f"{source} line {line}: duplicate key `{key}`")
             lines[(*path, key)] = line
             found[key] = _value(item, (*path, key), lines, source)
         return found
@@ -82,7 +82,7 @@ def _scalar(node: _YamlNode) -> str | int | float | bool | None:
             return None
         case "bool":
             return text.lower() in {"true", "yes", "on"}
-        # YAML 1.1 would make 630 of 10:30, and 8 of 010. A number that no field can hold stays text, and is refused as such.
+        # YAML 1.1 would read 10:30 as 630, and 010 as 8. A number that no field can hold stays text, and is rejected as such.
         case "int" if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text):
             return int(text)
         case "float" if re.fullmatch(r"-?\d{1,17}\.\d{0,17}", text):

@@ -1,4 +1,4 @@
-"""What files and the command line ask for in words: faults, stock-outs, quotas."""
+"""Parse the faults, stock-outs and quotas of files and of the command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Json
     from tpuctl.sandbox.world import World
 
-# The words of a fault, with their types. `after` shifts the whole fault; `until` (scenarios) ends it.
+# The keys of a fault, with their types. `after` delays the whole fault.
 FAULT_KEYS: Mapping[str, str] = {
     "kind": "text",
     "node": "text",
@@ -52,7 +52,7 @@ STOCKOUT_KEYS: Mapping[str, str] = {"zone": "text", "acceleratorType": "text", "
 
 
 def fault(entry: Json) -> Fault:
-    """Return the fault that an entry asks for. Raises `InvalidInputError` for a kind that there is not."""
+    """Return the fault of an entry. Raises `InvalidInputError` for an unknown kind."""
     values: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in entry.items()}
     for key in ("after", "duration"):
         if key in values and not isinstance(values[key], timedelta):
@@ -61,21 +61,21 @@ def fault(entry: Json) -> Fault:
 
 
 def kind(word: str) -> FaultKind:
-    """Return the kind of fault that a word means. Raises `InvalidInputError` naming the nearest."""
+    """Return the fault kind of a name. Raises `InvalidInputError` naming the nearest."""
     known = [str(entry) for entry in FaultKind]
     if word not in known:
         near = nearest(word, known)
         hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        raise InvalidInputError(f"`{word}` is not a kind of fault" if word else "which kind of fault?", hint=hint)
+        raise InvalidInputError(f"`{word}` is not a kind of fault" if word else "no kind of fault given", hint=hint)
     return FaultKind(word)
 
 
-def add_stockout(world: World, entry: Json) -> None:
-    """Let capacity run out as an entry says. Raises `InvalidInputError` for an unknown tier."""
+def add_stockout(sandbox: World, entry: Json) -> None:
+    """Add the stock-out of an entry. Raises `InvalidInputError` for an unknown tier."""
     words = {"acceleratorType": "accelerator_type"}
     values = {words.get(key, key): str(value) for key, value in entry.items() if key in STOCKOUT_KEYS}
     after, duration = (entry.get(key) for key in ("after", "duration"))
-    with world.write() as session:
+    with sandbox.write() as session:
         admin.add_stockout(
             session,
             **values,
@@ -84,16 +84,18 @@ def add_stockout(world: World, entry: Json) -> None:
         )
 
 
-def set_quota(world: World, entry: Json) -> None:
-    """Set a quota of the TPU API, or of Compute Engine where the metric is one of its. Raises `InvalidInputError`."""
+def set_quota(sandbox: World, entry: Json) -> None:
+    """Set a quota of the TPU API, or of Compute Engine if the metric is one of its. Raises `InvalidInputError`."""
     metric = str(entry.get("metric", ""))
     if metric and not metric.endswith("ForTPUAPI"):
         words = {key: value for key, value in entry.items() if key in {"limit", "usage", "project"}}
         if "region" not in entry:
-            raise InvalidInputError(f"a quota of Compute Engine such as `{metric}` needs a `region`")
-        provision.set_region_quota(world, entry["region"], metric, **words)
+            raise InvalidInputError(f"the Compute Engine quota `{metric}` needs a `region`")
+        provision.set_region_quota(sandbox, entry["region"], metric, **words)
         return
     if "usage" in entry:
-        raise InvalidInputError("`usage` of the TPU API is counted: leave it out")
-    with world.write() as session:
+        raise InvalidInputError(
+            "`usage` cannot be set for quotas of the TPU API", hint="leave it out: usage is counted"
+        )
+    with sandbox.write() as session:
         admin.set_quota(session, **entry)

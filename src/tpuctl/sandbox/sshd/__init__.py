@@ -1,8 +1,7 @@
-"""Real ssh to sandbox workers: each connection is an OpenSSH `sshd -i` of its own, started as ssh's ProxyCommand.
+"""Real ssh to sandbox workers: each connection is a separate OpenSSH `sshd -i`, started as ssh's ProxyCommand.
 
-There is no port, no daemon and no need to be root. A worker is a home folder beside the world's file; what is run on it
-runs on this machine, as the user who runs ssh. `proxy_command` is what a client needs, `host_key` what the API's guest
-attributes need.
+There is no port, no daemon and no need to be root. A worker is a home folder beside the sandbox's file; its commands
+run on this machine, as the user who runs ssh. Clients need `proxy_command`, the API's guest attributes need `host_key`.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Folders", "SshdUnavailableError", "find_sshd", "host_key", "proxy_command"]
 
 
-def proxy_command(world_path: Path, address: str) -> str:
-    """Return the ssh option ProxyCommand that reaches the worker with this address in this world.
+def proxy_command(state_path: Path, address: str) -> str:
+    """Return the ssh option ProxyCommand that reaches the worker with this address in this sandbox.
 
     The text is quoted for the shell and for ssh, which expands `%` and puts `exec` before it. The address is
-    any that `nodes.find_worker` knows.
+    any that `find_worker` accepts.
     """
-    # -P: a file of the working directory must not be taken for a module.
-    program = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", str(world_path.absolute()), address]
+    # -P: do not import modules from the working directory.
+    program = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", str(state_path.absolute()), address]
     return shlex.join(program).replace("%", "%%")

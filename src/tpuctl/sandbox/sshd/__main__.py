@@ -1,6 +1,6 @@
-"""`python -m tpuctl.sandbox.sshd [--reboot] WORLD ADDRESS`: serve one ssh connection, or reboot a worker from inside.
+"""`python -m tpuctl.sandbox.sshd [--reboot] STATE_FILE ADDRESS`: serve one ssh connection, or reboot a worker from inside.
 
-Ends with 255 and a line on stderr, as ssh does, when the worker cannot be reached.
+Exits with 255 and a line on stderr, as ssh does, if the worker is unreachable.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
 from tpuctl.sandbox import oslogin
-from tpuctl.sandbox.nodes import find_worker, node_directory
-from tpuctl.sandbox.nodes.workers import host_name
+from tpuctl.sandbox.nodes.workers import find_worker, host_name, node_directory
 from tpuctl.sandbox.sshd import guest, server
 from tpuctl.sandbox.sshd.folders import Folders
 from tpuctl.sandbox.sshd.host_keys import host_key
@@ -24,23 +23,26 @@ from tpuctl.sandbox.world import World
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.nodes import Worker
+    from tpuctl.sandbox.nodes.workers import Worker
 
 _UNREACHABLE = 255
 
 
 class _UnreachableError(Exception):
-    """Nothing answers at the address, in ssh's words."""
+    """The worker does not answer; the message is ssh's."""
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the arguments say and return the exit code; on success of a connection sshd takes over the process."""
-    *options, world_path, address = arguments
+    """Run the command and return the exit code; a successful connection replaces the process with sshd."""
+    *options, state_path, address = arguments
     try:
         if options == ["--reboot"]:
-            _reboot(Path(world_path), address)
+            worker, now, _, _ = _look_up(Path(state_path), address)
+            folders = _folders(Path(state_path), worker)
+            note_reboot(folders, now)
+            end_processes(folders)
         else:
-            _connect(Path(world_path), address)
+            _connect(Path(state_path), address)
     except _UnreachableError as error:
         sys.stderr.write(f"ssh: connect to host {address} port 22: {error}\n")
     except TpuctlError as error:
@@ -48,12 +50,12 @@ def main(arguments: list[str]) -> int:
     return _UNREACHABLE
 
 
-def _connect(world_path: Path, address: str) -> None:
-    worker, now, speed, profile_keys = _look_up(world_path, address)
-    folders = _folders(world_path, worker)
+def _connect(state_path: Path, address: str) -> None:
+    worker, now, speed, profile_keys = _look_up(state_path, address)
+    folders = _folders(state_path, worker)
     if worker.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
-    # TIMEOUT is the API's word for a worker that does not respond.
+    # The API reports TIMEOUT for a worker that does not respond.
     if worker.health == "TIMEOUT":
         raise _UnreachableError("Connection timed out")
     sshd = server.find_sshd()
@@ -65,7 +67,7 @@ def _connect(world_path: Path, address: str) -> None:
         folders,
         identify(worker, name),
         how_far(worker, rebooted + DURATION if rebooted else None, now, speed),
-        world_path=world_path,
+        state_path=state_path,
         address=address,
         host_name=name,
         domain=domain,
@@ -73,40 +75,29 @@ def _connect(world_path: Path, address: str) -> None:
     login = server.own_login()
     keys = _os_login_keys(worker, profile_keys)
     if keys is None:
-        keys = server.authorized_keys(login, *_key_lists(worker), now=now)
+        # Keys of the node, and of its project unless the node blocks those [Compute Engine documentation].
+        lists = [worker.metadata.get("ssh-keys", "")]
+        if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
+            lists.append(worker.project_metadata.get("ssh-keys", ""))
+        keys = server.authorized_keys(login, *lists, now=now)
     server.become_sshd(sshd, server.configure(folders, session, keys, login=login))
 
 
-def _reboot(world_path: Path, address: str) -> None:
-    worker, now, _, _ = _look_up(world_path, address)
-    folders = _folders(world_path, worker)
-    note_reboot(folders, now)
-    end_processes(folders)
-
-
-def _look_up(world_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
-    """Return the worker, the world's time and its speed, and the keys in the OS Login profile of who runs the sandbox."""
-    if not world_path.exists():  # opening would make a world
+def _look_up(state_path: Path, address: str) -> tuple[Worker, datetime, float, list[str]]:
+    """Return the worker, the sandbox time, its speed, and the keys in the OS Login profile of the sandbox's user."""
+    if not state_path.exists():  # opening would create it
         raise _UnreachableError("No route to host")
-    with World.open(world_path) as world, world.read() as session:
+    with World.open(state_path) as sandbox, sandbox.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now, world.speed, oslogin.keys_of_owner(session, session.now)
-
-
-def _key_lists(worker: Worker) -> list[str]:
-    """Return the `ssh-keys` of the node, and of its project unless the node blocks those [Compute Engine documentation]."""
-    lists = [worker.metadata.get("ssh-keys", "")]
-    if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
-        lists.append(worker.project_metadata.get("ssh-keys", ""))
-    return lists
+        return worker, session.now, sandbox.speed, oslogin.keys_of_owner(session, session.now)
 
 
 def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
-    """Return the authorized keys where OS Login is on, which makes those of the metadata count for nothing; else nothing.
+    """Return the authorized keys of OS Login, which override those of the metadata. None if OS Login is off.
 
-    Nobody gets in where a second factor, a certificate or a security key is wanted: this sshd cannot ask for them.
+    There are none if a second factor, a certificate or a security key is required: this sshd cannot ask for them.
     """
     if not oslogin.is_in_force(worker.metadata, worker.project_metadata):
         return None
@@ -116,8 +107,8 @@ def _os_login_keys(worker: Worker, profile_keys: list[str]) -> str | None:
     return "".join(f"{key}\n" for key in profile_keys)
 
 
-def _folders(world_path: Path, worker: Worker) -> Folders:
-    return Folders(node_directory(world_path.absolute(), worker), worker.index)
+def _folders(state_path: Path, worker: Worker) -> Folders:
+    return Folders(node_directory(state_path.absolute(), worker), worker.index)
 
 
 if __name__ == "__main__":

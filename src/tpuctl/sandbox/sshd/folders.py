@@ -1,4 +1,4 @@
-"""Where a sandbox worker's files are: its home, and beside it what its sshd needs."""
+"""The folders of a sandbox worker: its home, and beside it the files of its sshd."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ class Folders:
 
     @property
     def programs(self) -> Path:
-        """Return the folder of programs that stand in for those of a TPU VM (`hostname`, `sudo`, `reboot`, …)."""
+        """Return the folder of programs that replace those of a TPU VM (`hostname`, `sudo`, `reboot`, …)."""
         return self.control / "bin"
 
     @property
     def metadata(self) -> Path:
-        """Return the folder of what the metadata server would say, by its paths."""
+        """Return the folder of the metadata server's values, by their paths."""
         return self.control / "metadata"
 
     @property
     def devices(self) -> Path:
-        """Return the folder that stands for `/` where device files are counted. In the home, but out of the way of its user."""
+        """Return the folder that stands for `/` when device files are counted: a hidden folder in the home."""
         return self.home / ".tpu"
 
     @property
     def temporary(self) -> Path:
-        """Return the folder that stands for `/tmp` where libtpu's lock file is looked for. A reboot empties it."""
+        """Return the folder that stands for `/tmp` when libtpu's lock file is searched. A reboot empties it."""
         return self.devices / "tmp"
 
     @property
     def last_reboot(self) -> Path:
-        """Return the file that holds the sandbox's time of the last reboot in the guest; absent when there was none."""
+        """Return the file with the sandbox time of the last reboot in the guest; it is missing before the first."""
         return self.control / "rebooted"
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder that only its owner may enter, and those above it that are missing."""
+    """Create a folder that only its owner may enter, and its missing parents."""
     for folder in [*reversed(path.parents), path]:
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private_file(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write a file so that no reader sees half of it; one that already holds the text is left alone."""
+    """Write a file atomically; one that already holds the text is not changed."""
     if path.is_file() and path.read_text("utf-8") == text:
         return
     descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")

@@ -1,4 +1,4 @@
-"""What a session finds on a sandbox worker: its home, its name, and stand-ins for programs that would touch this machine."""
+"""The guest of a sandbox worker: its home, its name, and replacements for programs that would affect this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ fi
 exec "$SHELL" -l
 """
 
-# /etc/profile of many systems sets PATH anew.
+# /etc/profile of many systems resets PATH.
 _PROFILE = """\
 case ":$PATH:" in
     *:{programs}:*) ;;
@@ -57,8 +57,8 @@ case "$1" in
 esac
 """
 
-# A sandbox worker gives nobody more rights than they have. Programs that would restart this machine are led to the
-# stand-ins even when they are named with their folder.
+# `sudo` on a sandbox worker grants no rights. Programs that would restart this machine are replaced even if they are
+# called by their full path.
 _SUDO = """\
 #!/bin/sh
 while [ $# -gt 0 ]; do
@@ -89,13 +89,13 @@ echo "a sandbox worker cannot be switched off from inside: stop its node" >&2
 exit 1
 """
 
-# What a session finds of the startup: how it stood when the session began, and how long it still ran then.
+# The progress of the startup scripts: at the start of the session, and the time they still ran then.
 _STARTUP = """\
 startup=$TPUCTL_STARTUP
 [ "$(date +%s)" -ge "${{TPUCTL_STARTUP_RUNS_UNTIL:-0}}" ] || startup=running
 """
 
-# The words are those of cloud-init's documentation. What fails is the startup script, not cloud-init.
+# The output is that of cloud-init's documentation. A failure is one of the startup script, not of cloud-init.
 _CLOUD_INIT = f"""\
 #!/bin/sh
 if [ "$1" != status ]; then
@@ -112,7 +112,7 @@ echo "status: $startup"
 case " $* " in *" --long "*|*" -l "*) echo "extended_status: $startup" ;; esac
 """
 
-# A startup script that fails does not fail its unit (guest-agent's source): the journal tells.
+# A failed startup script does not fail its unit (guest-agent's source): only the journal reports it.
 _SYSTEMCTL = f"""\
 #!/bin/sh
 verb= unit=
@@ -148,13 +148,13 @@ esac
 echo "Finished running startup scripts."
 """
 
-# The workers' sessions are apart from each other, and from those of the user who runs them all.
+# The tmux sessions of workers are separate from each other, and from those of the local user.
 _TMUX = """\
 #!/bin/sh
 exec {tmux} -L {server} "$@"
 """
 
-# What else a look into a worker asks: what lies in `.tpu/said` is told in place of this machine's, so that it can be rehearsed.
+# Output of further programs that diagnosis runs: files in `.tpu/said` replace the output of this machine, for tests.
 _DMESG = """\
 #!/bin/sh
 [ ! -f {devices}/said/dmesg ] || cat {devices}/said/dmesg
@@ -167,15 +167,15 @@ cat {devices}/said/timedatectl 2>/dev/null || echo NTPSynchronized=yes
 
 _DF = """\
 #!/bin/sh
-case " $* " in *" -i "*) told={devices}/said/df-inodes ;; *) told={devices}/said/df ;; esac
-[ ! -f "$told" ] || exec cat "$told"
+case " $* " in *" -i "*) output={devices}/said/df-inodes ;; *) output={devices}/said/df ;; esac
+[ ! -f "$output" ] || exec cat "$output"
 PATH=${{PATH#{programs}:}}
 exec df "$@"
 """
 
 _REBOOT = """\
 #!/bin/sh
-exec {python} -P -m tpuctl.sandbox.sshd --reboot {world} {address}
+exec {python} -P -m tpuctl.sandbox.sshd --reboot {state_path} {address}
 """
 
 _PROGRAMS = {
@@ -199,13 +199,17 @@ def furnish(
     identity: Identity,
     startup: Startup,
     *,
-    world_path: Path,
+    state_path: Path,
     address: str,
     host_name: str,
     domain: str,
 ) -> Path:
-    """Make a worker's folders, programs, devices and metadata as they shall be; return the program that starts a session."""
-    _make_folders(folders, identity)
+    """Create or update a worker's folders, programs, devices and metadata; return the program that starts a session."""
+    make_private_folder(folders.home)
+    _keep_files(folders.metadata, identity.metadata)
+    _keep_files(folders.devices / "dev", {device.partition("/")[2]: "" for device in identity.devices})
+    make_private_folder(folders.temporary)
+    make_private_folder(folders.programs)
     plain = {
         "home": str(folders.home),
         "control": str(folders.control),
@@ -215,7 +219,7 @@ def furnish(
         "metadata": str(folders.metadata),
         "domain": domain,
         "address": address,
-        "world": str(world_path.absolute()),
+        "state_path": str(state_path.absolute()),
         "python": sys.executable,
         "mark": MARK,
         "startup": startup.ends_as,
@@ -223,7 +227,13 @@ def furnish(
     }
     words = {key: shlex.quote(value) for key, value in plain.items()}
     words["variables"] = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in identity.environment.items())
-    _write_programs(folders, words)
+    for name, text in _PROGRAMS.items():
+        write_private_file(folders.programs / name, text.format(**words), mode=0o700)
+    if tmux := shutil.which("tmux"):
+        # The path of tmux's socket must be short, so it is not in the worker's folder.
+        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
+        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
+        write_private_file(folders.programs / "tmux", text, mode=0o700)
     for name in (".profile", ".zprofile"):
         profile = folders.home / name
         if not profile.exists():
@@ -233,30 +243,11 @@ def furnish(
     return session
 
 
-def _make_folders(folders: Folders, identity: Identity) -> None:
-    make_private_folder(folders.home)
-    _keep_files(folders.metadata, identity.metadata)
-    devices = {device.partition("/")[2]: "" for device in identity.devices}
-    _keep_files(folders.devices / "dev", devices)
-    make_private_folder(folders.temporary)
-    make_private_folder(folders.programs)
-
-
-def _write_programs(folders: Folders, words: Mapping[str, str]) -> None:
-    for name, text in _PROGRAMS.items():
-        write_private_file(folders.programs / name, text.format(**words), mode=0o700)
-    if tmux := shutil.which("tmux"):
-        # The path of tmux's socket must be short, so it is not in the worker's folder.
-        server = "tpuctl-" + hashlib.sha256(str(folders.control).encode()).hexdigest()[:16]
-        text = _TMUX.format(tmux=shlex.quote(tmux), server=server)
-        write_private_file(folders.programs / "tmux", text, mode=0o700)
-
-
 def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
-    """Let a folder hold these files, by path, and no others."""
+    """Write these files, by path, into a folder and remove all others."""
     make_private_folder(root)
     for path in root.rglob("*"):
-        # Another session may be about to name its scratch file, which begins with a dot.
+        # A name that begins with a dot may be the temporary file of another session.
         if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in wanted:
             path.unlink(missing_ok=True)
     for name, text in wanted.items():

@@ -1,4 +1,4 @@
-"""Host keys of sandbox workers: one ed25519 key per node incarnation, made once."""
+"""Host keys of sandbox workers: one ed25519 key per node incarnation, created once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAGIC = b"openssh-key-v1\0"
 
 
 class SshdUnavailableError(TpuctlError):
-    """A program of OpenSSH that sandbox workers need is not installed, or cannot be used."""
+    """An OpenSSH program that sandbox workers need is not installed, or cannot be used."""
 
     kind = "sshd_unavailable"
 
@@ -26,7 +26,7 @@ class SshdUnavailableError(TpuctlError):
 
 
 def host_key(directory: Path) -> str:
-    """Return the base64 text of the ed25519 public host key kept in `directory`; make the key when there is none.
+    """Return the base64 text of the ed25519 public host key in `directory`; create the key if there is none.
 
     Several processes may do so at once: all get the same key. Raises `SshdUnavailableError` without ssh-keygen.
     """
@@ -46,16 +46,16 @@ def _make(path: Path) -> None:
         argv = [program, "-q", "-t", "ed25519", "-N", "", "-C", "tpuctl sandbox", "-f", str(made)]
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise SshdUnavailableError(f"`ssh-keygen` made no host key: {done.stderr.strip()}")
+            raise SshdUnavailableError(f"`ssh-keygen` failed: {done.stderr.strip()}")
         try:
-            # A link appears whole or not at all, and the first of several processes wins.
+            # A link is atomic, and the first of several processes wins.
             path.hardlink_to(made)
         except FileExistsError:
             return
 
 
 def _public_half(private: str) -> str:
-    """Return the public key that OpenSSH's private key format carries in the clear [OpenSSH PROTOCOL.key]."""
+    """Return the public key that OpenSSH's private key format contains unencrypted [OpenSSH PROTOCOL.key]."""
     lines = private.strip().splitlines()
     raw = base64.b64decode("".join(lines[1:-1]))
     rest = raw[len(_MAGIC) :]

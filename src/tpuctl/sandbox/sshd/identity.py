@@ -1,7 +1,7 @@
-"""Who a worker is, as programs on it can find out: what the metadata server would say, the environment, the device files. Pure.
+"""The identity of a worker: its metadata, environment and device files. Pure.
 
-There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine that all this runs
-on. What it would say about a TPU VM lies in files instead, under the folder that TPUCTL_METADATA_ROOT names, with the
+There is no metadata server on a sandbox worker: `metadata.google.internal` belongs to the machine on which it runs.
+The values of a TPU VM are files instead, under the folder of TPUCTL_METADATA_ROOT, with the
 server's own paths. The names of the attributes and the form of their values: observed (marin's published log of a
 v5p-8, JAX's and torch_xla's source).
 """
@@ -16,16 +16,15 @@ from tpuctl import accelerators
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.accelerators import AcceleratorType
-    from tpuctl.sandbox.nodes import Worker
+    from tpuctl.sandbox.nodes.workers import Worker
 
-# How the chips of a worker lie; the first and third observed, the second in test data of JAX users.
+# The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
 _SHAPES = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is found on a worker.
+    """The identity of a worker.
 
     `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
     `computeMetadata/v1`. `devices` are paths of device files without the leading slash.
@@ -37,12 +36,33 @@ class Identity:
 
 
 def identify(worker: Worker, host_name: str) -> Identity:
-    """Return who a worker is."""
+    """Return the identity of a worker."""
     accelerator = accelerators.parse(worker.accelerator_type)
     chips = accelerator.chips_per_worker
     bounds = _SHAPES.get(chips, (chips, 1, 1))
-    hosts = _hosts(worker.topology or accelerator.topology or "", bounds, accelerator.workers)
+    # The topology of the workers; a row if the slice's topology is not a multiple of the worker's.
+    sides = [int(side) for side in (worker.topology or accelerator.topology or "").split("x") if side.isdecimal()]
+    sides += [1] * (3 - len(sides))
+    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
+    if hosts[0] * hosts[1] * hosts[2] != accelerator.workers:
+        hosts = (1, 1, accelerator.workers)
     zone = f"projects/{worker.project_number}/zones/{worker.zone}"
+    # Up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed).
+    pattern = accelerator.generation.devices.lstrip("/")
+    devices = tuple(pattern.replace("*", str(chip)) for chip in range(chips - worker.lacks_chip))
+    if "vfio" in pattern:
+        devices = (*devices, pattern.replace("*", "vfio"))
+    tpu_env = {
+        "ACCELERATOR_TYPE": worker.accelerator_type,
+        "CHIPS_PER_HOST_BOUNDS": _joined(bounds),
+        "HOST_BOUNDS": _joined(hosts),
+        "NODE_ID": worker.node_id,
+        "TOPOLOGY": worker.topology,
+        "TPU_CHIPS_PER_PROCESS_BOUNDS": _joined(bounds),
+        "TPU_PROCESS_BOUNDS": _joined(hosts),
+        "WORKER_ID": str(worker.index),
+        "ZONE": worker.zone,
+    }
     return Identity(
         _environment(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
         {
@@ -51,7 +71,7 @@ def identify(worker: Worker, host_name: str) -> Identity:
             "instance/attributes/worker-network-endpoints": ",".join(
                 f"unknown:unknown:{ip}" for ip in worker.addresses
             ),
-            "instance/attributes/tpu-env": _tpu_env(worker, bounds=_joined(bounds), hosts=_joined(hosts)),
+            "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
             "instance/description": worker.node_id,
             "instance/hostname": f"{host_name}.{worker.zone}.c.{worker.project}.internal",
             "instance/name": host_name,
@@ -59,14 +79,14 @@ def identify(worker: Worker, host_name: str) -> Identity:
             "project/project-id": worker.project,
             "project/numeric-project-id": str(worker.project_number),
         },
-        _devices(accelerator, chips, lacks_one=worker.lacks_chip),
+        devices,
     )
 
 
 def _environment(worker: Worker, *, bounds: str, hosts: str) -> dict[str, str]:
-    """Return what libtpu takes instead of asking the metadata server [JAX source; observed: marin].
+    """Return the variables that libtpu uses in place of the metadata server [JAX source; observed: marin].
 
-    A real TPU VM does not set these for a session (observed: marin); here nothing else can tell a program.
+    A real TPU VM does not set these for a session (observed: marin); here a program has no other source.
     """
     return {
         "TPU_SKIP_MDS_QUERY": "1",
@@ -76,36 +96,6 @@ def _environment(worker: Worker, *, bounds: str, hosts: str) -> dict[str, str]:
         "TPU_CHIPS_PER_HOST_BOUNDS": bounds,
         "TPU_HOST_BOUNDS": hosts,
     }
-
-
-def _tpu_env(worker: Worker, *, bounds: str, hosts: str) -> str:
-    values = {
-        "ACCELERATOR_TYPE": worker.accelerator_type,
-        "CHIPS_PER_HOST_BOUNDS": bounds,
-        "HOST_BOUNDS": hosts,
-        "NODE_ID": worker.node_id,
-        "TOPOLOGY": worker.topology,
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": bounds,
-        "TPU_PROCESS_BOUNDS": hosts,
-        "WORKER_ID": str(worker.index),
-        "ZONE": worker.zone,
-    }
-    return "".join(f"{key}: '{value}'\n" for key, value in values.items() if value)
-
-
-def _devices(accelerator: AcceleratorType, chips: int, *, lacks_one: bool) -> tuple[str, ...]:
-    """Return the device files: up to v4 `/dev/accel0` on, from v5e `/dev/vfio/0` on and `/dev/vfio/vfio` (observed)."""
-    pattern = accelerator.generation.devices.lstrip("/")
-    found = tuple(pattern.replace("*", str(chip)) for chip in range(chips - lacks_one))
-    return (*found, pattern.replace("*", "vfio")) if "vfio" in pattern else found
-
-
-def _hosts(topology: str, bounds: tuple[int, ...], workers: int) -> tuple[int, ...]:
-    """Return how the workers lie, as the topology has it; in a row where that does not come out even."""
-    sides = [int(side) for side in topology.split("x") if side.isdecimal()]
-    sides += [1] * (3 - len(sides))
-    hosts = tuple(max(side // bound, 1) for side, bound in zip(sides, bounds, strict=False))
-    return hosts if hosts[0] * hosts[1] * hosts[2] == workers else (1, 1, workers)
 
 
 def _joined(numbers: tuple[int, ...]) -> str:

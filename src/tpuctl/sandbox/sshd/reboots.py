@@ -1,9 +1,10 @@
-"""Reboots in the guest: for a short while nothing answers, and what ran on the worker has ended."""
+"""Reboots in the guest: for a short time the worker does not answer, and its processes have ended."""
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,17 @@ from tpuctl.sandbox.sshd.guest import MARK
 if TYPE_CHECKING:
     from datetime import datetime
 
-# Unverified: a plausible time for a VM to boot, in the sandbox's time.
+# Unverified: a plausible time for a VM to boot, in sandbox time.
 DURATION = timedelta(seconds=40)
 
 
 def note_reboot(folders: Folders, now: datetime) -> None:
-    """Write down that the worker reboots now, in the sandbox's time."""
+    """Record that the worker reboots now, in sandbox time."""
     write_private_file(folders.last_reboot, now.isoformat())
 
 
 def last_reboot(folders: Folders) -> datetime | None:
-    """Return when the worker was last rebooted from inside, in the sandbox's time; nothing when it never was."""
+    """Return the sandbox time of the last reboot from inside. None if there was none."""
     try:
         return parse_timestamp(folders.last_reboot.read_text("utf-8"))
     except FileNotFoundError:
@@ -33,13 +34,13 @@ def last_reboot(folders: Folders) -> datetime | None:
 
 
 def is_rebooting(folders: Folders, now: datetime) -> bool:
-    """Return whether the worker is on its way down or up at this time of the sandbox."""
+    """Return whether the worker reboots at this sandbox time."""
     since = last_reboot(folders)
     return since is not None and since <= now < since + DURATION
 
 
 def end_processes(folders: Folders) -> None:
-    """Kill what runs on the worker, the caller's own session last; empty its `/tmp`.
+    """Kill the worker's processes, the caller's own session last; empty its `/tmp`.
 
     Does not return when called on the worker.
     """
@@ -48,13 +49,7 @@ def end_processes(folders: Folders) -> None:
             file.unlink(missing_ok=True)
     for process in processes_with(MARK, str(folders.control)):
         if process != os.getpid():
-            _kill(process)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
     if os.environ.get(MARK) == str(folders.control):
         os.killpg(os.getpgid(0), signal.SIGKILL)
-
-
-def _kill(process: int) -> None:
-    try:
-        os.kill(process, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        return

@@ -1,4 +1,4 @@
-"""Whether sshd can open terminals here when an ordinary user runs it."""
+"""Check whether sshd can open terminals here for an ordinary user."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 
 
 def terminal_obstacle() -> str | None:
-    """Return why sshd would end a session that asks for a terminal, or nothing where it would not.
+    """Return why sshd would end a session with a terminal. None if it would not.
 
-    sshd gives the terminal to the group `tty` and ends when it may not (OpenSSH source, sshpty.c). root always may; others
-    need `/dev/pts` to be mounted with `gid=` of that group, which containers often leave out.
+    sshd gives the terminal to the group `tty` and ends if it may not (OpenSSH source, sshpty.c). root always may; other
+    users need `/dev/pts` mounted with `gid=` of that group, which containers often lack.
     """
     if os.geteuid() == 0:
         return None
@@ -18,7 +18,7 @@ def terminal_obstacle() -> str | None:
         wanted = grp.getgrnam("tty").gr_gid
         ours, theirs = os.openpty()
     except (KeyError, OSError):
-        return None  # without that group sshd takes the user's own
+        return None  # without that group sshd uses the user's own
     try:
         found = os.fstat(theirs).st_gid
     finally:
@@ -26,4 +26,4 @@ def terminal_obstacle() -> str | None:
         os.close(theirs)
     if found == wanted or wanted in os.getgroups():
         return None
-    return f"sshd cannot open a terminal for you here: /dev/pts is mounted without gid={wanted}"
+    return f"sshd cannot open a terminal for this user: /dev/pts is mounted without gid={wanted}"

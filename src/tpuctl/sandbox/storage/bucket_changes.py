@@ -1,4 +1,4 @@
-"""Buckets are made, and changed."""
+"""Creation and changes of buckets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Documentation: 3 to 63 characters; with dots 222, of which each part has 63; no address, nothing that begins with goog.
+# Documentation: 3 to 63 characters; with dots 222, at most 63 for each part; no address, no name that begins with goog.
 _NAME = re.compile(
     r"(?!goog)(?!\d+(\.\d+){3}$)(?=.{3,222}$)[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*"
 )
-# What a client may say of a bucket; access control lists are left out: access is uniform.
+# The fields that a client may set; without access control lists, since access is uniform.
 _CHOSEN = (
     *("autoclass", "billing", "cors", "customPlacementConfig", "defaultEventBasedHold", "encryption"),
     *("hierarchicalNamespace", "iamConfiguration", "labels", "lifecycle", "logging", "retentionPolicy", "rpo"),
@@ -31,7 +31,7 @@ def insert(session: Session, call: Call) -> Json:
     if not projects.is_known(session, project):
         raise refusals.unknown_project(project)
     check_name(name)
-    if (found := session.resources.named(buckets.KIND, name)) is not None:
+    if (found := session.resources.find(buckets.KIND, name)) is not None:
         raise refusals.taken(is_own=found.parent == project)
     fields = {key: call.body[key] for key in _CHOSEN if call.body.get(key) is not None}
     return buckets.add(
@@ -40,7 +40,7 @@ def insert(session: Session, call: Call) -> Json:
 
 
 def patch(session: Session, call: Call) -> Json:
-    """Answer buckets.patch: what is null goes, objects are merged, all else is replaced."""
+    """Answer buckets.patch: null removes a field, objects are merged, all other values are replaced."""
     session.log_request(call.method, str(call.params["bucket"]))
     bucket = buckets.opened(session, call, "storage.buckets.update")
     current = bucket.document
@@ -61,13 +61,13 @@ def patch(session: Session, call: Call) -> Json:
 
 
 def check_name(name: str) -> None:
-    """Raise `ApiError` 400 for what cannot be a bucket's name (documentation; words unverified)."""
+    """Raise `ApiError` 400 for an invalid bucket name (documentation; words unverified)."""
     if not _NAME.fullmatch(name):
         raise refusals.invalid(f"Invalid bucket name: '{name}'")
 
 
 def merged(current: Json, change: Json) -> Json:
-    """Return what a patch sets: objects merged with what is there, all else as it came; null stays for who drops it."""
+    """Return the fields that a patch sets: objects merged with the current ones, other values as given; null is kept."""
     result: Json = {}
     for key, value in change.items():
         before = current.get(key)

@@ -1,4 +1,4 @@
-"""Buckets, and who may do what with them."""
+"""Buckets, and access to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KIND = "storage.bucket"
 _LINK = "https://www.googleapis.com/storage/v1/b"
-# Source: the documentation of bucket locations. What is neither, and not a zone, is a region.
+# Source: the documentation of bucket locations. All other locations are regions or zones.
 _MULTI_REGIONS = frozenset({"US", "EU", "ASIA"})
 _DUAL_REGIONS = frozenset({"ASIA1", "EUR4", "EUR5", "EUR7", "EUR8", "NAM4"})
 _ZONE = re.compile(r".+\d-[A-Z]")
@@ -23,7 +23,7 @@ _LARGEST_PAGE = 1000  # API field text of buckets.list and objects.list
 
 
 class Bucket(NamedTuple):
-    """A bucket as the API shows it, the project that has it, and the permissions that the caller lacks on it."""
+    """A bucket as the API shows it, its project, and the permissions that the caller lacks on it."""
 
     project: str
     document: Json
@@ -31,8 +31,16 @@ class Bucket(NamedTuple):
 
 
 def add(session: Session, project: str, name: str, *, fields: Json, denied: tuple[str, ...]) -> Json:
-    """Keep a bucket; `fields` win over what the service fills in. Return it as the API shows it."""
-    fields = _in_a_zone(fields)
+    """Store a bucket; `fields` override the service's defaults. Return it as the API shows it."""
+    requested = str(fields.get("location") or "").upper()
+    if _ZONE.fullmatch(requested):
+        # A zonal bucket is in the region, placed in the zone. Observed in what two programs read of such buckets; gcloud 528
+        # creates them so, with `--placement`.
+        placement = {
+            "customPlacementConfig": {"dataLocations": [requested]},
+            "hierarchicalNamespace": {"enabled": True},
+        }
+        fields = {"storageClass": "RAPID", **placement, **fields, "location": requested.rpartition("-")[0]}
     location = str(fields.get("location") or "US").upper()
     placed = bool(fields.get("customPlacementConfig"))
     now = rendering.milliseconds(session.now)
@@ -42,7 +50,7 @@ def add(session: Session, project: str, name: str, *, fields: Json, denied: tupl
         "name": name,
         "selfLink": f"{_LINK}/{name}",
         "projectNumber": str(catalog.project_number(project)),
-        "generation": _microseconds(session),
+        "generation": str(int(session.now.timestamp() * 1_000_000)),
         "metageneration": "1",
         "locationType": location_type(location, is_placed=placed),
         "storageClass": "STANDARD",
@@ -61,28 +69,16 @@ def add(session: Session, project: str, name: str, *, fields: Json, denied: tupl
     }
     if location in _MULTI_REGIONS | _DUAL_REGIONS:
         document.setdefault("rpo", "DEFAULT")
-    if found := session.resources.named(KIND, name):
+    if found := session.resources.find(KIND, name):
         session.resources.delete(KIND, found.parent, name)
     session.resources.put(KIND, project, name, {"document": document, "denied": list(denied)})
     return document
 
 
-def _in_a_zone(fields: Json) -> Json:
-    """Return the fields of a bucket; one whose location is a zone is in its region, and placed in the zone.
-
-    Observed in what two programs read of zonal buckets; gcloud 528 makes them so, with `--placement`.
-    """
-    location = str(fields.get("location") or "").upper()
-    if not _ZONE.fullmatch(location):
-        return fields
-    in_zone = {"customPlacementConfig": {"dataLocations": [location]}, "hierarchicalNamespace": {"enabled": True}}
-    return {"storageClass": "RAPID", **in_zone, **fields, "location": location.rpartition("-")[0]}
-
-
 def location_type(location: str, *, is_placed: bool) -> str:
-    """Return the kind of place that a location in upper case is; `is_placed` when the bucket says where in it the data is.
+    """Return the type of a location in upper case; `is_placed`: the bucket names the data locations in it.
 
-    A region with a placement is that of a zonal bucket (see `_in_a_zone`).
+    A bucket in a region with a placement is a zonal bucket.
     """
     if location in _DUAL_REGIONS or (is_placed and location in _MULTI_REGIONS):
         return "dual-region"
@@ -92,26 +88,17 @@ def location_type(location: str, *, is_placed: bool) -> str:
 
 
 def opened(session: Session, call: Call, permission: str) -> Bucket:
-    """Return the bucket that a call names. Raises `ApiError` unless the caller may use it so, and somebody pays.
+    """Return the bucket of a call. Raises `ApiError` unless the caller has the permission and the call can be billed.
 
-    Without a permission nothing is asked of the caller.
+    With an empty permission only billing is checked.
     """
     name = str(call.params["bucket"])
-    found = session.resources.named(KIND, name)
+    found = session.resources.find(KIND, name)
     if found is None:
         raise refusals.no_bucket()
     bucket = Bucket(found.parent, found.document["document"], tuple(found.document["denied"]))
-    _check_payer(session, call, bucket)
-    if permission and iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
-        raise refusals.forbidden(permission)
-    if not cloudbilling.is_enabled(session, bucket.project):
-        raise refusals.billing_disabled()
-    return bucket
-
-
-def _check_payer(session: Session, call: Call, bucket: Bucket) -> None:
-    # The documentation lets also those pass without a project who have resourcemanager.projects.createBillingAssignment
-    # on the bucket's: the sandbox's caller has not, as an editor has not.
+    # Documentation: a caller with resourcemanager.projects.createBillingAssignment on the bucket's project needs no project
+    # to bill. The sandbox's caller does not have it, as an editor does not.
     payer = str(call.params.get("userProject") or "")
     if not payer and (bucket.document.get("billing") or {}).get("requesterPays"):
         raise refusals.requester_pays()
@@ -119,15 +106,20 @@ def _check_payer(session: Session, call: Call, bucket: Bucket) -> None:
         raise refusals.invalid_user_project()
     if payer and iam.is_denied("serviceusage.services.use", projects.denied(session, payer)):
         raise refusals.may_not_bill()
+    if permission and iam.is_denied(permission, (*bucket.denied, *projects.denied(session, bucket.project))):
+        raise refusals.forbidden(permission)
+    if not cloudbilling.is_enabled(session, bucket.project):
+        raise refusals.billing_disabled()
+    return bucket
 
 
 def get(session: Session, call: Call) -> Json:
-    """Answer buckets.get. Access control lists are never shown: the buckets' access is uniform."""
+    """Answer buckets.get. Access control lists are never shown: all buckets have uniform access."""
     return opened(session, call, "storage.buckets.get").document
 
 
 def get_layout(session: Session, call: Call) -> Json:
-    """Answer buckets.getStorageLayout: for whoever may list objects (API method text)."""
+    """Answer buckets.getStorageLayout, which needs the permission to list objects (API method text)."""
     document = opened(session, call, "storage.objects.list").document
     shown = ("location", "locationType", "customPlacementConfig", "hierarchicalNamespace")
     return {
@@ -143,24 +135,20 @@ def list_(session: Session, call: Call) -> Json:
     if not projects.is_known(session, project):
         raise refusals.unknown_project(project)
     prefix = str(call.params.get("prefix") or "")
-    # Another's bucket is listed to nobody but its owner.
-    found = [entry.document for entry in session.resources.under(KIND, project, prefix=prefix)]
+    # Only its owner sees a bucket in lists.
+    found = [entry.document for entry in session.resources.list_records(KIND, project, prefix=prefix)]
     mine = [entry["document"] for entry in found if not iam.is_denied("storage.buckets.list", entry["denied"])]
-    shown, following = paging.page(paged(call), mine)
+    shown, next_token = paging.page(paged(call), mine)
     answer: Json = {"kind": "storage#buckets"}
     if shown:
         answer["items"] = list(shown)
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer
 
 
 def paged(call: Call) -> Call:
-    """Return a call with the paging parameters called as everywhere else. Raises `ApiError` 400 for a negative size."""
+    """Return a call with the usual paging parameters. Raises `ApiError` 400 for a negative size."""
     size = int(call.params.get("maxResults") or _LARGEST_PAGE)
     if size < 0:
         raise refusals.invalid(f"Invalid value for maxResults: {size}.")
     params = {"pageSize": min(size, _LARGEST_PAGE), "pageToken": call.params.get("pageToken")}
     return Call(call.version, call.method, params, {})
-
-
-def _microseconds(session: Session) -> str:
-    return str(int(session.now.timestamp() * 1_000_000))

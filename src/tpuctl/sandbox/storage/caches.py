@@ -1,4 +1,4 @@
-"""Anywhere Caches: zonal read caches of buckets. One that is made runs at once."""
+"""Anywhere Caches: zonal read caches of buckets. A new cache runs at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LINK = "https://www.googleapis.com/storage/v1/b"
 
 
 def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
-    """Keep a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = session.resources.named(BUCKET, bucket)
+    """Store a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
+    found = session.resources.find(BUCKET, bucket)
     if found is None:
         raise refusals.no_bucket()
     now = rendering.milliseconds(session.now)
@@ -44,7 +44,7 @@ def add(session: Session, bucket: str, zone: str, *, fields: Json) -> Json:
 
 
 def insert(session: Session, call: Call) -> Json:
-    """Answer anywhereCaches.insert with an operation that has ended; operations of Cloud Storage are not kept."""
+    """Answer anywhereCaches.insert with a finished operation; operations of Cloud Storage are not stored."""
     bucket, zone = str(call.params["bucket"]), str(call.body.get("zone") or "")
     session.log_request(call.method, f"{bucket}/{zone}")
     opened(session, call, "storage.anywhereCaches.create")
@@ -76,9 +76,9 @@ def get(session: Session, call: Call) -> Json:
 def list_(session: Session, call: Call) -> Json:
     """Answer anywhereCaches.list."""
     opened(session, call, "storage.anywhereCaches.list")
-    found = [entry.document for entry in session.resources.under(KIND, str(call.params["bucket"]))]
-    shown, following = paging.page(call, found)
+    found = [entry.document for entry in session.resources.list_records(KIND, str(call.params["bucket"]))]
+    shown, next_token = paging.page(call, found)
     answer: Json = {"kind": "storage#anywhereCaches"}
     if shown:
         answer["items"] = list(shown)
-    return {**answer, "nextPageToken": following} if following else answer
+    return {**answer, "nextPageToken": next_token} if next_token else answer

@@ -1,4 +1,4 @@
-"""The checksums that an object carries. Pure."""
+"""The checksums of objects. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def md5(content: bytes) -> str:
 
 
 def crc32c(content: bytes) -> str | None:
-    """Return the CRC32C, big-endian in base64; nothing for more than a megabyte, which would take too long."""
+    """Return the CRC32C, big-endian in base64. None for more than a megabyte, which would take too long."""
     if len(content) > _LONGEST:
         return None
-    table, remainder = _table(), 0xFFFFFFFF
+    table, remainder = _crc_table(), 0xFFFFFFFF
     for byte in content:
         remainder = table[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
     return base64.b64encode((remainder ^ 0xFFFFFFFF).to_bytes(4, "big")).decode()
 
 
 @cache
-def _table() -> tuple[int, ...]:
-    return tuple(_shifted(byte) for byte in range(256))
-
-
-def _shifted(value: int) -> int:
-    for _ in range(8):
-        value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-    return value
+def _crc_table() -> tuple[int, ...]:
+    table = []
+    for byte in range(256):
+        value = byte
+        for _ in range(8):
+            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
+        table.append(value)
+    return tuple(table)

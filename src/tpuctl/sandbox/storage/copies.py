@@ -1,4 +1,4 @@
-"""Objects are copied within the service, to another bucket or over themselves."""
+"""Copies of objects within the service, to another bucket or over themselves."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Its metadata goes along with an object unless the request has others.
+# Metadata that a copy inherits unless the request sets them.
 _CARRIED = ("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "customTime", "metadata")
 
 
 def rewrite(session: Session, call: Call) -> Json:
-    """Answer objects.rewrite: all at once, whatever the size."""
+    """Answer objects.rewrite: complete in one call for every size."""
     source, name = str(call.params["sourceBucket"]), str(call.params["sourceObject"])
     target, new_name = str(call.params["destinationBucket"]), str(call.params["destinationObject"])
     session.log_request(call.method, f"{target}/{new_name}")
@@ -31,7 +31,7 @@ def rewrite(session: Session, call: Call) -> Json:
     current = session.resources.get(objects.KIND, target, new_name)
     objects.check_preconditions(call, current)
     if current is not None:
-        _open(session, call, target, "storage.objects.delete")  # documentation: what replacing an object needs
+        _open(session, call, target, "storage.objects.delete")  # documentation: replacing an object needs it
     content = session.resources.content(objects.key(source, found))
     fields = {**{key: found[key] for key in _CARRIED if key in found}, **call.body}
     media = Media(content, str(call.body.get("contentType") or found["contentType"]))

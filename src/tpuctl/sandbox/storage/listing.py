@@ -1,4 +1,4 @@
-"""Which objects and prefixes a list shows. Pure: names in, names out."""
+"""The objects and prefixes of a list. Pure: names in, names out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a list asks for. Source: API field texts of objects.list."""
+    """The parameters of a list. Source: API field texts of objects.list."""
 
     prefix: str = ""
     delimiter: str = ""
@@ -22,8 +22,8 @@ class Selection:
     glob: str = ""
     shows_marker: bool = False
 
-    def has(self, name: str) -> bool:
-        """Tell whether an object's name is asked for, before names are rolled up into prefixes."""
+    def matches(self, name: str) -> bool:
+        """Return whether an object's name is selected, before names are grouped into prefixes."""
         return (
             name.startswith(self.prefix)
             and name >= self.start
@@ -31,13 +31,13 @@ class Selection:
             and (not self.glob or _expression(self.glob).fullmatch(name) is not None)
         )
 
-    def rolled_up(self, names: Iterable[str]) -> list[tuple[str, bool]]:
-        """Return the entries of the list in order, each with whether it is a prefix and not an object.
+    def grouped(self, names: Iterable[str]) -> list[tuple[str, bool]]:
+        """Return the entries of the list in order, each with whether it is a prefix.
 
-        With `shows_marker` an object whose name ends at the delimiter is shown besides its prefix.
+        With `shows_marker` an object whose name ends at the delimiter is listed beside its prefix.
         """
         entries: dict[tuple[str, bool], None] = {}
-        for name in sorted(filter(self.has, names)):
+        for name in sorted(filter(self.matches, names)):
             head, found, tail = name[len(self.prefix) :].partition(self.delimiter or "\0")
             if not found:
                 entries[name, False] = None
@@ -50,7 +50,7 @@ class Selection:
 
 @cache
 def _expression(glob: str) -> re.Pattern[str]:
-    """Return the expression of a glob: `**` crosses slashes, `*` and `?` do not; `{a,b}` is either."""
+    """Return the regular expression of a glob: `**` crosses slashes, `*` and `?` do not; `{a,b}` is either."""
     parts = re.split(r"(\*\*|\*|\?|\[[^\]]+\]|[{},])", glob)
     depth, expression = 0, ""
     for part in parts:

@@ -1,4 +1,4 @@
-"""What is said of an object is changed; its bytes, and so its generation, stay."""
+"""Changes of an object's metadata; its bytes, and so its generation, stay."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.calls import Call, Json
     from tpuctl.sandbox.world import Session
 
-# Documentation of objects.patch and objects.update. A storage class is not among them: it changes by a rewrite, and what a
-# patch says of it is passed over (unverified; gcloud 528 sends one that the object already has).
+# Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
+# of it is ignored (unverified; gcloud 528 sends the current one).
 _CHOSEN = (
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
     *("metadata", "eventBasedHold", "temporaryHold"),
@@ -23,21 +23,21 @@ _CHOSEN = (
 
 
 def patch(session: Session, call: Call) -> Json:
-    """Answer objects.patch: what is null goes, metadata are merged, all else is replaced (documentation: patch semantics)."""
+    """Answer objects.patch: null removes a field, metadata are merged, all other values are replaced (documentation)."""
     current = _opened(session, call)
     change = merged(current, {key: call.body[key] for key in _CHOSEN if key in call.body})
     return _kept(session, current, {**current, **change})
 
 
 def update(session: Session, call: Call) -> Json:
-    """Answer objects.update: what the request leaves out goes (documentation: a full update)."""
+    """Answer objects.update: fields that the request omits are removed (documentation: a full update)."""
     current = _opened(session, call)
     rest = {key: value for key, value in current.items() if key not in _CHOSEN}
     return _kept(session, current, {**rest, **{key: call.body[key] for key in _CHOSEN if key in call.body}})
 
 
 def _opened(session: Session, call: Call) -> Json:
-    """Return the object as it is. Raises `ApiError` unless the caller may change it, it is there, and preconditions hold."""
+    """Return the object. Raises `ApiError` unless the caller may change it, it exists, and preconditions hold."""
     bucket, name = str(call.params["bucket"]), str(call.params["object"])
     session.log_request(call.method, f"{bucket}/{name}")
     opened(session, call, "storage.objects.update")

@@ -1,4 +1,4 @@
-"""Objects: one generation each, replaced or deleted under preconditions that hold exactly, for any number of writers."""
+"""Objects: one generation each, replaced or deleted under exact preconditions, for any number of writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KIND = "storage.object"
 _LINK = "https://www.googleapis.com/storage/v1/b"
 _DOWNLOAD = "https://storage.googleapis.com/download/storage/v1/b"
 _LONGEST_NAME = 1024  # documentation: bytes of UTF-8
-# What a client may say of an object; all else the service knows better.
+# The fields that a client may set.
 _CHOSEN = (
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
     *("metadata", "storageClass", "eventBasedHold", "temporaryHold"),
@@ -42,19 +42,24 @@ def insert(session: Session, call: Call) -> Json:
     current = session.resources.get(KIND, bucket, name)
     check_preconditions(call, current)
     if current is not None:
-        opened(session, call, "storage.objects.delete")  # documentation: what replacing an object needs
-    _check_hashes(call.body, call.media.content)
+        opened(session, call, "storage.objects.delete")  # documentation: replacing an object needs it
+    calculated = checksums.md5(call.media.content)
+    if call.body.get("md5Hash") not in {None, calculated}:
+        raise refusals.invalid(f'Provided MD5 hash "{call.body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
+    given, crc32c = call.body.get("crc32c"), checksums.crc32c(call.media.content)
+    if given is not None and crc32c is not None and given != crc32c:
+        raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{crc32c}".')
     return store(session, bucket, name, media=call.media, fields=call.body)
 
 
 def store(session: Session, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
-    """Keep an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = session.resources.named(BUCKET, bucket)
+    """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
+    found = session.resources.find(BUCKET, bucket)
     if found is None:
         raise refusals.no_bucket()
     current = session.resources.get(KIND, bucket, name)
     moment = int(session.now.timestamp() * 1_000_000)
-    # Later than any before it, also when the clock stands still, and never twice after a delete.
+    # Greater than every earlier one, even if the clock stands still, and not reused after a delete.
     generation = max(moment, int(session.setting("storage.generation", 0)) + 1)
     session.set_setting("storage.generation", generation)
     now = rendering.milliseconds(session.now)
@@ -85,7 +90,7 @@ def store(session: Session, bucket: str, name: str, *, media: Media, fields: Jso
 
 
 def get(session: Session, call: Call) -> Json | Response:
-    """Answer objects.get, with the object's bytes where they are asked for."""
+    """Answer objects.get with the object's JSON, or with its bytes for `alt=media`."""
     opened(session, call, "storage.objects.get")
     bucket, name = str(call.params["bucket"]), str(call.params["object"])
     document = named(session, call)
@@ -110,7 +115,7 @@ def get(session: Session, call: Call) -> Json | Response:
 
 
 def list_(session: Session, call: Call) -> Json:
-    """Answer objects.list. `versions` and `softDeleted` add nothing: what was replaced or deleted is gone."""
+    """Answer objects.list. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     opened(session, call, "storage.objects.list")
     bucket, params = str(call.params["bucket"]), call.params
     selection = Selection(
@@ -121,9 +126,12 @@ def list_(session: Session, call: Call) -> Json:
         glob=str(params.get("matchGlob") or ""),
         shows_marker=bool(params.get("includeTrailingDelimiter")),
     )
-    found = {} if params.get("softDeleted") else _documents(session, bucket, selection.prefix)
+    found: dict[str, Json] = {}
+    if not params.get("softDeleted"):
+        entries_found = session.resources.list_records(KIND, bucket, prefix=selection.prefix)
+        found = {entry.name: entry.document for entry in entries_found}
     after = paging.position(call)
-    entries = [entry for entry in selection.rolled_up(found) if not after or entry > (after[0], after[-1] == "prefix")]
+    entries = [entry for entry in selection.grouped(found) if not after or entry > (after[0], after[-1] == "prefix")]
     size = paging.size(paged(call))
     shown = entries[:size]
     answer: Json = {"kind": "storage#objects"}
@@ -151,9 +159,9 @@ def delete(session: Session, call: Call) -> Json | Response:
 
 
 def check_preconditions(call: Call, current: Json | None) -> None:
-    """Raise `ApiError` 412 unless a call's preconditions hold; generation 0 is that of an object that does not exist.
+    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0.
 
-    A read of what was not changed (`ifGenerationNotMatch`) is a 304, as the documentation has it.
+    A read of an unchanged object (`ifGenerationNotMatch`) is a 304 (documentation).
     """
     for field in ("generation", "metageneration"):
         present = int(current[field]) if current else 0
@@ -166,25 +174,12 @@ def check_preconditions(call: Call, current: Json | None) -> None:
 
 
 def named(session: Session, call: Call) -> Json | None:
-    """Return the object that a call names; nothing when it is not there, or not in the generation that is asked for."""
+    """Return the object of a call. None if it, or the requested generation, does not exist."""
     found = session.resources.get(KIND, str(call.params["bucket"]), str(call.params["object"]))
     wanted = call.params.get("generation")
     return None if found is None or (wanted and str(wanted) != found["generation"]) else found
 
 
-def _documents(session: Session, bucket: str, prefix: str) -> dict[str, Json]:
-    return {found.name: found.document for found in session.resources.under(KIND, bucket, prefix=prefix)}
-
-
-def _check_hashes(body: Json, content: bytes) -> None:
-    """Raise `ApiError` 400 when what came is not what was sent."""
-    if body.get("md5Hash") not in {None, checksums.md5(content)}:
-        raise refusals.invalid(f'Provided MD5 hash "{body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
-    given = body.get("crc32c")
-    if given is not None and given != (calculated := checksums.crc32c(content) or given):
-        raise refusals.invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{calculated}".')
-
-
 def key(bucket: str, document: Json) -> str:
-    """Return the name under which the bytes of an object are kept."""
+    """Return the name under which the bytes of an object are stored."""
     return f"{bucket}/{document['name']}#{document['generation']}"

@@ -22,7 +22,7 @@ def get_iam_policy(session: Session, call: Call) -> Json:
 
 
 def set_iam_policy(session: Session, call: Call) -> Json:
-    """Answer buckets.setIamPolicy: 412 when the etag is that of an older policy."""
+    """Answer buckets.setIamPolicy: 412 if the etag is not the current one."""
     session.log_request(call.method, str(call.params["bucket"]))
     bucket = opened(session, call, "storage.buckets.setIamPolicy")
     name = bucket.document["name"]
@@ -33,9 +33,9 @@ def set_iam_policy(session: Session, call: Call) -> Json:
 
 
 def test_iam_permissions(session: Session, call: Call) -> Json:
-    """Answer buckets.testIamPermissions with those of the asked that the caller has: none on a stranger's bucket.
+    """Answer buckets.testIamPermissions with the requested permissions that the caller has.
 
-    Documentation of the permissions of each method: to ask needs none.
+    The call itself needs no permission (documentation of the permissions of each method).
     """
     bucket = opened(session, call, "")
     asked = call.params.get("permissions") or []
@@ -45,7 +45,7 @@ def test_iam_permissions(session: Session, call: Call) -> Json:
 
 
 def default_policy(project: str) -> Json:
-    """Return what a bucket with uniform access begins with (documentation: the convenience values of basic roles)."""
+    """Return the initial policy of a bucket with uniform access (documentation: the convenience values of basic roles)."""
     owners = [f"projectEditor:{project}", f"projectOwner:{project}"]
     readers = [f"projectViewer:{project}"]
     return {

@@ -1,4 +1,4 @@
-"""The world's clocks: time that runs faster than real time and can be moved on, the same for all processes."""
+"""The sandbox's clocks: time that runs faster than real time and can be advanced, the same for all processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Rate(NamedTuple):
-    """How world time follows real time: it was `anchor` when real time was, runs `speed` times as fast, and was moved on."""
+    """How sandbox time follows real time: equal at `anchor`, `speed` times as fast since, advanced by `offset`."""
 
     anchor: datetime
     offset: timedelta
@@ -24,7 +24,7 @@ class Rate(NamedTuple):
 
 
 class WorldClock:
-    """World time computed from the machine's: anchor + offset + (real - anchor) * speed."""
+    """Sandbox time computed from the machine's: anchor + offset + (real - anchor) * speed."""
 
     def __init__(self, rate: Callable[[], Rate], real: Clock | None = None) -> None:
         self._rate = rate
@@ -34,18 +34,18 @@ class WorldClock:
         self._lock = threading.Lock()
 
     def now(self) -> datetime:
-        """Return the world's time."""
+        """Return the sandbox time."""
         rate = self._rate()
         return rate.anchor + rate.offset + (self._real.now() - rate.anchor) * rate.speed
 
     def monotonic(self) -> timedelta:
-        """Return the world's time since this clock was made; it stands still while the machine's clock is behind."""
+        """Return the sandbox time since this clock was created; it stands still while the machine's clock is set back."""
         with self._lock:
             self._latest = max(self._latest, self.now() - self._start)
             return self._latest
 
     def sleep(self, duration: timedelta) -> None:
-        """Return when the world is that much older: in real time `duration` / speed, sooner when somebody moves it on."""
+        """Sleep for a duration of sandbox time: in real time `duration` / speed, less if the clock is advanced meanwhile."""
         rate = self._rate()
         end = self._real.monotonic() * rate.speed + rate.offset + duration
         while True:
@@ -57,7 +57,7 @@ class WorldClock:
 
 
 class MovedClock:
-    """An injected clock, moved on by what was asked of the world."""
+    """An injected clock, plus the time by which the sandbox was advanced."""
 
     def __init__(self, rate: Callable[[], Rate], clock: Clock) -> None:
         self._rate = rate

@@ -1,4 +1,4 @@
-"""The world's SQLite file: opening it, its tables, and its failures in the user's words."""
+"""The sandbox's SQLite file: opening it, its tables, and its errors."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ CREATE TABLE faults (id INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)
 CREATE TABLE projects (project TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE requests (serial INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, method TEXT, name TEXT);
 """
-# What the other APIs serve. A parent is a project, or the bucket of an object; contents are what was uploaded.
+# Resources of the other APIs. A parent is a project, or the bucket of an object; contents are uploaded bytes.
 _RESOURCES = """
 CREATE TABLE resources (
   kind TEXT, parent TEXT, name TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, parent, name)) WITHOUT ROWID;
 CREATE INDEX resources_name ON resources (kind, name);
 CREATE TABLE contents (name TEXT PRIMARY KEY, content BLOB NOT NULL);
 """
-# What is planned: events of scenarios.
+# Planned events of scenarios.
 _EVENTS = """
 CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, record TEXT NOT NULL);
 CREATE INDEX events_at ON events (at);
 """
-# Each brings a world from the layout before to its own: an older world is brought up when it is opened. Only ever append.
+# Each step migrates the previous layout: older files are migrated when they are opened. Only append.
 _STEPS = (_FIRST, _RESOURCES, _EVENTS)
 LAYOUT = len(_STEPS)
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection to the world at a path; the file is made, readable by its owner only, when there is none.
+    """Return a connection to the file at a path; create the file, readable by its owner only, if it does not exist.
 
-    Raises `WorldError` subclasses for what cannot be opened.
+    Raises `WorldError` subclasses if it cannot be opened.
     """
     with translated(path):
         make_private(path.parent)
         if not path.exists():
-            # Only a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
+            # Only for a new file: closing one that SQLite has open would drop this process's locks on it (POSIX).
             with suppress(FileExistsError):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         connection = sqlite3.connect(
-            # Used by one thread; only closing is left to others.
+            # Used by one thread; other threads may only close it.
             path,
             timeout=PATIENCE.total_seconds(),
             isolation_level=None,
@@ -91,9 +91,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     if _version(connection) == LAYOUT and marker(path).is_file():
         connection.execute("PRAGMA synchronous=NORMAL")
         return
-    # The marker is made before the tables can be seen. Nothing is written to what somebody else made.
+    # The marker is created before the tables become visible. Databases of other programs are not changed.
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] and not marker(path).is_file():
-        raise WorldForeignError(path, "it is a database of something else")
+        raise WorldForeignError(path, "it is the database of another program")
     _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
     with transaction(connection, immediate=True):
@@ -112,7 +112,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Switch the journal, waiting for others: SQLite's own patience does not cover this statement."""
+    """Switch the journal, waiting for other processes: SQLite's timeout does not apply to this statement."""
     clock = SystemClock()
     deadline = clock.monotonic() + PATIENCE
     while True:
@@ -128,7 +128,7 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[None]:
-    """Hold one transaction: committed at the end, rolled back when an exception passes."""
+    """Open a transaction: committed at the end, rolled back if an exception passes."""
     connection.execute("BEGIN IMMEDIATE" if immediate else "BEGIN")
     try:
         yield
@@ -141,7 +141,7 @@ def transaction(connection: sqlite3.Connection, *, immediate: bool) -> Iterator[
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn SQLite's failures into ours."""
+    """Translate SQLite's errors into `WorldError` subclasses."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -149,7 +149,7 @@ def translated(path: Path) -> Iterator[None]:
             raise WorldLockedError(path, PATIENCE.total_seconds()) from error
         raise WorldUnusableError(path, error) from error
     except sqlite3.DatabaseError as error:
-        # `tpuctl sandbox reset` removes only what has the marker: to name it elsewhere would be no way out.
+        # `tpuctl sandbox reset` removes only files with the marker, so the hint must not name it for others.
         kind = WorldCorruptError if marker(path).is_file() else WorldForeignError
         raise kind(path, error) from error
     except ShapeError as error:
@@ -159,7 +159,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another that was made later at the same path, None where there is none."""
+    """Return the identity of a file, which differs from a later file at the same path. None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -168,14 +168,14 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def marker(path: Path) -> Path:
-    """Return the file beside a world that says that the sandbox made it: a damaged world has no readable header."""
+    """Return the path of the marker beside the file: it shows that the sandbox created the file, even if that is damaged."""
     return path.with_name(path.name + "-world")
 
 
-# The database with its companions; the log of requests; where it is served.
+# The database with its companions; the log of requests; the address at which it is served.
 _SUFFIXES = ("", "-wal", "-shm", "-journal", "-requests", "-requests.old", "-served")
 
 
 def files(path: Path) -> tuple[Path, ...]:
-    """Return all files that a world may consist of."""
+    """Return the paths of all files that belong to a sandbox."""
     return (*(path.with_name(path.name + suffix) for suffix in _SUFFIXES), marker(path))

@@ -1,4 +1,4 @@
-"""What can be wrong with the file that the sandbox lives in."""
+"""Errors of the sandbox's file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tpuctl.errors import TpuctlError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_RESET = "run `tpuctl sandbox reset` to begin with an empty sandbox"
+_RESET = "run `tpuctl sandbox reset` to start with an empty sandbox"
 
 
 class WorldError(TpuctlError):
@@ -19,45 +19,45 @@ class WorldError(TpuctlError):
 
 
 class WorldCorruptError(WorldError):
-    """The sandbox made the file, and it is damaged."""
+    """The sandbox created the file, and it is damaged."""
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(f"the sandbox in `{path}` is damaged: {reason}", hint=_RESET)
 
 
 class WorldForeignError(WorldError):
-    """Where the world should be is a file that the sandbox did not make. It is left alone."""
+    """Another program created the file. It is not changed."""
 
     def __init__(self, path: Path, reason: object) -> None:
-        hint = "it belongs to something else: move it away, or let `TPUCTL_STATE_DIR` name another folder"
-        super().__init__(f"`{path}` is not a sandbox's world: {reason}", hint=hint)
+        hint = "move the file away, or set `TPUCTL_STATE_DIR` to another folder"
+        super().__init__(f"`{path}` is not a file of the sandbox: {reason}", hint=hint)
 
 
 class WorldTooNewError(WorldError):
-    """The file was made by another version of tpuctl, with another layout."""
+    """Another version of tpuctl created the file, with another layout."""
 
     def __init__(self, path: Path, version: int) -> None:
-        super().__init__(f"the sandbox in `{path}` has layout {version}, which this tpuctl cannot read", hint=_RESET)
+        super().__init__(f"the sandbox in `{path}` has layout {version}: this tpuctl cannot read it", hint=_RESET)
 
 
 class WorldLockedError(WorldError):
-    """Another process holds the file for longer than one is willing to wait."""
+    """Another process holds the lock of the file for too long."""
 
     def __init__(self, path: Path, seconds: float) -> None:
-        message = f"the sandbox in `{path}` is held by another process for more than {seconds:g} s"
-        super().__init__(message, hint=f"end that process and try again; if there is none, {_RESET}")
+        message = f"timed out after {seconds:g} s: another process holds the lock of the sandbox in `{path}`"
+        super().__init__(message, hint=f"stop that process and try again; if there is none, {_RESET}")
 
 
 class WorldUnusableError(WorldError):
-    """The file cannot be opened or written at all: rights, a full disk, a directory in its place."""
+    """The file cannot be opened or written: permissions, a full disk, a directory in its place."""
 
     def __init__(self, path: Path, reason: object) -> None:
-        super().__init__(f"the sandbox in `{path}` cannot be used: {reason}", hint="check the path and its rights")
+        super().__init__(f"cannot use the sandbox in `{path}`: {reason}", hint="check the path and its permissions")
 
 
 class NotAWorldError(WorldError):
-    """What should be removed was not made by the sandbox."""
+    """The file to remove was not created by the sandbox."""
 
     def __init__(self, path: Path) -> None:
         hint = "nothing was removed; check the path, or remove the file yourself"
-        super().__init__(f"`{path}` is not a sandbox's world", hint=hint)
+        super().__init__(f"`{path}` is not a file of the sandbox", hint=hint)

@@ -1,4 +1,4 @@
-"""What the world remembers: nodes, queued resources and operations, each with what is needed to tell its state at any time."""
+"""The stored records: nodes, queued resources and operations, each with the data that determines its state at any time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A node. `document` is the API's v2 JSON without what depends on the time.
+    """A node. `document` is the API's v2 JSON without the fields that depend on time.
 
     `number` is the API's numeric id, `first_address` the first of the consecutive addresses of its workers.
     `keys_before` is the `ssh-keys` metadata that was replaced at `keys_changed`.
@@ -41,13 +41,13 @@ class NodeRecord:
         return f"projects/{self.project}/locations/{self.zone}/nodes/{self.node_id}"
 
     def phase(self, now: datetime) -> Phase | None:
-        """Return the phase at a time; nothing when the node is not there."""
+        """Return the phase at a time. None if the node does not exist then."""
         return phase_at(self.timeline, now)
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRecord:
-    """A queued resource. `node_ids` are the nodes that it makes; `error` is why it fails, when its timeline says FAILED."""
+    """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state."""
 
     project: str
     zone: str
@@ -64,7 +64,7 @@ class QueuedRecord:
         return f"projects/{self.project}/locations/{self.zone}/queuedResources/{self.queued_resource_id}"
 
     def phase(self, now: datetime) -> Phase | None:
-        """Return the phase at a time; nothing when the request is not there."""
+        """Return the phase at a time. None if the queued resource does not exist then."""
         return phase_at(self.timeline, now)
 
 
@@ -72,8 +72,8 @@ class QueuedRecord:
 class OperationRecord:
     """A long-running operation: it ends when its target reaches `goal`, or at `ended` with `error`.
 
-    `ended` may lie in the future; nothing means that no end is in sight. `snapshot` is the target as it was when the operation
-    began, for an answer after the target is gone.
+    `ended` may lie in the future; None: no end is planned. `snapshot` is the target at the start of the operation,
+    for the result after the target is gone.
     """
 
     name: str
@@ -92,28 +92,27 @@ class OperationRecord:
     cancel_requested: bool = False
 
     def is_done(self, now: datetime) -> bool:
-        """Tell whether it has ended by a time."""
+        """Return whether it has ended at a time."""
         return self.ended is not None and self.ended <= now
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something planned. `document` says what, in the words of `scenarios`."""
+    """A planned event. `document` describes it in the format of `scenarios`."""
 
     at: datetime
     document: Json
 
 
 def _is_time(value: object) -> bool:
-    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number by now
-
-
-def _is_phase(row: object) -> bool:
-    return isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
 
 
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict))
-_TIMELINE = Scalar("a list of phases", lambda value: isinstance(value, list) and all(map(_is_phase, value)))
+_PHASE = Scalar(
+    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 9 and _is_time(row[0]) and type(row[1]) is str
+)
+_TIMELINE = ListOf(_PHASE)
 _TIME = Scalar("a time", _is_time)
 _COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
 _NODE = Shape(
@@ -141,7 +140,7 @@ _OPERATION = Shape(
 
 
 def stored(text: object, kind: Checker = ITEM) -> Any:
-    """Return JSON as the world keeps it. Raises `ShapeError` for what is damaged, which becomes `WorldCorruptError`."""
+    """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `WorldCorruptError`."""
     if not isinstance(text, str):
         raise ShapeError("not text")
     found = parse_json(text)
@@ -150,7 +149,7 @@ def stored(text: object, kind: Checker = ITEM) -> Any:
 
 
 def stored_object(text: object) -> Json:
-    """Return an object as `stored` does."""
+    """Parse a stored JSON object, as `stored` does."""
     found: Json = stored(text, _OBJECT)
     return found
 
@@ -172,13 +171,13 @@ def load_timeline(rows: list[list[object]]) -> Timeline:
 
 
 def moment(seconds: object) -> datetime:
-    """Return the time that a number of seconds since 1970 stands for."""
+    """Return the time of a number of seconds since 1970."""
     assert isinstance(seconds, int | float)  # noqa: S101  # written by ourselves; guides mypy
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def dump_node(record: NodeRecord) -> str:
-    """Return the part of a node record that has no column of its own."""
+    """Return the part of a node record that has no columns."""
     return json.dumps(
         {
             "incarnation": record.incarnation,
@@ -212,7 +211,7 @@ def load_node(row: tuple[str, str, str, str, int, int, str]) -> NodeRecord:
 
 
 def dump_queued(record: QueuedRecord) -> str:
-    """Return the part of a queued resource that has no column of its own."""
+    """Return the part of a queued resource that has no columns."""
     return json.dumps(
         {
             "incarnation": record.incarnation,

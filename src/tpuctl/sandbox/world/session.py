@@ -1,4 +1,4 @@
-"""One transaction's view of the world: records in, records out, at one time."""
+"""One transaction's view of the stored records, at one time."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ _OPERATIONS_KEPT = 50_000
 
 
 class Session:
-    """What a handler works with. `now` stays the same until the end of the transaction."""
+    """The access of a handler to the stored records. `now` is constant within the transaction."""
 
     def __init__(self, connection: sqlite3.Connection, now: datetime, path: Path) -> None:
         self._connection = connection
         self.now = now
         self.path = path
 
-    # The world itself
+    # Settings
 
     def setting(self, name: str, default: Any = None) -> Any:
-        """Return a setting of the world, or the default."""
+        """Return a setting of the sandbox, or the default."""
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
         return records.stored(row[0]) if row else default
 
     @property
     def seed(self) -> int:
-        """The number from which all random draws come."""
+        """The seed of all random numbers."""
         row = self._row("SELECT value FROM meta WHERE key = 'seed'")
         return int(records.stored(row[0], INTEGER)) if row else 0
 
     def settings(self) -> dict[str, object]:
-        """Return all settings of the world that differ from their defaults."""
+        """Return all settings that differ from their defaults."""
         rows = self._connection.execute("SELECT key, value FROM meta WHERE key LIKE 'setting.%'")
         return {key.removeprefix("setting."): records.stored(value) for key, value in rows}
 
     def set_setting(self, name: str, value: object) -> None:
-        """Keep a setting of the world; nothing (None) restores the default."""
+        """Store a setting; None restores the default."""
         self._write("DELETE FROM meta WHERE key = ?", f"setting.{name}")
         if value is not None:
             self._write("INSERT INTO meta VALUES (?, ?)", f"setting.{name}", json.dumps(value))
 
     def next_incarnation(self, name: str) -> int:
-        """Count how often something of a name was made, this time included."""
+        """Increment and return the number of times that a name was used."""
         text = (
             "INSERT INTO incarnations VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET count = count + 1 RETURNING count"
         )
@@ -68,7 +68,7 @@ class Session:
     # Nodes
 
     def node(self, project: str, zone: str, node_id: str) -> NodeRecord | None:
-        """Return a node, also one that is still to come; nothing when it is gone."""
+        """Return a node, a planned one too. None if it is gone."""
         text = (
             f"SELECT {_NODE} FROM nodes WHERE project = ? AND zone = ? AND node_id = ? AND (gone IS NULL OR gone > ?)"  # noqa: S608  # a constant
         )
@@ -78,7 +78,7 @@ class Session:
     def nodes(
         self, project: str | None = None, *, zone: str | None = None, after: tuple[str, str] = ("", ""), limit: int = -1
     ) -> Iterator[NodeRecord]:
-        """Yield nodes by zone and name, those to come included; after a (zone, node id), at most `limit` (-1: all)."""
+        """Yield nodes by zone and name, planned ones included; after a (zone, node id), at most `limit` (-1: all)."""
         text = (
             f"SELECT {_NODE} FROM nodes WHERE (:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"  # noqa: S608  # a constant
             " AND (zone, node_id) > (:after_zone, :after_id) AND (gone IS NULL OR gone > :now)"
@@ -89,14 +89,14 @@ class Session:
         return map(records.load_node, rows)
 
     def node_at(self, address: int) -> NodeRecord | None:
-        """Return the node that owns an address, given by its number in the pool."""
+        """Return the node that owns an address, given by its number in the pool. None if no node owns it."""
         text = f"SELECT {_NODE} FROM nodes WHERE first_address <= ? AND (gone IS NULL OR gone > ?) ORDER BY first_address DESC LIMIT 1"  # noqa: S608, E501  # a constant
         row = self._row(text, address, self.now.timestamp())
         node = records.load_node(row) if row else None
         return node if node and address < node.first_address + node.workers else None
 
     def put_node(self, record: NodeRecord) -> None:
-        """Keep a node in place of what was there under its name."""
+        """Store a node, replacing the one of its name."""
         self._write(
             "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             *(record.project, record.zone, record.node_id, record.number, record.first_address, record.workers),
@@ -104,7 +104,7 @@ class Session:
         )
 
     def free_addresses(self, count: int, *, pool: int) -> int:
-        """Return the first of `count` consecutive numbers below `pool` that no node holds; 0 when there are none."""
+        """Return the first of `count` consecutive free numbers below `pool`; 0 if there are none."""
         self._write("DELETE FROM nodes WHERE gone <= ?", self.now.timestamp())
         candidate, has_wrapped = int(self.setting("next_address", 1)), False
         while True:
@@ -112,7 +112,7 @@ class Session:
                 if has_wrapped:
                     return 0
                 candidate, has_wrapped = 1, True
-            # Nodes' ranges are disjoint: only the last that begins before our end can reach into ours.
+            # Nodes' ranges are disjoint: only the last range that begins before the candidate's end can overlap it.
             text = (
                 "SELECT first_address + workers FROM nodes WHERE first_address < ? ORDER BY first_address DESC LIMIT 1"
             )
@@ -125,7 +125,7 @@ class Session:
     # Queued resources
 
     def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
-        """Return a queued resource; nothing when it is gone."""
+        """Return a queued resource. None if it is gone."""
         found = self.queued_resources(project, zone=zone, only=queued_resource_id)
         return next(iter(found), None)
 
@@ -143,7 +143,7 @@ class Session:
         return [records.load_queued(row) for row in rows]
 
     def put_queued_resource(self, record: QueuedRecord) -> None:
-        """Keep a queued resource in place of what was there under its name."""
+        """Store a queued resource, replacing the one of its name."""
         self._write(
             "INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)",
             *(record.project, record.zone, record.queued_resource_id),
@@ -158,14 +158,14 @@ class Session:
         return records.load_operation(row[0]) if row else None
 
     def operation_of_request(self, request_id: str) -> OperationRecord | None:
-        """Return the operation that a request id has begun."""
+        """Return the operation that a request id started. None if there is none."""
         row = self._row("SELECT record FROM operations WHERE request_id = ? AND request_id != ''", request_id)
         return records.load_operation(row[0]) if row else None
 
     def operations(
         self, project: str, zone: str | None, *, after: int = 0, limit: int
     ) -> list[tuple[int, OperationRecord]]:
-        """Return operations in the order in which they began, each with its serial number."""
+        """Return operations in the order of their starts, each with its serial number."""
         text = (
             "SELECT serial, record FROM operations WHERE project = :project AND (:zone IS NULL OR zone = :zone)"
             " AND serial > :after LIMIT :limit"
@@ -175,13 +175,13 @@ class Session:
         return [(serial, records.load_operation(record)) for serial, record in rows]
 
     def pending_operations(self, target: str) -> list[OperationRecord]:
-        """Return the operations on a resource that have not ended yet."""
+        """Return the unfinished operations on a resource."""
         text = "SELECT record FROM operations WHERE target = ? AND (ended IS NULL OR ended > ?) ORDER BY serial"
         rows = self._connection.execute(text, (target, self.now.timestamp()))
         return [records.load_operation(record) for (record,) in rows]
 
     def put_operation(self, record: OperationRecord) -> None:
-        """Keep an operation; the oldest are forgotten when there are very many."""
+        """Store an operation and delete the oldest beyond the limit."""
         text = (
             "INSERT INTO operations (name, project, zone, target, request_id, ended, record) VALUES (?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (name) DO UPDATE SET ended = excluded.ended, record = excluded.record"
@@ -192,33 +192,33 @@ class Session:
         self._write("DELETE FROM operations WHERE serial <= (SELECT max(serial) FROM operations) - ?", _OPERATIONS_KEPT)
 
     def delete_operation(self, name: str) -> None:
-        """Forget an operation; what it does goes on."""
+        """Delete an operation; its effect continues."""
         self._write("DELETE FROM operations WHERE name = ?", name)
 
-    # What the other APIs serve
+    # Resources of the other APIs
 
     @property
     def resources(self) -> Resources:
-        """What the APIs beside the TPU API have in this world."""
+        """The resources of the APIs beside the TPU API."""
         return Resources(self._connection)
 
-    # What is planned
+    # Planned events
 
     def plan_event(self, at: datetime, document: Json) -> None:
-        """Keep something that shall happen at a time."""
+        """Store an event for a time."""
         self._write("INSERT INTO events (at, record) VALUES (?, ?)", at.timestamp(), json.dumps(document))
 
     def events(self) -> list[records.Event]:
-        """Return what is planned, soonest first."""
+        """Return the planned events, soonest first."""
         rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
         return [records.Event(records.moment(at), records.stored_object(text)) for at, text in rows]
 
     def is_event_due(self) -> bool:
-        """Tell whether the time of something planned has come."""
+        """Return whether a planned event is due."""
         return self._row("SELECT 1 FROM events WHERE at <= ? LIMIT 1", self.now.timestamp()) is not None
 
     def take_event(self) -> records.Event | None:
-        """Return the first planned event whose time has come, and take it off the plan."""
+        """Remove and return the first planned event that is due. None if none is due."""
         text = "SELECT id, at, record FROM events WHERE at <= ? ORDER BY at, id LIMIT 1"
         row = self._row(text, self.now.timestamp())
         if row is None:
@@ -236,25 +236,25 @@ class Session:
         ]
 
     def put_fault(self, document: Json, *, fault_id: int | None = None) -> int:
-        """Keep a fault, new or in place of one, and return its id."""
+        """Store a fault, new or in place of an existing one, and return its id."""
         row = self._row("INSERT OR REPLACE INTO faults VALUES (?, ?) RETURNING id", fault_id, json.dumps(document))
         return int(row[0]) if row else 0
 
     def delete_fault(self, fault_id: int) -> bool:
-        """Remove a fault; tell whether it was there."""
+        """Delete a fault. Return whether it existed."""
         return self._connection.execute("DELETE FROM faults WHERE id = ?", (fault_id,)).rowcount > 0
 
     def project(self, project: str) -> Json:
-        """Return what is kept about a project (its Compute Engine metadata); an empty object at first."""
+        """Return the stored data of a project (its Compute Engine metadata); empty at first."""
         row = self._row("SELECT record FROM projects WHERE project = ?", project)
         return records.stored_object(row[0]) if row else {}
 
     def put_project(self, project: str, document: Json) -> None:
-        """Keep what is known about a project."""
+        """Store the data of a project."""
         self._write("INSERT OR REPLACE INTO projects VALUES (?, ?)", project, json.dumps(document))
 
     def log_request(self, method: str, name: str) -> None:
-        """Note a call that changes something, for tests that count them. The oldest are forgotten."""
+        """Record a call that writes, for tests that count them; delete the oldest beyond the limit."""
         row = self._row(
             "INSERT INTO requests (at, method, name) VALUES (?, ?, ?) RETURNING serial",
             self.now.timestamp(),
@@ -264,12 +264,12 @@ class Session:
         self._write("DELETE FROM requests WHERE serial <= ?", (row[0] if row else 0) - _REQUESTS_KEPT)
 
     def requests(self) -> list[tuple[datetime, str, str]]:
-        """Return the time, the method id and the resource name of the calls that changed something, oldest first."""
+        """Return time, method id and resource name of the calls that write, oldest first."""
         rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
         return [(records.moment(at), method, name) for at, method, name in rows]
 
-    def is_there(self, record: NodeRecord | QueuedRecord) -> bool:
-        """Tell whether a record is visible now."""
+    def exists(self, record: NodeRecord | QueuedRecord) -> bool:
+        """Return whether a record is visible now."""
         return phase_at(record.timeline, self.now) is not None
 
     def _row(self, text: str, *values: object) -> Any:
