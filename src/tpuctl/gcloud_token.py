@@ -10,7 +10,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.diagnosis import Where, classify
+from tpuctl.diagnosis.classify import classify
+from tpuctl.diagnosis.messages import Where
 from tpuctl.errors import AccessError, CredentialsError
 
 if TYPE_CHECKING:
