@@ -223,7 +223,7 @@ def test_a_job_is_checked_before_its_node_is_made(
     assert (code, sandbox.changes()) == (9, [])
     assert "TPU101" in err
     assert tpuctl("run", "demo", *EU, "--", "true")[1].startswith(
-        "error: `--bucket` describes a node, and goes with `--up`"
+        "error: `--bucket` describes a node, and needs `--up`"
     )
 
 

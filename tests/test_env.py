@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put, said
 
-JAX = "TPU_WORKER_HOSTNAMES is set: JAX takes that for GKE, and waits until it has been started on all 8 workers\n"
+JAX = "TPU_WORKER_HOSTNAMES is set: JAX assumes GKE, and waits until it has been started on all 8 workers\n"
 
 
 def test_a_shell_evaluates_what_is_printed(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -74,9 +74,9 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
     assert (sorted(err.splitlines()), code) == (
         sorted(
             (
-                f"ended {pid} sleep on worker 0",
-                f"killed {stubborn.pid} sleep on worker 0: it did not heed TERM",
-                f"ended {locker} {Path(sys.executable).name[:15]} on worker 0",
+                f"terminated {pid} sleep on worker 0",
+                f"killed {stubborn.pid} sleep on worker 0: it ignored TERM",
+                f"terminated {locker} {Path(sys.executable).name[:15]} on worker 0",
                 "removed the lock file on worker 0",
                 "removed the lock file on worker 1",
             )
@@ -86,7 +86,7 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
     assert stubborn.returncode == -SIGKILL
     assert not first.lock_file.exists()
     assert not second.lock_file.exists()
-    assert tpuctl("unstick", "demo") == ("", "nothing holds the TPU of `demo`\n", 0)
+    assert tpuctl("unstick", "demo") == ("", "no process holds the TPU of `demo`\n", 0)
 
 
 @one_face
@@ -106,12 +106,12 @@ def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandb
 
     assert absent[1:] == (
         (
-            "error: no process 999999 holds the TPU of `demo`\n"
-            "  hint: see what does: `tpuctl unstick demo --dry-run`; nothing was ended\n"
+            "error: process 999999 does not hold the TPU of `demo`\n"
+            "  hint: list what does: `tpuctl unstick demo --dry-run`; no process was terminated\n"
         ),
         8,
     )
-    assert (err, code) == (f"ended {named.pid} sleep on worker 0\n", 0)
+    assert (err, code) == (f"terminated {named.pid} sleep on worker 0\n", 0)
 
 
 @one_face
@@ -119,7 +119,7 @@ def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: li
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
-    question = "end the process on a worker of `demo`, and remove the lock file?"
+    question = "terminate the process on a worker of `demo`, and remove the lock file?"
 
     with running("sleep", "60", path=machines[0].root / "dev" / "accel0") as process:
         shown = tpuctl("unstick", "demo", "--dry-run")
@@ -200,7 +200,7 @@ def test_on_a_real_sshd(tmp_path: Path) -> None:
 
     assert (ageless(out), err, code) == (
         f"0\t{process.pid}\t{USER}\tAGE\tvfio/0\tsleep 60\n0\t-\t{USER}\tAGE\tlock file\t{root}/tmp/libtpu_lockfile\n",
-        said(f"ended {process.pid} sleep on worker 0", "removed the lock file on worker 0"),
+        said(f"terminated {process.pid} sleep on worker 0", "removed the lock file on worker 0"),
         0,
     )
     assert (process.returncode, (root / "tmp" / "libtpu_lockfile").exists()) == (-SIGTERM, False)

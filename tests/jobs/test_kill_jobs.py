@@ -18,7 +18,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
 
     assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name the job: `tpuctl jobs demo` shows them\n",
+        f"{question} [y/N] error: nothing was done\n  hint: name the job; list them: `tpuctl jobs demo`\n",
         1,
     )
     assert tpuctl("kill", "demo", "--signal", "2", "--wait", stdin="y\n") == (
@@ -30,7 +30,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
         "old\trunning\n",
         (
             "TERM sent to job `old` on worker 1\nerror: job `old` still runs after 0.3 s\n"
-            "  hint: `tpuctl kill demo old --signal KILL` ends what does not obey\n"
+            "  hint: `tpuctl kill demo old --signal KILL`\n"
         ),
         5,
     )

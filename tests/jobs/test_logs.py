@@ -70,7 +70,7 @@ def test_links_that_break_at_once_are_made_again(tpuctl: Console, demo: Slice) -
     demo.ssh("kill -9 $$")
     assert tpuctl("kill", "demo", "a", "--worker", "0") == (
         "",
-        "error: worker 0: ssh was ended on this machine, by KILL\n",
+        "error: worker 0: ssh was terminated on this machine by KILL\n",
         11,
     )
 
@@ -90,7 +90,7 @@ def test_what_was_given_back_to_the_disk_is_said(tpuctl: Console, demo: Slice) -
     demo.run("a", "seq 9", "--worker", "0")
     demo.until_ended("a", 0)
     (demo.jobs(0) / "a.0" / "trimmed").write_text("6 0")
-    gone = "worker 0: 6 bytes of what it printed are not kept any more\n"
+    gone = "worker 0: 6 bytes of its output are no longer stored\n"
 
     assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*"456789"), gone, 0)
     assert tpuctl("logs", "demo", "a", "--tail", "7", "--worker", "0") == (said(*"456789"), "", 0)

@@ -50,28 +50,28 @@ PRESSED, ENDED = "interrupted", "terminated"
                 (1, [INT], Stop(INT, PRESSED, "INT sent; Ctrl-C again sends QUIT, a third time KILL")),
                 (60, [], None),
                 (61, [INT], Stop(signal.SIGQUIT, PRESSED, "QUIT sent; Ctrl-C again sends KILL")),
-                (62, [INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them")),
+                (62, [INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
                 (71, [], None),
-                (72, [], Stop(None, PRESSED, "given up: they do not end")),
+                (72, [], Stop(None, PRESSED, "given up: the remote processes do not end")),
             ],
             Reason.INTERRUPTED,
         ),
         (
             Limits(),
             [
-                (1, [INT, INT, INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them")),
-                (2, [INT], Stop(None, PRESSED, "given up: the remote processes may go on")),
+                (1, [INT, INT, INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
+                (2, [INT], Stop(None, PRESSED, "given up: the remote processes may continue")),
             ],
             Reason.INTERRUPTED,
         ),
         (
             Limits(timeout=timedelta(seconds=1)),
             [
-                (0, [TERM, TERM], Stop(TERM, ENDED, "terminated: ending the remote processes")),
+                (0, [TERM, TERM], Stop(TERM, ENDED, "terminated: stopping the remote processes")),
                 (2, [TERM], None),
                 (3, [INT], Stop(signal.SIGQUIT, ENDED, "QUIT sent; Ctrl-C again sends KILL")),
                 (4, [], Stop(KILL, ENDED)),
-                (8, [], Stop(None, ENDED, "given up: they do not end")),
+                (8, [], Stop(None, ENDED, "given up: the remote processes do not end")),
             ],
             Reason.TERMINATED,
         ),
@@ -79,9 +79,9 @@ PRESSED, ENDED = "interrupted", "terminated"
             Limits(timeout=timedelta(seconds=5)),
             [
                 (4.9, [], None),
-                (5, [], Stop(TERM, "timed out", "timed out: ending the remote processes")),
+                (5, [], Stop(TERM, "timed out", "timed out: stopping the remote processes")),
                 (15, [], Stop(KILL, "timed out")),
-                (25, [], Stop(None, "timed out", "given up: they do not end")),
+                (25, [], Stop(None, "timed out", "given up: the remote processes do not end")),
                 (99, [], None),
             ],
             Reason.TIMED_OUT,
@@ -105,8 +105,8 @@ def test_when_commands_are_told_to_end(
     [
         (False, True, False, None),
         (True, False, False, None),
-        (True, True, False, Stop(TERM, "another worker failed", "another worker failed: ending the remote processes")),
-        (False, False, True, Stop(TERM, "nobody reads its output")),
+        (True, True, False, Stop(TERM, "another worker failed", "another worker failed: stopping the remote processes")),
+        (False, False, True, Stop(TERM, "its output is no longer read")),
     ],
 )
 def test_why_commands_are_told_to_end_without_a_signal(

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Sandbox
 from tests.running import GOOD, REFUSED, Link, Slice
 
-ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); attaching again"
+ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); reconnecting"
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_an_ssh_that_is_killed_is_made_again_and_what_logs_in_is_not_taken_for_i
     assert (sorted(out.splitlines()), sorted(err.splitlines()), code) == (
         ["[0] x", "[1] x"],
         [
-            "worker 0: connection lost (ssh was ended on this machine, by KILL); attaching again",
-            "worker 1: connection lost; attaching again",
+            "worker 0: connection lost (ssh was terminated on this machine by KILL); reconnecting",
+            "worker 1: connection lost; reconnecting",
         ],
         0,
     )

@@ -76,14 +76,14 @@ def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice
 
     assert (sorted(out.splitlines()), code) == (["[0] there", "[1] there"], 11)
     assert err.endswith(
-        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` was there before and is left as it is\n"
-        f"the logs are in `{tpuctl.folder}/tpuctl-logs/ci`\n"
+        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` existed before this run and is not deleted\n"
+        f"logs: `{tpuctl.folder}/tpuctl-logs/ci`\n"
     )
     assert tpuctl(*UP, "--rm", "--exclusive", "--", "echo there") == (
         "",
         (
-            "error: `ci` is there already, and `--exclusive` wants one of its own\n"
-            "  hint: leave ci out: then the node gets a name that no other has\n"
+            "error: `ci` already exists, and `--exclusive` needs a new node\n"
+            "  hint: omit ci: a unique name is generated\n"
         ),
         8,
     )
@@ -107,7 +107,7 @@ def test_a_node_left_by_an_earlier_rm_run_of_the_same_spec_is_taken_over_and_del
 
     assert (sorted(out.splitlines()), code, nodes(tpuctl)) == (["[0] there", "[1] there"], 0, "")
     assert err.startswith(
-        "`ci` was left by an earlier run with `--rm` of the same spec: it is used, and deleted at the end\n"
+        "using `ci`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end\n"
     )
     assert sandbox.changes() == ["create", "delete"]
 
@@ -131,7 +131,7 @@ def test_a_node_left_by_an_earlier_rm_run_stays_where_it_may_be_wanted(
     err = tpuctl(*UP, *options, "--", "true")[1]
 
     assert (sandbox.changes(), nodes(tpuctl)) == (["create"], "ci\n")
-    warned = "warning: another run works on `ci`: it is not deleted at the end of this one\n"
+    warned = "warning: another run uses `ci`: it is not deleted at the end of this one\n"
     assert (warned in err) == is_used
 
 
@@ -191,7 +191,7 @@ def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers
 
     assert (nothing[2], tried) == (6, ["create"])
     assert (unreachable[2], sandbox.changes()[-2:], nodes(tpuctl)) == (11, ["create", "delete"], "")
-    assert "cannot be reached, so the command was started on none" in unreachable[1]
+    assert "cannot be reached, so the command was not started on any worker" in unreachable[1]
 
 
 @one_face
@@ -218,7 +218,7 @@ def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, wor
         f"error: no logs can be written to `{here}/file`: file exists\n{logs}",
         f"error: there is no folder `{here}/nowhere`\n",
         f"{detached}`--rm` would delete the node under it\n{out_of_two}",
-        f"{detached}`--collect` would copy before it has ended\n{out_of_two}",
+        f"{detached}`--collect` would copy before the command has ended\n{out_of_two}",
     ]
     (here / "tpuctl-logs").touch()
     assert refused("--no-sync", "--rm") == f"error: no logs can be written to `{here}/tpuctl-logs`: file exists\n{logs}"
@@ -244,7 +244,7 @@ def test_a_node_that_could_not_be_deleted_after_an_interrupt_is_still_to_be_take
 
     assert (code, nodes(tpuctl)) == (130, "ci\n")
     assert err.splitlines()[-2:] == [
-        f"warning: interrupted: `{ZONE}/ci` could not be deleted and bills on",
+        f"warning: interrupted: `{ZONE}/ci` could not be deleted and is still billed",
         f"  go on: tpuctl down {ZONE}/ci",
     ]
 
@@ -264,7 +264,7 @@ def test_a_node_that_another_has_deleted_is_not_said_to_be_left(
         _, err, code = tpuctl(*command)
 
     assert code == 0, err
-    assert "`ci` was there before, and somebody else has deleted it meanwhile" in err
+    assert "`ci` existed before this run, and another client has deleted it meanwhile" in err
 
 
 @one_face
@@ -282,8 +282,8 @@ def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, wo
     homes = [workers.home(worker) for worker in (0, 1)]
     told = [f"[{worker}] {text}" for worker, home in enumerate(homes) for text in (f"{home}/tree/below", "data")]
     assert (sorted(out.splitlines()), code) == (sorted(told), 0), err
-    assert "warning: `~/resluts` was not collected: it is not on any worker\n" in err
-    assert err.endswith(f"the logs are in `{tree}/below/tpuctl-logs/ci`\n")
+    assert "warning: `~/resluts` was not collected: no worker has it\n" in err
+    assert err.endswith(f"logs: `{tree}/below/tpuctl-logs/ci`\n")
     logs = {name: text for name, text in contents(tree / "below").items() if not name.endswith((".log", "job"))}
     assert logs == {
         "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",

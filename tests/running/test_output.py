@@ -93,7 +93,7 @@ def test_output_is_not_lost_in_silence_where_there_is_no_stdout(pod: Slice) -> N
         results.append((done.stderr, done.returncode))
 
     closed = (
-        b"error: cannot write to stdout: it is closed\n  hint: what still ran of the command was ended on its workers\n"
+        b"error: cannot write to stdout: it is closed\n  hint: the command was terminated on the workers where it was still running\n"
         b"  more: tpuctl explain failure\n"
     )
     assert results == [(closed, 1), (b"err\n", 0)]
@@ -154,7 +154,7 @@ def test_logs_that_cannot_be_written_are_said_before_and_while_it_runs(pod: Slic
     assert (err.splitlines(), code) == (
         [
             f"error: {pod.tpuctl.folder}/full/worker-1.log: no space left on device",
-            "  hint: what still ran of the command was ended on its workers",
+            "  hint: the command was terminated on the workers where it was still running",
         ],
         1,
     )

@@ -28,7 +28,7 @@ def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: 
     refused = pod.run(*options, "--", "echo x >count")
     ran = pod.texts("count")
     pod.plan({3: [NO_KEY]})
-    partial = pod.run("--partial", "--", "echo x >count")
+    partial = pod.run("--allow-unreachable", "--", "echo x >count")
 
     *causes, last, hint, advice = refused[1].splitlines()
     assert [line for line in causes if line.startswith("error")] == [
@@ -36,9 +36,9 @@ def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: 
         next(line for line in causes if line.startswith("error: worker 3 of `pod`: it does not accept our key `")),
     ]
     assert (last, hint, advice) == (
-        "error: 3 of 8 workers cannot be reached, so the command was started on none: 2-3,5",
+        "error: 3 of 8 workers cannot be reached, so the command was not started on any worker: 2-3,5",
         "  hint: worker 5: no answer within 1 s",
-        "  hint: `--partial` starts it on the others",
+        "  hint: start it on the others: `--allow-unreachable`",
     )
     assert (refused[0], refused[2], ran) == ("", 11, {})
     assert partial[1].splitlines()[-1] == "error: the command failed on 1 of 8 workers: 3 (unreachable)"
@@ -65,12 +65,12 @@ def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Sli
     assert told == (
         "",
         (
-            "error: 4 of 5 workers cannot run it, so the command was started on none: 1-4\n"
+            "error: 4 of 5 workers cannot run it, so the command was not started on any worker: 1-4\n"
             f"  hint: worker 1: {jobs}: not a directory\n"
-            "  hint: worker 2: the login shell ended with 3\n"
-            "  hint: worker 3: there is no `python3` there\n"
+            "  hint: worker 2: the login shell exited with 3\n"
+            "  hint: worker 3: `python3` is not installed there\n"
             f"  hint: worker 4: {pod.home(4)}/.tpuctl/jobs/job.4: file too large\n"
-            "  hint: `--partial` starts it on the others\n"
+            "  hint: start it on the others: `--allow-unreachable`\n"
         ),
         11,
     )
@@ -81,9 +81,9 @@ def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Sli
     assert second == (
         "",
         (
-            "error: 1 of 2 workers cannot run it, so the command was started on none: 1\n"
-            "  hint: worker 1: a job `mine` is there already\n"
-            "  hint: `--partial` starts it on the others\n"
+            "error: 1 of 2 workers cannot run it, so the command was not started on any worker: 1\n"
+            "  hint: worker 1: a job `mine` already exists\n"
+            "  hint: start it on the others: `--allow-unreachable`\n"
         ),
         11,
     )

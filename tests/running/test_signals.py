@@ -53,7 +53,7 @@ def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
         "INT sent; Ctrl-C again sends QUIT, a third time KILL", "QUIT sent; Ctrl-C again sends KILL",
-        "KILL sent; Ctrl-C again leaves them", "interrupted",
+        "KILL sent; Ctrl-C again leaves them running", "interrupted",
     ]  # fmt: skip
     assert (out, program.returncode, running(pod), pod.left()) == (b"", 130, [], [])
 
@@ -86,8 +86,8 @@ def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
 
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
-        "terminated: ending the remote processes", "QUIT sent; Ctrl-C again sends KILL",
-        "KILL sent; Ctrl-C again leaves them", "terminated",
+        "terminated: stopping the remote processes", "QUIT sent; Ctrl-C again sends KILL",
+        "KILL sent; Ctrl-C again leaves them running", "terminated",
     ]  # fmt: skip
     assert (program.returncode, running(pod)) == (143, [])
 
@@ -97,7 +97,7 @@ def test_the_time_is_up(pod: Slice) -> None:
 
     assert (sorted(out.splitlines()), err, code) == (
         ["[0] here", "[1] here"],
-        "timed out: ending the remote processes\nerror: the time is up: the command was ended on 2 of 2 workers: 0-1\n",
+        "timed out: stopping the remote processes\nerror: timed out: command terminated on 2 of 2 workers: 0-1\n",
         5,
     )
     assert running(pod) == []
@@ -109,8 +109,8 @@ def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
     assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
         "",
         (
-            "another worker failed: ending the remote processes\n"
-            "error: the command failed on 1 of 3 workers: 1 (exit 3); it was ended on 0,2\n"
+            "another worker failed: stopping the remote processes\n"
+            "error: the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2\n"
         ),
         11,
     )
@@ -125,7 +125,7 @@ def test_where_it_had_not_begun_nothing_was_ended(pod: Slice) -> None:
     _, err, code = pod.run("--worker", "0-4", "--batch", "2", "--fail-fast", "--", line)
 
     assert (err.splitlines()[-1], code, list(pod.texts("began"))) == (
-        "error: the command failed on 1 of 5 workers: 1 (exit 3); it was ended on 0; it was not started on 2-4",
+        "error: the command failed on 1 of 5 workers: 1 (exit 3); terminated on 0; not started on 2-4",
         11,
         [0],
     )
@@ -139,7 +139,7 @@ def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=20)
 
-    assert (out, err, program.returncode) == (b"", b"nothing was started\ninterrupted\n", 130)
+    assert (out, err, program.returncode) == (b"", b"not started on any worker\ninterrupted\n", 130)
     assert (pod.texts("began"), pod.left()) == ({}, [])
 
 

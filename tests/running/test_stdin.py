@@ -39,4 +39,4 @@ def test_it_cannot_go_to_several_unless_there_is_nothing(pod: Slice) -> None:
         with (pod.root / "data").open("rb") as file, pod.start(*command, stdin=file) as program:
             out, err = program.communicate(timeout=20)
         assert (out, program.returncode, len(pod.texts("began"))) == (b"", code, 2 if code == 0 else 0)
-        assert err.decode().splitlines()[:1] == (["error: stdin can go to one worker, and there are 2"] if code else [])
+        assert err.decode().splitlines()[:1] == (["error: stdin can be passed to one worker, not to 2"] if code else [])

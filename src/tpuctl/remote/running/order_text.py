@@ -1,4 +1,4 @@
-"""An order as the program on a worker takes it: a Python literal."""
+"""A request in the form that the program on a worker takes: a Python literal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def order_text(order: Order, worker: int, *, offsets: tuple[int, int], must_exist: bool) -> str:
-    """Return the literal. Output is wanted from `offsets` on; with `must_exist` the command is not started."""
+    """Return the literal. The worker sends output from `offsets` on; with `must_exist` it does not start the command."""
     return repr(
         {
             "name": f"{order.job}.{worker}",
