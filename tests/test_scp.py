@@ -80,7 +80,7 @@ def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, wo
     again = tpuctl("scp", "-r", "data", "pod:~", "--worker", "1,3")
 
     notes = [f"`{here}/data/{name}` is left out: {why}\n" for name, why in (
-        ("in/round", "this link leads back to a folder that it is in"),
+        ("in/round", "this link leads back to a folder that contains it"),
         ("lost", "this link leads nowhere"),
         ("pipe", "it is no file"),
     )]  # fmt: skip
@@ -247,7 +247,7 @@ def test_a_new_folder_is_made_where_a_slash_says_that_it_is_one(tpuctl: Console,
     fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
     sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
 
-    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: end it with `/`, and it is made\n"
+    error = f"error: `{tpuctl.folder}/new` is not an existing folder\n  hint: end it with `/`, and it is made\n"
     assert refused == ("", error, 2)
     assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
     assert (workers.home() / "other" / "f1").read_text() == "f1"

@@ -181,7 +181,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         ),
         (
             ("trainer", "--command", "ls", "--", "ls"),
-            "two commands given",
+            "the command is given twice",
             "give `--command LINE` or `-- COMMAND…`, not both",
             2,
         ),

@@ -30,7 +30,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
         "old\trunning\n",
         (
             "TERM sent to job `old` on worker 1\nerror: job `old` still runs after 0.3 s\n"
-            "  hint: `tpuctl kill demo old --signal KILL`\n"
+            "  hint: kill it: `tpuctl kill demo old --signal KILL`\n"
         ),
         5,
     )

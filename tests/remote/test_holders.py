@@ -51,13 +51,13 @@ def test_the_lock_file_is_removed_only_while_nobody_holds_it(tmp_path: Path) -> 
     path = machine.lock_file
     for how in ("lockf", "flock"):
         with machine.locked(how):
-            assert (program.remove(str(path)), path.exists()) == ("held", True)
+            assert (program.remove_lock_file(str(path)), path.exists()) == ("held", True)
 
-    assert (program.remove(str(path)), program.remove(str(path))) == ("removed", "absent")
+    assert (program.remove_lock_file(str(path)), program.remove_lock_file(str(path))) == ("removed", "absent")
     # In /tmp anybody may have put what is no lock file.
     (tmp_path / "precious").touch()
     path.symlink_to(tmp_path / "precious")
-    assert (program.remove(str(path)), path.is_symlink()) == ("refused", True)
+    assert (program.remove_lock_file(str(path)), path.is_symlink()) == ("refused", True)
     path.unlink()
     os.mkfifo(path)
-    assert program.remove(str(path)) == "refused"
+    assert program.remove_lock_file(str(path)) == "refused"

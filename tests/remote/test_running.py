@@ -105,7 +105,12 @@ def test_when_commands_are_told_to_end(
     [
         (False, True, False, None),
         (True, False, False, None),
-        (True, True, False, Stop(TERM, "another worker failed", "another worker failed: stopping the remote processes")),
+        (
+            True,
+            True,
+            False,
+            Stop(TERM, "another worker failed", "another worker failed: stopping the remote processes"),
+        ),
         (False, False, True, Stop(TERM, "its output is no longer read")),
     ],
 )

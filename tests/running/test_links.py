@@ -42,7 +42,7 @@ def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice
 
     out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 100000; seq 3 >&2")
 
-    told = [line for line in err.splitlines() if "attaching" not in line]
+    told = [line for line in err.splitlines() if "reconnecting" not in line]
     assert sorted(told) == [f"[{worker}] {number}" for worker in range(4) for number in (1, 2, 3)]
     expected = [str(number) for number in range(1, 100_001)]
     lines = out.splitlines()

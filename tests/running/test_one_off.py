@@ -83,7 +83,7 @@ def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice
         "",
         (
             "error: `ci` already exists, and `--exclusive` needs a new node\n"
-            "  hint: omit ci: a unique name is generated\n"
+            "  hint: leave ci out to use a generated name\n"
         ),
         8,
     )

@@ -1,4 +1,4 @@
-"""A node for one run: created before it, and deleted after it if this run created the node, whatever happens in between."""
+"""A node for one run: created before it, and deleted after it in any case if this run created the node."""
 
 from __future__ import annotations
 

@@ -80,14 +80,16 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
             # Also during a deletion: its request may not have been sent, and sending it twice does no harm.
             with undisturbed():
                 _take_down(app, one_off, name, wait=False)
-            where = f"{name.zone}/{name.node_id}"
+            where, resume = f"{name.zone}/{name.node_id}", app.command_line()
             if one_off.was_deleted:
-                resume = f"tpuctl wait {where} --for gone"
-            elif one_off.was_made and not one_off.is_removed:
-                resume = f"tpuctl down {where}"
+                state, resume = "is being deleted", f"tpuctl wait {where} --for gone"
+            elif one_off.is_removed:
+                state = "does not exist"
+            elif one_off.was_made:
+                state, resume = "could not be deleted and is still billed", f"tpuctl down {where}"
             else:
-                resume = app.command_line()
-            with app.going_on(f"`{where}` {_how_left(one_off)}", resume=resume):
+                state = "existed before this run and is not deleted" if one_off.was_there else "was not created"
+            with app.going_on(f"`{where}` {state}", resume=resume):
                 raise
 
 
@@ -130,7 +132,7 @@ def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
     if found is not None and job.exclusive:
         raise ConflictError(
             f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
-            hint="omit NODE: a unique name is generated",
+            hint="leave NODE out to use a generated name",
         )
     options: dict[str, Any] = {"goal": None, "probe": None, "yes": False}
     policy = repair_policy(app, options, timeout=deadline(app, None))
@@ -212,12 +214,3 @@ def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
         )
         return error.exit_code
     return ExitCode.OK
-
-
-def _how_left(one_off: OneOff) -> str:
-    """Return the state in which an interrupted run leaves the node."""
-    if one_off.is_removed:
-        return "is being deleted" if one_off.was_deleted else "does not exist"
-    if one_off.was_made:
-        return "could not be deleted and is still billed"
-    return "existed before this run and is not deleted" if one_off.was_there else "was not created"

@@ -9,7 +9,7 @@ import click
 
 from tpuctl.cli.options import Duration, cli_command, node_argument, worker_option, yes_option
 from tpuctl.cli.reach_options import reach_options
-from tpuctl.errors import InvalidInputError, NotConfirmedError
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.actions.unstick import release, survey  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.unstick import notes, problems, release, survey  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
@@ -78,7 +78,12 @@ def command(
         sites = release(sites, signal=signal, grace=_GRACE if grace is None else grace)
     if _is_json(app):
         _show(app, node_id, sites)
-    return _conclude(app, node_id, sites, signal=signal)
+    for note in notes(node_id, sites, signal=signal):
+        app.terminal.note(note)
+    errors = problems(node_id, sites)
+    for error in errors:
+        app.show_error(error)
+    return worst(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
 def _confirm(app: App, node_id: str, sites: Sequence[Site], *, yes: bool) -> None:
@@ -116,16 +121,3 @@ def _show(app: App, node_id: str, sites: Sequence[Site]) -> None:
         app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
     elif table:
         app.terminal.table(HEADER, table)
-
-
-def _conclude(app: App, node_id: str, sites: Sequence[Site], *, signal: str) -> int:
-    """Show what was done and what is still wrong; return the exit code."""
-    from tpuctl.actions.unstick import notes, problems  # noqa: PLC0415  # as above
-    from tpuctl.errors import ExitCode, worst  # noqa: PLC0415  # as above
-
-    for note in notes(node_id, sites, signal=signal):
-        app.terminal.note(note)
-    errors = problems(node_id, sites)
-    for error in errors:
-        app.show_error(error)
-    return worst(error.exit_code for error in errors) if errors else ExitCode.OK

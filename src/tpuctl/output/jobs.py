@@ -23,11 +23,20 @@ _ORDER = (State.RUNNING, State.LOST, State.SIGNALED, State.EXITED)
 
 def row(job: Job) -> tuple[Cell, ...]:
     """Return the row of one job."""
+    states = {share.state for share in job.shares}
+    style = "green" if State.RUNNING in states else ""
+    if states & {State.LOST, State.SIGNALED} or any(share.code for share in job.shares):
+        style = "red"
+    duration = Cell("")
+    if job.duration is not None:
+        seconds = job.duration.total_seconds()
+        text = f"{seconds:.1f}s" if seconds < 10 else format_duration(job.duration)  # below it tenths matter
+        duration = Cell(text, f"{seconds:.3f}")
     return (
         Cell(job.name),
         Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began)),
-        Cell(state(job.shares), style=_style(job.shares)),
-        Cell(_short_duration(job.duration), "" if job.duration is None else f"{job.duration.total_seconds():.3f}"),
+        Cell(state(job.shares), style=style),
+        duration,
         Cell({True: "detached", False: "followed", None: ""}[job.is_detached]),
         Cell(job.command),
     )
@@ -54,27 +63,25 @@ def to_json(job: Job, *, sandbox: bool) -> dict[str, Any]:
         "seconds": _total(job.duration),
         "detached": job.is_detached,
         "command": job.command,
-        "workers": [_share_json(share) for share in job.shares],
+        "workers": [
+            {
+                "nodeId": share.member.node.name.node_id,
+                "zone": share.member.node.name.zone,
+                "worker": share.member.worker,
+                "state": str(share.state),
+                "started": format_timestamp(share.began),
+                "exitCode": share.code,
+                "signal": share.signal,
+                "seconds": _total(share.duration),
+                "followed": share.is_followed,
+                "stdoutBytes": share.sizes[0],
+                "stderrBytes": share.sizes[1],
+                **({"timedOut": True} if share.was_late else {}),
+                **({"diskFull": True} if share.disk_was_full else {}),
+            }
+            for share in job.shares
+        ],
         **({"sandbox": True} if sandbox else {}),
-    }
-
-
-def _share_json(share: Share) -> dict[str, Any]:
-    name = share.member.node.name
-    return {
-        "nodeId": name.node_id,
-        "zone": name.zone,
-        "worker": share.member.worker,
-        "state": str(share.state),
-        "started": format_timestamp(share.began),
-        "exitCode": share.code,
-        "signal": share.signal,
-        "seconds": _total(share.duration),
-        "followed": share.is_followed,
-        "stdoutBytes": share.sizes[0],
-        "stderrBytes": share.sizes[1],
-        **({"timedOut": True} if share.was_late else {}),
-        **({"diskFull": True} if share.disk_was_full else {}),
     }
 
 
@@ -91,25 +98,11 @@ def _share_state(share: Share) -> str:
             return str(share.state)
 
 
-def _style(shares: Sequence[Share]) -> str:
-    states = {share.state for share in shares}
-    if states & {State.LOST, State.SIGNALED} or any(share.code for share in shares):
-        return "red"
-    return "green" if State.RUNNING in states else ""
-
-
 def workers(members: Sequence[Member], total: int) -> str:
     """Return the workers by name if they are few, else their number: `worker 5`, `workers 2, 3`, `8 workers`."""
     if len(members) > 1 and (len(members) == total or len(members) > _NAMED):
         return f"{len(members)} workers"
     return f"worker{'s' if len(members) > 1 else ''} {', '.join(member.label for member in members)}"
-
-
-def _short_duration(duration: timedelta | None) -> str:
-    if duration is None:
-        return ""
-    seconds = duration.total_seconds()
-    return f"{seconds:.1f}s" if seconds < 10 else format_duration(duration)  # below it tenths matter
 
 
 def _total(duration: timedelta | None) -> float | None:

@@ -70,7 +70,7 @@ class Crew:
         # Whether the command may start: all workers that shall run it are connected, or need not be.
         self._may_begin = all(session.order.must_exist for session in posts)
         self._began, self._connected = clock.monotonic(), -1
-        # Why this loop itself ended connections that are to be replaced.
+        # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[Post, str] = {}
 
     @property

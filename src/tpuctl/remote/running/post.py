@@ -191,7 +191,7 @@ class Post:
     def read(self) -> bool:
         """Process what has arrived; return whether the connection still exists.
 
-        Raises `UnexpectedAnswerError` if the worker breaks the protocol; all further output of it is to be ignored.
+        Raises `UnexpectedAnswerError` if the worker breaks the protocol; the caller must ignore its further output.
         """
         try:
             data = os.read(self.stdout.fileno(), _BLOCK)
@@ -211,7 +211,7 @@ class Post:
         return True
 
     def reject(self, error: UnexpectedAnswerError) -> None:
-        """Count the worker as failed, whatever else it sends."""
+        """Count the worker as failed, and ignore its further output."""
         if self.phase is not Phase.ENDED:
             outcome = Outcome.LOST if self.may_run else Outcome.REFUSED
             out, err = self.sizes
