@@ -48,7 +48,7 @@ def node(*addresses: str | None, **fields: Any) -> Node:
     return Node.from_api({"name": NAME, "networkEndpoints": endpoints, **fields})
 
 
-def test_a_command_is_told_which_worker_it_is_on_and_the_user_wins_over_the_rest() -> None:
+def test_variables_include_the_worker_and_user_overrides() -> None:
     slice_of_two = node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")
 
     assert variables(EnvironmentWish(), slice_of_two, 1, 2) == OWN
@@ -80,7 +80,7 @@ def test_a_command_is_told_which_worker_it_is_on_and_the_user_wins_over_the_rest
         ),
     ],
 )
-def test_what_the_api_tells_of_a_node_is_given_to_the_libraries(
+def test_variables_of_libraries_come_from_the_api(
     found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
 ) -> None:
     given = tpu_variables(found, 0, workers)
@@ -89,7 +89,7 @@ def test_what_the_api_tells_of_a_node_is_given_to_the_libraries(
     assert (*map(given.get, names), caution(given, workers) is not None) == expected
 
 
-def test_a_file_is_read_as_docker_reads_it() -> None:
+def test_env_file_is_parsed_like_docker() -> None:
     text = '\ufeff# a comment\n\n  A=1\r\nB= kept as it is \nC="quotes stay"\n HOME\nD=a=b # no comment\nA=2\nE='
 
     assert parse_file(text, "job.env", {"HOME": "/home/ada"}) == {
@@ -115,7 +115,7 @@ def test_a_file_is_read_as_docker_reads_it() -> None:
         ("Ä=1", "job.env, line 1: invalid name of a variable: `Ä`"),
     ],
 )
-def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str) -> None:
+def test_env_file_error_names_the_line_and_hides_the_value(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_file(text, "job.env", {})
 
@@ -123,7 +123,7 @@ def test_an_error_names_file_and_line_and_shows_no_value(text: str, message: str
     assert "secret" not in message + (caught.value.hint or "")
 
 
-def test_a_name_alone_passes_the_local_value() -> None:
+def test_env_name_alone_takes_the_local_value() -> None:
     assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
     assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
     with pytest.raises(InvalidInputError, match=r"^no local variable has that name$"):
@@ -131,7 +131,7 @@ def test_a_name_alone_passes_the_local_value() -> None:
 
 
 @pytest.mark.parametrize(("shell", "lines"), [("sh", posix_exports), ("bash", posix_exports), ("fish", fish_exports)])
-def test_shells_read_what_is_printed_for_them(shell: str, lines: Any) -> None:
+def test_exports_are_read_by_their_shell(shell: str, lines: Any) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = "\n".join([*lines(AWKWARD), "env -0"])
@@ -144,7 +144,7 @@ def test_shells_read_what_is_printed_for_them(shell: str, lines: Any) -> None:
 
 
 def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputError:
-    """Return what a command with these options wishes for."""
+    """Return the environment that these options describe."""
     found: list[EnvironmentWish] = []
 
     @cli_command("run")
@@ -164,7 +164,7 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputErro
     return found[0]
 
 
-def test_the_options_make_a_wish(tmp_path: Path) -> None:
+def test_environment_options_are_parsed(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=file\nB=first\nTPU_MIN_LOG_LEVEL=3\n")
     (tmp_path / "b.env").write_text("B=later\n")
     files = ("--env-file", "a.env", "--env-file", str(tmp_path / "b.env"))
@@ -211,7 +211,9 @@ def test_the_options_make_a_wish(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None) -> None:
+def test_environment_options_invalid_are_refused(
+    tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None
+) -> None:
     (tmp_path / "latin.env").write_bytes(b"A=1\nB=gr\xfcn\n")
 
     error = taken(tmp_path, *arguments)

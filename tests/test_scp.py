@@ -82,7 +82,7 @@ def test_files_and_folders_go_to_every_worker_under_any_name(tpuctl: Console, wo
     notes = [f"`{here}/data/{name}` is left out: {why}\n" for name, why in (
         ("in/round", "this link leads back to a folder that contains it"),
         ("lost", "this link leads nowhere"),
-        ("pipe", "it is no file"),
+        ("pipe", "it is not a plain file"),
     )]  # fmt: skip
     assert first == ("", "".join(notes) + "copied 3 files, 14 B for each of 4 workers in 0s\n", 0)
     assert again == ("", "".join(notes) + "copied 3 files, 14 B for each of 2 workers in 0s\n", 0)

@@ -28,7 +28,7 @@ STUBBORN = ("sh", "-c", "trap '' TERM; exec sleep 61")
 
 @pytest.fixture
 def machines(tmp_path: Path, fake_ssh: Callable[[str], None]) -> list[Machine]:
-    """Two workers: what would go to them by ssh runs here, with their root. There is no third."""
+    """Two workers, whose commands run on this machine with their root. There is no third."""
     found = [Machine(tmp_path / f"root {number}") for number in range(2)]
     cases = "".join(f"*@198.18.0.{number + 1}' '*) root='{one.root}' ;; " for number, one in enumerate(found))
     fake_ssh(
@@ -44,7 +44,7 @@ def ageless(text: str) -> str:
 
 
 @one_face
-def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
+def test_unstick_terminates_holders_and_removes_the_lock_file(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
     put(sandbox, acceleratorType="v4-16")
@@ -90,7 +90,9 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
 
 
 @one_face
-def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
+def test_unstick_with_pid_terminates_only_that_process(
+    tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
+) -> None:
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     devices = machines[0].root / "dev"
@@ -115,7 +117,9 @@ def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandb
 
 
 @one_face
-def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
+def test_unstick_without_confirmation_changes_nothing(
+    tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
+) -> None:
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
@@ -155,7 +159,7 @@ def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: li
 
 
 @one_face
-def test_a_worker_that_does_not_answer_is_named_and_the_others_are_seen_to(
+def test_unstick_with_silent_worker_names_it_and_handles_the_others(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
     put(sandbox, acceleratorType="v4-32")
@@ -176,7 +180,7 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_seen_to(
 
 
 @pytest.mark.sshd
-def test_on_a_real_sshd(tmp_path: Path) -> None:
+def test_unstick_over_real_sshd_works(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with World.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-4")

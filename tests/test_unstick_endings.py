@@ -1,4 +1,4 @@
-"""How `tpuctl unstick` ends: the words and the exit code for each thing that is still wrong, and what is left alone."""
+"""The end of `tpuctl unstick`: the error and exit code of each remaining problem, and what is left alone."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ SEVEN = holder(7)
         ),
     ],
 )
-def test_what_is_still_wrong_has_an_error_and_an_exit_code_of_its_own(
-    one: Site, kind: type[TpuctlError], message: str
-) -> None:
+def test_unstick_problem_has_its_error_and_exit_code(one: Site, kind: type[TpuctlError], message: str) -> None:
     (error,) = problems("demo", [one])
 
     assert (type(error), error.message) == (kind, message)
@@ -99,7 +97,7 @@ def test_what_is_still_wrong_has_an_error_and_an_exit_code_of_its_own(
         assert (error.exit_code, error.hint) == (10, REBOOT)
 
 
-def test_who_is_protected_or_has_only_loaded_the_library_is_left_alone() -> None:
+def test_unstick_protected_or_library_only_process_is_kept() -> None:
     init, loaded = holder(1, name="systemd", is_protected=True), holder(8, devices=())
     one = site(found(init, loaded))
 

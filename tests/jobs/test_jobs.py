@@ -1,4 +1,4 @@
-"""`tpuctl jobs`: what workers tell of jobs, put together, and the removal of those that have ended."""
+"""`tpuctl jobs`: the combined reports of workers, and the removal of jobs that have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on(worker: int, state: str, code: int | None, number: int | None, out: int) 
     }  # fmt: skip
 
 
-def test_a_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo: Slice) -> None:
+def test_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo: Slice) -> None:
     line = 'echo "on $TPUCTL_WORKER_ID"; echo oops >&2; [ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60'
     demo.run("nightly", line)
     demo.until_ended("nightly", 1)
@@ -72,7 +72,7 @@ def test_a_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, dem
     assert tpuctl("jobs", "demo", terminal=True)[1].splitlines()[-1] == "no jobs on `demo`"
 
 
-def test_a_person_sees_how_long_ago_and_as_much_of_the_command_as_there_is_room(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_on_a_terminal_have_age_and_shortened_command(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true\n" + "x" * 100 + "=1")
     demo.until_ended("a")
 
@@ -84,7 +84,7 @@ def test_a_person_sees_how_long_ago_and_as_much_of_the_command_as_there_is_room(
     assert len(row) == 70
 
 
-def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_lost_are_shown_and_other_folders_ignored(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true", "--worker", "0")
     demo.until_ended("a", 0)
     jobs = demo.jobs(0)
@@ -128,7 +128,7 @@ def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuc
     assert sorted(path.name for path in jobs.iterdir()) == ["a.0", "a.1", "empty.0", "stray.0"]
 
 
-def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_without_answer_name_the_worker(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true")
     demo.until_ended("a")
     demo.ssh(f'case $host in {ADDRESS}2) echo "Permission denied (publickey)." >&2; exit 255;; esac')
@@ -178,7 +178,7 @@ def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> N
         (("attach", "-l", "team=none", "a"), "no node of project sandbox is meant", 3),
     ],
 )
-def test_what_cannot_be(
+def test_jobs_with_invalid_arguments_are_refused(
     tpuctl: Console, sandbox: Sandbox, demo: Slice, *, arguments: tuple[str, ...], error: str, code: int
 ) -> None:
     put(sandbox, "stopped", state="STOPPED")
@@ -201,7 +201,7 @@ def test_what_cannot_be(
         (((State.LOST, None), (State.RUNNING, None)), "running on worker 1, lost on worker 0"),
     ],
 )
-def test_words_for_how_a_job_is(states: tuple[tuple[State, int | None], ...], expected: str) -> None:
+def test_job_state_is_described(states: tuple[tuple[State, int | None], ...], expected: str) -> None:
     shares = [
         Share(
             member=cast("Member", SimpleNamespace(label=str(worker), worker=worker)),

@@ -1,4 +1,4 @@
-"""A detached job on a real sshd: it outlives links, and those who follow it."""
+"""A detached job on a real sshd: it outlives connections and clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.sshd
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ssh of another process in /proc")
-def test_a_detached_job_outlives_links_and_those_who_follow_it(
+def test_detached_job_outlives_connections_and_clients(
     real: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     line = "seq 5; while [ ! -e go ]; do sleep 0.05; done; seq 6 9; exit $TPUCTL_WORKER_ID"

@@ -18,13 +18,13 @@ STREAM = b"".join(kind.value + len(payload).to_bytes(4, "big") + payload for kin
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("noise", [b"", b"welcome\n", b"\n\0tpuctl-jo", b"\n\n\0\n\0tpuctl-jo"])
-def test_frames_are_found_in_whatever_pieces_they_come(size: int, noise: bytes) -> None:
+def test_frames_in_pieces_of_any_size_are_decoded(size: int, noise: bytes) -> None:
     decoder, data = Decoder(), noise + MARK + STREAM
 
     assert [found for at in range(0, len(data), size) for found in decoder.feed(data[at : at + size])] == FRAMES
 
 
-def test_what_is_no_frame_is_not_taken_for_one() -> None:
+def test_frames_invalid_are_rejected() -> None:
     decoder = Decoder()
     decoder.feed(MARK + STREAM)
 
@@ -32,7 +32,7 @@ def test_what_is_no_frame_is_not_taken_for_one() -> None:
         decoder.feed(b"Broadcast message\n")
 
 
-def test_a_frame_says_how_long_it_is() -> None:
+def test_frame_contains_its_length() -> None:
     assert [frame(Said.GO), frame(Said.KILL, b"15")] == [b"g\0\0\0\0", b"k\0\0\0\x0215"]
 
 
@@ -89,7 +89,7 @@ PRESSED, ENDED = "interrupted", "terminated"
     ],
     ids=["one press after the other", "three at once", "terminated, then interrupted", "timed out"],
 )
-def test_when_commands_are_told_to_end(
+def test_stop_after_signals_and_times_is_due(
     limits: Limits, course: list[tuple[float, list[int], Stop | None]], reason: Reason
 ) -> None:
     stopping = Stopping(limits, timedelta())
@@ -114,7 +114,7 @@ def test_when_commands_are_told_to_end(
         (False, False, True, Stop(TERM, "its output is no longer read")),
     ],
 )
-def test_why_commands_are_told_to_end_without_a_signal(
+def test_stop_without_signal_has_a_reason(
     fail_fast: bool, has_failed: bool, is_unheard: bool, expected: Stop | None
 ) -> None:
     stopping = Stopping(Limits(fail_fast=fail_fast), timedelta())

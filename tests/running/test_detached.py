@@ -1,4 +1,4 @@
-"""`tpuctl run --detach` with a limit, and what a command that is left running cannot have."""
+"""`tpuctl run --detach`: its time limit, and the options that it excludes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.running import Slice
 from tests.running.test_left_alone import until
 
 
-def test_the_worker_ends_it_when_its_time_is_up_and_all_say_so(pod: Slice) -> None:
-    """The start may take longer than the command: `--timeout` is about the command alone."""
+def test_detached_timed_out_is_terminated_by_its_worker(pod: Slice) -> None:
+    """The start may take longer than the command: `--timeout` limits the command alone."""
     line = "exec 2>/dev/null; trap 'exit 0' TERM; echo x; sleep 9"
     started = pod.run("--worker", "0-1", "--detach", "--timeout", "0.1s", "--name", "late", "--", line)
     ends = [pod.home(worker) / ".tpuctl" / "jobs" / f"late.{worker}" / "exit" for worker in (0, 1)]
@@ -34,7 +34,7 @@ def test_the_worker_ends_it_when_its_time_is_up_and_all_say_so(pod: Slice) -> No
 
 
 @pytest.mark.parametrize("flag", ["--batch=2", "--fail-fast", "--log-dir=logs"])
-def test_what_needs_somebody_who_follows_it_is_refused(pod: Slice, flag: str) -> None:
+def test_detached_with_option_for_followed_commands_is_refused(pod: Slice, flag: str) -> None:
     assert pod.run("--detach", flag, "--", "touch began") == (
         "",
         (
@@ -46,7 +46,7 @@ def test_what_needs_somebody_who_follows_it_is_refused(pod: Slice, flag: str) ->
     assert pod.texts("began") == {}
 
 
-def test_what_is_on_stdin_is_not_dropped_in_silence(pod: Slice) -> None:
+def test_detached_with_data_on_stdin_is_refused(pod: Slice) -> None:
     (pod.root / "data").write_bytes(b"x")
     for options, code in (((), 2), (("--no-stdin",), 0)):
         command = ("--worker", "0", "--detach", "--name", "mine", *options, "--", "true")
@@ -57,7 +57,7 @@ def test_what_is_on_stdin_is_not_dropped_in_silence(pod: Slice) -> None:
         assert err.decode().splitlines()[:1] == told
 
 
-def test_what_it_leaves_behind_is_waited_for_once_and_told(pod: Slice) -> None:
+def test_leftover_processes_are_waited_for_once_and_reported(pod: Slice) -> None:
     assert pod.run("--worker", "0", "--detach", "--name", "mine", "--", "sleep 4 & echo here")[2] == 0
     end = pod.home(0) / ".tpuctl" / "jobs" / "mine.0" / "exit"
     until(end.exists)

@@ -33,7 +33,7 @@ def command(
     """Print the output of a job on its workers; without JOB that of the newest.
 
     The last of several words is the job. With several workers each line is marked with its worker; the workers follow one
-    another, or with --follow their lines appear as they arrive. The exit code does not depend on the job: see `tpuctl attach`.
+    another, or with --follow their lines appear as they arrive. The exit code is 0 even if the job failed: see `tpuctl attach`.
     A detached job's stdout and stderr are one stream; of other jobs stderr follows stdout. Ctrl-C never reaches the job.
 
     \b
