@@ -38,7 +38,7 @@ def follow_on_workers(
     """
     places = [(share.member, share.starts) for share in job.shares]
     places += [(member, (0, 0)) for member in others]
-    posts = [
+    sessions = [
         Post(
             member,
             Order(job=job.name, token="", must_exist=True, start=start),
@@ -48,8 +48,8 @@ def follow_on_workers(
         for member, start in places
     ]
     with passed_on(catch=passes_signals) as interrupts:
-        runner = Crew(posts, Limits(), audience, clock, interrupts=interrupts, inquire=inquire)
+        runner = Crew(sessions, Limits(), audience, clock, interrupts=interrupts, inquire=inquire)
         endings = runner.work()
     # An additional worker without the job is no part of the result.
-    meant = [one for one in endings if one.outcome is not Outcome.MISSING or one.member not in others]
-    return Result(job.name, tuple(meant), runner.stopping.reason)
+    results = [one for one in endings if one.outcome is not Outcome.MISSING or one.member not in others]
+    return Result(job.name, tuple(results), runner.stopping.reason)

@@ -90,7 +90,7 @@ def run_on_workers(
     command has been terminated then, like a local one whose pipe closes.
     """
     sink = Hearing(audience)
-    order = Order(
+    request = Order(
         job=job,
         token=secrets.token_hex(16),
         line=command.line,
@@ -105,13 +105,13 @@ def run_on_workers(
     )
     if command.detach:
         limits = replace(limits, timeout=None)
-    posts = [
-        Post(member, replace(order, environment=environment(member)), sink, options=ssh_options(member.way))
+    sessions = [
+        Post(member, replace(request, environment=environment(member)), sink, options=ssh_options(member.way))
         for member in members
     ]
     with passed_on(catch=command.passes_signals) as interrupts:
         runner = Crew(
-            posts,
+            sessions,
             limits,
             sink,
             clock,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
 @click.option("--log-dir", metavar="DIR", help="Directory for a file with each worker's output.")
 @click.option("--allow-unreachable", is_flag=True, help="Run also when some workers cannot be reached.")
-@click.option("--partial", is_flag=True, hidden=True)
+@click.option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
 @click.option("--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker.")
 @click.option("--timeout", type=Duration(), metavar="TIME", help="Time limit of the command: 90s, 30m. [default: none]")
 @click.option(

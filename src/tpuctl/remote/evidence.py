@@ -121,7 +121,7 @@ class Visits:
                     process.terminate()
 
 
-def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Clock) -> Silence | None:
+def visit(member: Member, limits: Order, sink: Sink, visits: Visits, *, clock: Clock) -> Silence | None:
     """Collect the evidence of a worker within the limits; return why it is incomplete, None if it is complete.
 
     The sink keeps what arrived before a failure. Uses a new connection: a shared one may be what is broken.
@@ -129,18 +129,18 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
     """
     request = {
         "worker": member.worker,
-        "room": order.room,
-        "each": order.each,
-        "since": order.since.total_seconds() if order.since else None,
+        "room": limits.room,
+        "each": limits.each,
+        "since": limits.since.total_seconds() if limits.since else None,
         # It ends by itself before the timeout, and says what is missing.
-        "seconds": max(1.0, order.patience.total_seconds() * 0.9 - 1),
+        "seconds": max(1.0, limits.patience.total_seconds() * 0.9 - 1),
         "logs": LOGS,
         "devices": [ACCEL_FILES, VFIO_FILES],
         # Run as root if that needs no password: this login cannot see what other users hold.
         "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
     }
     line, program = bootstrap("evidence", f"gather({request!r})")
-    connecting = f"ConnectTimeout={max(1, round(order.patience.total_seconds()))}"
+    connecting = f"ConnectTimeout={max(1, round(limits.patience.total_seconds()))}"
     words = argv(
         member.way, (line,), options=(*FRESH, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
     )
@@ -150,24 +150,24 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
         process = visits.start(words, stdin=stdin, stderr=errors)
         if process is None:
             return Silence("interrupted")
-        reader, is_late = _Hearing(sink, order), True
+        reader, is_late = _Hearing(sink, limits), True
         try:
-            is_late = _read(process, reader, clock, clock.monotonic() + order.patience)
+            is_late = _read(process, reader, clock, clock.monotonic() + limits.patience)
         finally:
             code = _end(process, waits=not is_late)
             reader.close()
         return (
             None
             if reader.is_complete
-            else _explain(reader, code, errors.text()[:_ERRORS_KEPT], order, label=member.label, is_late=is_late)
+            else _explain(reader, code, errors.text()[:_ERRORS_KEPT], limits, label=member.label, is_late=is_late)
         )
 
 
 class _Hearing:
     """Decodes frames as they arrive. An invalid frame ends it; no answer of a worker makes it raise."""
 
-    def __init__(self, sink: Sink, order: Order) -> None:
-        self._sink, self._left = sink, order.room + _SLACK
+    def __init__(self, sink: Sink, limits: Order) -> None:
+        self._sink, self._left = sink, limits.room + _SLACK
         self._data = b""
         self.has_begun = self.is_complete = self._is_in_file = False
         self.error: UnexpectedAnswerError | None = None
@@ -269,11 +269,11 @@ def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
     return process.wait()
 
 
-def _explain(reader: _Hearing, code: int, words: str, order: Order, *, label: str, is_late: bool) -> Silence:
+def _explain(reader: _Hearing, code: int, words: str, limits: Order, *, label: str, is_late: bool) -> Silence:
     """Return why the evidence of a worker is incomplete."""
     if is_late:
         what = "incomplete" if reader.has_begun else "no answer"
-        return Silence(f"{what} within {order.patience.total_seconds():.0f} s")
+        return Silence(f"{what} within {limits.patience.total_seconds():.0f} s")
     if reader.error:
         return Silence(reader.error.of(label).message)
     if reader.has_begun:

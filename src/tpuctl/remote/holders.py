@@ -120,12 +120,12 @@ def end(member: Member, holders: Sequence[Holder], *, signal: str, grace: timede
     A pid that now belongs to another process is not signaled. The lock file is removed if no process holds it then.
     Returns what holds the TPU afterwards. Raises `SshProgramMissingError`.
     """
-    order = {
+    request = {
         "processes": [[holder.pid, holder.start] for holder in holders],
         "signal": signal,
         "grace": grace.total_seconds(),
     }
-    return _ask(member, order, grace + _PATIENCE)
+    return _ask(member, request, grace + _PATIENCE)
 
 
 def everywhere(members: Sequence[Member], act: Callable[[Member], _T]) -> list[_T]:
@@ -136,15 +136,15 @@ def everywhere(members: Sequence[Member], act: Callable[[Member], _T]) -> list[_
         return list(pool.map(act, members))
 
 
-def _ask(member: Member, order: dict[str, Any] | None, patience: timedelta) -> Found | Silence:
-    line, program = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r}, {order!r})")
+def _ask(member: Member, request: dict[str, Any] | None, patience: timedelta) -> Found | Silence:
+    line, program = bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r}, {request!r})")
     _, *words = shlex.split(line)  # it begins with `exec`
     command = "exec " + shlex.join(["sh", "-c", _AS_ROOT, "tpuctl", *words])
     try:
         ended = run(member.way, command, text=program.decode(), timeout=patience)
         for text in reversed(ended.output.splitlines()):
             if text.startswith(_MARK):
-                return parse(text.removeprefix(_MARK), order["processes"] if order else None)
+                return parse(text.removeprefix(_MARK), request["processes"] if request else None)
     except UnexpectedAnswerError as error:
         return Silence(error.what, error=error.of(member.label))
     if ended.code is None:

@@ -123,16 +123,16 @@ class Workers:
                 raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
             return Signaled(fields.get("sent", boolean), share)
 
-        order = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
-        return self._each(order, parse, patience=PATIENCE + wait)
+        request = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
+        return self._each(request, parse, patience=PATIENCE + wait)
 
     def ended(self, names: Sequence[str], *, older: timedelta) -> list[Mapping[str, str] | Silence]:
         """Return the states of the jobs in `names`, or which of all jobs ended longer ago than `older`. Changes nothing.
 
         A state is `ended`, `missing`, `running` or `followed` (a client reads its output).
         """
-        order = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": True}
-        return self._each(order, _parse_outcomes(names, ("ended", "missing", "running", "followed")), retries=True)
+        request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": True}
+        return self._each(request, _parse_outcomes(names, ("ended", "missing", "running", "followed")), retries=True)
 
     def remove(self, names: Sequence[Sequence[str]], *, older: timedelta) -> list[Mapping[str, str] | Silence]:
         """Remove the jobs in `names[i]` from worker `i`, except those that run; a worker without names is not asked.
@@ -142,15 +142,15 @@ class Workers:
         outcomes = ("removed", "missing", "running", "followed")
 
         def one(member: Member, names: Sequence[str]) -> Mapping[str, str] | Silence:
-            order = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
+            request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
             options = self.ssh_options(member.way)
-            return _ask(member, order, _parse_outcomes(names, outcomes), options, PATIENCE) if names else {}
+            return _ask(member, request, _parse_outcomes(names, outcomes), options, PATIENCE) if names else {}
 
         return _at_once(one, self.members, names)
 
     def _each(
         self,
-        order: dict[str, Any],
+        request: dict[str, Any],
         parse: Callable[[Member, Any], _T],
         *,
         patience: timedelta = PATIENCE,
@@ -159,7 +159,7 @@ class Workers:
         """Ask each worker; with `retries` again after a broken connection."""
 
         def ask(member: Member, options: tuple[str, ...]) -> _T | Silence:
-            return _ask(member, order, parse, options, patience)
+            return _ask(member, request, parse, options, patience)
 
         answers = _at_once(ask, self.members, [self.ssh_options(member.way) for member in self.members])
         until = self.clock.monotonic() + _TRIED
@@ -225,26 +225,26 @@ def failures(silences: Iterable[Silence]) -> list[TpuctlError]:
 
 def _ask(
     member: Member,
-    order: Mapping[str, Any],
+    request: Mapping[str, Any],
     parse: Callable[[Member, Any], _T],
     options: tuple[str, ...],
     patience: timedelta,
 ) -> _T | Silence:
     try:
-        with opened(member, order, options) as session:
+        with opened(member, request, options) as session:
             output = session.answer(patience, most=LONGEST_BANNER + _LONGEST_ANSWER)
             code, words = session.end(), session.words()
         if MARK not in output:
             if code == SSH_FAILED and options and not words and options != FRESH:
                 # A shared connection hides the messages of its ProxyCommand.
-                return _ask(member, order, parse, FRESH, patience)
+                return _ask(member, request, parse, FRESH, patience)
             if code == _NO_PROGRAM:
                 words = words or "`python3` is not installed on it"
             return Silence(member, code, words)
         frames = Decoder(_LONGEST_ANSWER).feed(output)
         if not frames and code != 0:
             return Silence(member, code, words or "its answer is incomplete")
-        return _read(member, frames, parse, may_miss=order["do"] == "signal")
+        return _read(member, frames, parse, may_miss=request["do"] == "signal")
     except UnexpectedAnswerError as error:
         return Silence.unexpected(member, error)
 

@@ -34,7 +34,7 @@ class _Part:
     at: list[int]
 
     @property
-    def order(self) -> dict[str, object]:
+    def request(self) -> dict[str, object]:
         parts = list(zip(self.at, self.share.sizes, strict=True))
         return {"do": "read", "name": self.share.job, "parts": parts}
 
@@ -69,7 +69,7 @@ class Reader:
         return silent
 
     def _open(self, part: _Part) -> AbstractContextManager[Session]:
-        return opened(part.share.member, part.order, self._ssh_options(part.share.member.way))
+        return opened(part.share.member, part.request, self._ssh_options(part.share.member.way))
 
     def _read_worker(self, part: _Part, session: Session) -> Silence | None:
         """Read one worker to the end, over several connections if they break."""

@@ -83,9 +83,9 @@ class Session:
 
 
 @contextmanager
-def opened(member: Member, order: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[Session]:
+def opened(member: Member, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[Session]:
     """Start ssh with the program that executes a request. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("jobs", f"answer({ ({**order, 'worker': member.worker})!r})", is_kept=True)
+    line, source = bootstrap("jobs", f"answer({ ({**request, 'worker': member.worker})!r})", is_kept=True)
     words = argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
     # A file: nothing here waits for ssh to read it.
     with TemporaryFile() as stdin:

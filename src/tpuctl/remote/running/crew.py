@@ -52,7 +52,7 @@ class Crew:
 
     def __init__(
         self,
-        posts: Sequence[Post],
+        sessions: Sequence[Post],
         limits: Limits,
         audience: Audience,
         clock: Clock,
@@ -62,13 +62,13 @@ class Crew:
         source: Source | None = None,
         is_unheard: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._sessions, self._limits, self._audience, self._clock = posts, limits, audience, clock
+        self._sessions, self._limits, self._audience, self._clock = sessions, limits, audience, clock
         self._interrupts, self._inquiry, self._source = interrupts, Inquiry(inquire), source
         self._is_unheard = is_unheard
         self._selector = selectors.DefaultSelector()
         self._stopping = Stopping(limits, clock.monotonic())
         # Whether the command may start: all workers that shall run it are connected, or need not be.
-        self._may_begin = all(session.order.must_exist for session in posts)
+        self._may_begin = all(session.request.must_exist for session in sessions)
         self._began, self._connected = clock.monotonic(), -1
         # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[Post, str] = {}
@@ -135,7 +135,7 @@ class Crew:
         if stop.text:
             if any(session.may_run and session.phase is not Phase.ENDED for session in self._sessions):
                 text = stop.text
-            elif all(session.order.must_exist for session in self._sessions):
+            elif all(session.request.must_exist for session in self._sessions):
                 text = "no signal was sent to the job: not connected to it yet"
             elif any(session.may_run for session in self._sessions):
                 text = "not started on any further worker"

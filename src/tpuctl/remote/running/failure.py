@@ -35,27 +35,27 @@ class Failure:
     ssh_said: str | None = None
 
 
-def failure(post: Post) -> Failure:
+def failure(session: Post) -> Failure:
     """Return why the session of a worker ended before its command did."""
-    if ended := ended_here(post.code):
+    if ended := ended_here(session.code):
         return Failure(ended, is_retriable=True)
-    if post.may_run:
-        said = words_of_ssh(post.errors)
-        if not said and post.tries:
+    if session.may_run:
+        said = words_of_ssh(session.errors)
+        if not said and session.tries:
             # While reconnecting: other programs (a ProxyCommand, say) may have printed the reason.
-            said = telling_line(post.errors)
-        found = verdict_of(post.errors)
+            said = telling_line(session.errors)
+        found = verdict_of(session.errors)
         # The worker accepted the key before: only these two say that it will not do so again.
         is_retriable = found is None or found.id not in KEY_REFUSED | HOST_KEY_CHANGED
-        return Failure(said, is_retriable=is_retriable, ssh_said=said if said and post.code == SSH_FAILED else None)
-    if post.code == SSH_FAILED:
-        why = telling_line(post.errors) or "ssh failed without a message"
-        is_retriable = may_pass(post.code, post.errors, is_first=post.tries == 1)
-        return Failure(why, is_retriable=is_retriable, ssh_said=post.errors)
-    said = last_line(post.errors)
-    if post.code == _NO_PROGRAM:
+        return Failure(said, is_retriable=is_retriable, ssh_said=said if said and session.code == SSH_FAILED else None)
+    if session.code == SSH_FAILED:
+        why = telling_line(session.errors) or "ssh failed without a message"
+        is_retriable = may_pass(session.code, session.errors, is_first=session.tries == 1)
+        return Failure(why, is_retriable=is_retriable, ssh_said=session.errors)
+    said = last_line(session.errors)
+    if session.code == _NO_PROGRAM:
         return Failure("`python3` is not installed there" + (f" ({said})" if said else ""), is_retriable=False)
-    return Failure(said or f"the login shell exited with {post.code}", is_retriable=False)
+    return Failure(said or f"the login shell exited with {session.code}", is_retriable=False)
 
 
 def may_pass(code: int | None, errors: str, *, is_first: bool) -> bool:

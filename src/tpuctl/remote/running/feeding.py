@@ -49,21 +49,21 @@ class Source:
         self._has_ended = not data
         self._data += data
 
-    def serve(self, post: Post) -> None:
+    def serve(self, session: Post) -> None:
         """Send the buffered data to a worker; over a new connection, again what the worker did not receive."""
-        if post.phase is not Phase.RUNNING or post.taken is None:
+        if session.phase is not Phase.RUNNING or session.taken is None:
             self._is_linked = False
             return
-        del self._data[: post.taken - self._base]
-        self._base = post.taken
+        del self._data[: session.taken - self._base]
+        self._base = session.taken
         if not self._is_linked:
             self._is_linked, self._is_finished = True, False
             self._sent = self._base
         while self._sent - self._base < len(self._data):
             at = self._sent - self._base
             block = bytes(self._data[at : at + _BLOCK])
-            post.send(Said.IN, block)
+            session.send(Said.IN, block)
             self._sent += len(block)
         if self._has_ended and not self._is_finished:
             self._is_finished = True
-            post.send(Said.FINAL)
+            session.send(Said.FINAL)

@@ -65,8 +65,8 @@ _WITHOUT_PAYLOAD = frozenset({Told.STARTED, Told.LOST, Told.MISSING})
 class Post:
     """One worker of a run."""
 
-    def __init__(self, member: Member, order: Order, audience: Audience, *, options: tuple[str, ...]) -> None:
-        self.member, self.order = member, order
+    def __init__(self, member: Member, request: Order, audience: Audience, *, options: tuple[str, ...]) -> None:
+        self.member, self.request = member, request
         self.phase = Phase.WAITING
         self.ending: Ending | None = None
         # Whether the command may have been started: from then on a connection only joins it.
@@ -80,7 +80,7 @@ class Post:
         self.errors = ""
         self.code: int | None = None
         self._audience, self._options = audience, options
-        self._sizes = list(order.start)
+        self._sizes = list(request.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = Decoder()
         self._stage = _Stage.HELLO
@@ -127,9 +127,9 @@ class Post:
 
     def connect(self, within: timedelta) -> None:
         """Start ssh with `within` as its connection timeout. Raises `SshProgramMissingError`."""
-        must_exist = self.order.must_exist or self.has_started
-        order = order_text(self.order, self.member.worker, offsets=self.sizes, must_exist=must_exist)
-        line, source = bootstrap("job", f"serve({order})", is_kept=True)
+        must_exist = self.request.must_exist or self.has_started
+        request = order_text(self.request, self.member.worker, offsets=self.sizes, must_exist=must_exist)
+        line, source = bootstrap("job", f"serve({request})", is_kept=True)
         # A shared connection may be what broke.
         shared = self._options if self.tries == 0 else FRESH
         soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")
@@ -288,9 +288,9 @@ class Post:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` {_WHERE[self._stage]}")
         if kind in _WITHOUT_PAYLOAD and payload:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` with {shown(payload)} in it")
-        if kind is Told.MISSING and not (self.order.must_exist or self.has_started):
+        if kind is Told.MISSING and not (self.request.must_exist or self.has_started):
             raise UnexpectedAnswerError(f"a frame `{kind.name}` about a job that does not exist yet")
-        if kind is Told.TAKEN and not self.order.stdin:
+        if kind is Told.TAKEN and not self.request.stdin:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` about stdin, although none was sent")
         if kind in {Told.OUT, Told.ERR} and not payload:
             raise UnexpectedAnswerError(f"an empty frame `{kind.name}`")
@@ -319,7 +319,7 @@ class Post:
                 self.taken = self._taken_before = taken
             case Told.EXIT:
                 ending = parse_end(self.member, payload, self.sizes)
-                if not self.order.must_exist:
+                if not self.request.must_exist:
                     # A client that only follows a job leaves output and exit code on the worker.
                     self.send(Said.BYE)
                 self.finish(ending)
@@ -329,20 +329,22 @@ class Post:
                 why = "the job no longer exists" if self.has_started else "there is no such job"
                 self.end(Outcome.LOST if self.has_started else Outcome.MISSING, why)
             case Told.CONFLICT:
-                self.end(Outcome.REFUSED, f"a job `{self.order.job}` already exists")
+                self.end(Outcome.REFUSED, f"a job `{self.request.job}` already exists")
             case Told.REFUSED:
                 outcome = Outcome.LOST if self.has_started else Outcome.REFUSED
                 self.end(outcome, one_line(payload.decode(errors="replace")))
 
     def _acknowledge(self) -> None:
         """Let the worker delete what has arrived, so that a long run does not fill its disk."""
-        if sum(self._sizes) - self._acknowledged >= _WORTHWHILE and not (self.order.detach or self.order.must_exist):
+        if sum(self._sizes) - self._acknowledged >= _WORTHWHILE and not (
+            self.request.detach or self.request.must_exist
+        ):
             self._acknowledged = sum(self._sizes)
             self.send(Said.HAVE, b"%d %d" % self.sizes)
 
     def _receive_ready(self, payload: bytes) -> None:
         """Process READY: the worker has the job already (`known`), or would start it (`new`)."""
-        must_exist = self.order.must_exist or self.has_started
+        must_exist = self.request.must_exist or self.has_started
         if payload not in {b"known", b"new"}:
             raise UnexpectedAnswerError(f"a frame `{Told.READY.name}` with {shown(payload)} in it")
         if payload == b"known" and not (must_exist or self.may_run):
@@ -365,7 +367,7 @@ class Post:
         self.phase = Phase.RUNNING
         self.trying_since = None
         self.tries = 0
-        if self.order.detach:
+        if self.request.detach:
             self.end(Outcome.DETACHED)
             return
         signals, self._signals = self._signals, []
