@@ -105,7 +105,17 @@ def parse_variable(text: str, local: Mapping[str, str]) -> tuple[str, str]:
             # A text without `=` may be a value whose name was forgotten: show its position, not the text.
             raise InvalidInputError("no local variable has that name", hint="give its value: `NAME=VALUE`")
         value = local[name]
-    _check(name if equals else None, name, value)
+    if not _NAME.fullmatch(name):
+        # A text without `=` may be a misplaced value.
+        raise InvalidInputError(
+            f"invalid name of a variable: `{name}`" if equals and name else "not a variable",
+            hint="write `NAME=VALUE`; a name has letters, digits and `_`, and does not begin with a digit",
+        )
+    if name in OWN_NAMES:
+        raise InvalidInputError(f"tpuctl itself sets `{name}`", hint="choose another name for the variable")
+    check_not_hidden(f"`{name}`", value)
+    if "\0" in value:
+        raise InvalidInputError(f"the value of `{name}` contains a NUL", hint="no variable can contain one")
     return name, value
 
 
@@ -176,17 +186,3 @@ def _level(text: str | None) -> str | None:
     raise InvalidInputError(
         f"invalid log level of libtpu: `{text}`", hint=f"levels are 0 to 3, or {', '.join(_LEVELS)}"
     )
-
-
-def _check(shown: str | None, name: str, value: str) -> None:
-    """Raise `InvalidInputError` for an invalid variable, without showing what may be a misplaced value."""
-    if not _NAME.fullmatch(name):
-        what = f"invalid name of a variable: `{shown}`" if shown else "not a variable"
-        raise InvalidInputError(
-            what, hint="write `NAME=VALUE`; a name has letters, digits and `_`, and does not begin with a digit"
-        )
-    if name in OWN_NAMES:
-        raise InvalidInputError(f"tpuctl itself sets `{name}`", hint="choose another name for the variable")
-    check_not_hidden(f"`{name}`", value)
-    if "\0" in value:
-        raise InvalidInputError(f"the value of `{name}` contains a NUL", hint="no variable can contain one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -133,7 +134,10 @@ def parse_share(member: Member, value: Any, where: str) -> Share:
     command, is_detached = _parse_about(fields.get("about", string, longest=_LONGEST))
     end = fields.get("end", string, longest=_LONGEST)
     word = fields.get("state", choice, allowed=("running", "ended", "lost"))
-    ending = _parse_end(member, end) if word == "ended" else None
+    ending = None
+    if word == "ended":
+        with suppress(UnexpectedAnswerError):  # unreadable, because the disk was full
+            ending = parse_end(member, end.encode(errors="replace"), (0, 0))
     state = State(ending.outcome.value) if ending else State.RUNNING if word == "running" else State.LOST
     sizes, starts = fields.get("sizes", _two), fields.get("starts", _two)
     for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -174,11 +178,3 @@ def _parse_about(text: str) -> tuple[str, bool | None]:
         return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
     except UnexpectedAnswerError:
         return "", None
-
-
-def _parse_end(member: Member, text: str) -> Ending | None:
-    """Parse the result; None if it is unreadable, because the disk was full."""
-    try:
-        return parse_end(member, text.encode(errors="replace"), (0, 0))
-    except UnexpectedAnswerError:
-        return None
