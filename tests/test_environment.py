@@ -48,7 +48,7 @@ def node(*addresses: str | None, **fields: Any) -> Node:
     return Node.from_api({"name": NAME, "networkEndpoints": endpoints, **fields})
 
 
-def test_variables_include_the_worker_and_user_overrides() -> None:
+def test_user_variables_override_those_of_the_worker() -> None:
     slice_of_two = node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")
 
     assert variables(EnvironmentWish(), slice_of_two, 1, 2) == OWN
@@ -80,7 +80,7 @@ def test_variables_include_the_worker_and_user_overrides() -> None:
         ),
     ],
 )
-def test_variables_of_libraries_come_from_the_api(
+def test_library_variables_come_from_the_api(
     found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
 ) -> None:
     given = tpu_variables(found, 0, workers)
@@ -89,7 +89,7 @@ def test_variables_of_libraries_come_from_the_api(
     assert (*map(given.get, names), caution(given, workers) is not None) == expected
 
 
-def test_env_file_is_parsed_like_docker() -> None:
+def test_env_file_has_the_syntax_of_docker() -> None:
     text = '\ufeff# a comment\n\n  A=1\r\nB= kept as it is \nC="quotes stay"\n HOME\nD=a=b # no comment\nA=2\nE='
 
     assert parse_file(text, "job.env", {"HOME": "/home/ada"}) == {
@@ -115,7 +115,7 @@ def test_env_file_is_parsed_like_docker() -> None:
         ("Ä=1", "job.env, line 1: invalid name of a variable: `Ä`"),
     ],
 )
-def test_env_file_error_names_the_line_and_hides_the_value(text: str, message: str) -> None:
+def test_env_file_error_has_file_and_line_and_no_value(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         parse_file(text, "job.env", {})
 
@@ -123,7 +123,7 @@ def test_env_file_error_names_the_line_and_hides_the_value(text: str, message: s
     assert "secret" not in message + (caught.value.hint or "")
 
 
-def test_env_name_alone_takes_the_local_value() -> None:
+def test_name_without_a_value_passes_the_local_value() -> None:
     assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
     assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
     with pytest.raises(InvalidInputError, match=r"^no local variable has that name$"):
@@ -131,7 +131,7 @@ def test_env_name_alone_takes_the_local_value() -> None:
 
 
 @pytest.mark.parametrize(("shell", "lines"), [("sh", posix_exports), ("bash", posix_exports), ("fish", fish_exports)])
-def test_exports_are_read_by_their_shell(shell: str, lines: Any) -> None:
+def test_env_output_is_valid_in_each_shell(shell: str, lines: Any) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = "\n".join([*lines(AWKWARD), "env -0"])
@@ -164,7 +164,7 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputErro
     return found[0]
 
 
-def test_environment_options_are_parsed(tmp_path: Path) -> None:
+def test_options_make_an_environment_request(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=file\nB=first\nTPU_MIN_LOG_LEVEL=3\n")
     (tmp_path / "b.env").write_text("B=later\n")
     files = ("--env-file", "a.env", "--env-file", str(tmp_path / "b.env"))
@@ -211,7 +211,7 @@ def test_environment_options_are_parsed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_environment_options_invalid_are_refused(
+def test_invalid_environment_is_refused(
     tmp_path: Path, arguments: tuple[str, ...], message: str, hint: str | None
 ) -> None:
     (tmp_path / "latin.env").write_bytes(b"A=1\nB=gr\xfcn\n")
