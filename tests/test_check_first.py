@@ -221,7 +221,7 @@ def test_run_up_checks_before_creation(tpuctl: Console, sandbox: Sandbox, fake_s
     assert (code, sandbox.changes()) == (9, [])
     assert "TPU101" in err
     assert tpuctl("run", "demo", *EU, "--", "true")[1].startswith(
-        "error: `--bucket` describes a node, and goes with `--up`"
+        "error: `--bucket` describes a node, and needs `--up`"
     )
 
 

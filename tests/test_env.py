@@ -10,10 +10,10 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put, said
 
-JAX = "TPU_WORKER_HOSTNAMES is set: JAX takes that for GKE, and waits until it has been started on all 8 workers\n"
+JAX = "TPU_WORKER_HOSTNAMES is set: JAX assumes GKE, and waits until it has been started on all 8 workers\n"
 
 
-def test_a_shell_evaluates_what_is_printed(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_env_output_is_evaluated_by_a_shell(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-8")
 
     out, err, code = tpuctl("env", "demo")
@@ -40,7 +40,7 @@ def test_a_shell_evaluates_what_is_printed(tpuctl: Console, sandbox: Sandbox) ->
 
 
 @one_face
-def test_a_worker_of_a_slice_knows_its_number_and_the_addresses_of_all(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_env_of_slice_worker_has_its_number_and_all_addresses(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-64")
     addresses = ",".join(f"10.128.0.{number}" for number in range(1, 9))
 
@@ -69,7 +69,7 @@ def test_a_worker_of_a_slice_knows_its_number_and_the_addresses_of_all(tpuctl: C
 
 @one_face
 @pytest.mark.parametrize("state", ["STOPPED", "PREEMPTED"])
-def test_what_cannot_be_used_now_is_said_beside_it(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
+def test_env_of_unusable_node_warns(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, acceleratorType="v4-8", state=state)
 
     out, err, code = tpuctl("env", "demo")
@@ -79,7 +79,7 @@ def test_what_cannot_be_used_now_is_said_beside_it(tpuctl: Console, sandbox: San
 
 
 @one_face
-def test_a_worker_or_node_that_is_not_there_exports_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+def test_env_of_missing_worker_or_node_exports_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-64")
 
     assert tpuctl("env", "demo", "--worker", "8") == (

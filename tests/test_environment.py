@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from tpuctl.cli.app import App
-from tpuctl.cli.environment_options import environment_options, take_environment, warn_of_environment
+from tpuctl.cli.environment_options import environment_options, take_environment
 from tpuctl.cli.invocation import Invocation
 from tpuctl.cli.options import cli_command
+from tpuctl.cli.running import warn_of_environment
 from tpuctl.errors import InvalidInputError
 from tpuctl.model import Node
 from tpuctl.output.terminal import Streams
@@ -30,7 +31,7 @@ from tpuctl.remote.environment import (
     variables,
 )
 
-JAX = "warning: TPU_WORKER_HOSTNAMES is set: JAX takes that for GKE, and waits until it has been started on all 2 workers\n"
+JAX = "warning: TPU_WORKER_HOSTNAMES is set: JAX assumes GKE, and waits until it has been started on all 2 workers\n"
 NAME = "projects/p/locations/us-central2-b/nodes/trainer"
 OWN = {
     "TPUCTL_NODE": "trainer",
@@ -104,14 +105,14 @@ def test_env_file_has_the_syntax_of_docker() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("A=1\nsecret of two lines", "job.env, line 2: this is no variable"),
-        ("export A=secret", "job.env, line 1: `export A` cannot be the name of a variable"),
-        ("1A=secret", "job.env, line 1: `1A` cannot be the name of a variable"),
-        ("=secret", "job.env, line 1: this is no variable"),
-        ("TOKEN", "job.env, line 1: no variable of that name is set here"),
-        ("A=secret\0", "job.env, line 1: the value of `A` has a NUL in it"),
-        ("TPUCTL_WORKER_ID=3", "job.env, line 1: `TPUCTL_WORKER_ID` is told by tpuctl itself"),
-        ("Ä=1", "job.env, line 1: `Ä` cannot be the name of a variable"),
+        ("A=1\nsecret of two lines", "job.env, line 2: not a variable"),
+        ("export A=secret", "job.env, line 1: invalid name of a variable: `export A`"),
+        ("1A=secret", "job.env, line 1: invalid name of a variable: `1A`"),
+        ("=secret", "job.env, line 1: not a variable"),
+        ("TOKEN", "job.env, line 1: no local variable has that name"),
+        ("A=secret\0", "job.env, line 1: the value of `A` contains a NUL"),
+        ("TPUCTL_WORKER_ID=3", "job.env, line 1: tpuctl itself sets `TPUCTL_WORKER_ID`"),
+        ("Ä=1", "job.env, line 1: invalid name of a variable: `Ä`"),
     ],
 )
 def test_env_file_error_has_file_and_line_and_no_value(text: str, message: str) -> None:
@@ -125,7 +126,7 @@ def test_env_file_error_has_file_and_line_and_no_value(text: str, message: str) 
 def test_name_without_a_value_passes_the_local_value() -> None:
     assert parse_variable("HOME", {"HOME": "/h=1"}) == ("HOME", "/h=1")
     assert parse_variable("HOME=", {"HOME": "/h"}) == ("HOME", "")
-    with pytest.raises(InvalidInputError, match=r"^no variable of that name is set here$"):
+    with pytest.raises(InvalidInputError, match=r"^no local variable has that name$"):
         parse_variable("TOKEN", {})
 
 
@@ -143,7 +144,7 @@ def test_env_output_is_valid_in_each_shell(shell: str, lines: Any) -> None:
 
 
 def taken(tmp_path: Path, *arguments: str) -> EnvironmentWish | InvalidInputError:
-    """Return what a command with these options wishes for."""
+    """Return the environment that these options describe."""
     found: list[EnvironmentWish] = []
 
     @cli_command("run")
@@ -194,12 +195,12 @@ def test_options_make_an_environment_request(tmp_path: Path) -> None:
     [
         (
             ("--tpu-log-dir", "deaktiviert"),
-            "`deaktiviert` is no place for libtpu's log",
+            "invalid directory for libtpu's log: `deaktiviert`",
             "give an absolute path on the workers, or `disabled`",
         ),
         (
             ("--tpu-min-log-level", "4"),
-            "`4` is no log level of libtpu",
+            "invalid log level of libtpu: `4`",
             "levels are 0 to 3, or INFO, WARNING, ERROR, FATAL",
         ),
         (("--env-file", "none.env"), "`--env-file none.env` cannot be read: No such file or directory", None),

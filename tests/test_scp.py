@@ -80,9 +80,9 @@ def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers
     again = tpuctl("scp", "-r", "data", "pod:~", "--worker", "1,3")
 
     notes = [f"`{here}/data/{name}` is left out: {why}\n" for name, why in (
-        ("in/round", "this link leads back to a folder that it is in"),
+        ("in/round", "this link leads back to a folder that contains it"),
         ("lost", "this link leads nowhere"),
-        ("pipe", "it is no file"),
+        ("pipe", "it is not a plain file"),
     )]  # fmt: skip
     assert first == ("", "".join(notes) + "copied 3 files, 14 B for each of 4 workers in 0s\n", 0)
     assert again == ("", "".join(notes) + "copied 3 files, 14 B for each of 2 workers in 0s\n", 0)
@@ -245,7 +245,7 @@ def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) 
     fetched = tpuctl("scp", "pod:f*", "new/", "--worker", "0")
     sent = tpuctl("scp", "new/f1", "pod:other/", "--worker", "0")
 
-    error = f"error: `{tpuctl.folder}/new` is no folder that is there\n  hint: add `/` at the end to create it\n"
+    error = f"error: `{tpuctl.folder}/new` is not an existing folder\n  hint: add `/` at the end to create it\n"
     assert refused == ("", error, 2)
     assert (fetched[2], sent[2], contents(tpuctl.folder)) == (0, 0, {"new/f1": "f1", "new/f2": "f2"})
     assert (workers.home() / "other" / "f1").read_text() == "f1"

@@ -28,7 +28,7 @@ STUBBORN = ("sh", "-c", "trap '' TERM; exec sleep 61")
 
 @pytest.fixture
 def machines(tmp_path: Path, fake_ssh: Callable[[str], None]) -> list[Machine]:
-    """Two workers: what would go to them by ssh runs here, with their root. There is no third."""
+    """Two workers, whose commands run on this machine with their root. There is no third."""
     found = [Machine(tmp_path / f"root {number}") for number in range(2)]
     cases = "".join(f"*@198.18.0.{number + 1}' '*) root='{one.root}' ;; " for number, one in enumerate(found))
     fake_ssh(
@@ -44,7 +44,7 @@ def ageless(text: str) -> str:
 
 
 @one_face
-def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
+def test_unstick_terminates_holders_and_removes_the_lock_file(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
     put(sandbox, acceleratorType="v4-16")
@@ -74,9 +74,9 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
     assert (sorted(err.splitlines()), code) == (
         sorted(
             (
-                f"ended {pid} sleep on worker 0",
-                f"killed {stubborn.pid} sleep on worker 0: it did not heed TERM",
-                f"ended {locker} {Path(sys.executable).name[:15]} on worker 0",
+                f"terminated {pid} sleep on worker 0",
+                f"killed {stubborn.pid} sleep on worker 0: it ignored TERM",
+                f"terminated {locker} {Path(sys.executable).name[:15]} on worker 0",
                 "removed the lock file on worker 0",
                 "removed the lock file on worker 1",
             )
@@ -86,11 +86,13 @@ def test_what_holds_the_tpu_is_shown_and_ended_and_the_lock_file_removed(
     assert stubborn.returncode == -SIGKILL
     assert not first.lock_file.exists()
     assert not second.lock_file.exists()
-    assert tpuctl("unstick", "demo") == ("", "nothing holds the TPU of `demo`\n", 0)
+    assert tpuctl("unstick", "demo") == ("", "no process holds the TPU of `demo`\n", 0)
 
 
 @one_face
-def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
+def test_unstick_with_pid_terminates_only_that_process(
+    tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
+) -> None:
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     devices = machines[0].root / "dev"
@@ -106,20 +108,22 @@ def test_only_the_process_that_is_named_is_ended(tpuctl: Console, sandbox: Sandb
 
     assert absent[1:] == (
         (
-            "error: no process 999999 holds the TPU of `demo`\n"
-            "  hint: see what does: `tpuctl unstick demo --dry-run`; nothing was ended\n"
+            "error: process 999999 does not hold the TPU of `demo`\n"
+            "  hint: list what does: `tpuctl unstick demo --dry-run`; no process was terminated\n"
         ),
         8,
     )
-    assert (err, code) == (f"ended {named.pid} sleep on worker 0\n", 0)
+    assert (err, code) == (f"terminated {named.pid} sleep on worker 0\n", 0)
 
 
 @one_face
-def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: list[Machine]) -> None:
+def test_unstick_without_confirmation_changes_nothing(
+    tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
+) -> None:
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
-    question = "end the process on a worker of `demo`, and remove the lock file?"
+    question = "terminate the process on a worker of `demo`, and remove the lock file?"
 
     with running("sleep", "60", path=machines[0].root / "dev" / "accel0") as process:
         shown = tpuctl("unstick", "demo", "--dry-run")
@@ -155,7 +159,7 @@ def test_nothing_is_done_unasked(tpuctl: Console, sandbox: Sandbox, machines: li
 
 
 @one_face
-def test_a_worker_that_does_not_answer_is_named_and_the_others_are_seen_to(
+def test_unstick_with_silent_worker_names_it_and_handles_the_others(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
     put(sandbox, acceleratorType="v4-32")
@@ -176,7 +180,7 @@ def test_a_worker_that_does_not_answer_is_named_and_the_others_are_seen_to(
 
 
 @pytest.mark.sshd
-def test_on_a_real_sshd(tmp_path: Path) -> None:
+def test_unstick_over_real_sshd_works(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     with World.open(folder / "sandbox" / "world.sqlite3", speed=600) as world:
         admin.add_node(world, "demo", zone="us-central1-a", acceleratorType="v5litepod-4")
@@ -200,7 +204,7 @@ def test_on_a_real_sshd(tmp_path: Path) -> None:
 
     assert (ageless(out), err, code) == (
         f"0\t{process.pid}\t{USER}\tAGE\tvfio/0\tsleep 60\n0\t-\t{USER}\tAGE\tlock file\t{root}/tmp/libtpu_lockfile\n",
-        said(f"ended {process.pid} sleep on worker 0", "removed the lock file on worker 0"),
+        said(f"terminated {process.pid} sleep on worker 0", "removed the lock file on worker 0"),
         0,
     )
     assert (process.returncode, (root / "tmp" / "libtpu_lockfile").exists()) == (-SIGTERM, False)

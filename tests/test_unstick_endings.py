@@ -1,4 +1,4 @@
-"""How `tpuctl unstick` ends: the words and the exit code for each thing that is still wrong, and what is left alone."""
+"""The end of `tpuctl unstick`: the error and exit code of each remaining problem, and what is left alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def found(*holders: Holder, lock: bool = False, **fields: object) -> Found:
     return Found(holders, lock_file, **values)
 
 
-REBOOT = "`tpuctl reset demo --mode reboot` reboots all workers"
+REBOOT = "reboot all workers: `tpuctl reset demo --mode reboot`"
 SEVEN = holder(7)
 
 
@@ -55,43 +55,41 @@ SEVEN = holder(7)
         (
             site(found(SEVEN), found(holder(7, state="D"), outcomes={(7, 5): "survives"}, lock_outcome="held")),
             BrokenNodeError,
-            "no signal ends 7 python3 of bob on worker 3 (it waits inside the kernel)",
+            "no signal terminates 7 python3 of bob on worker 3 (blocked inside the kernel)",
         ),
         (
             site(found(SEVEN), found(SEVEN, outcomes={(7, 5): "refused"}, lock_outcome="absent")),
             AccessError,
-            "not yours to end, and `sudo -n` does not work: 7 python3 of bob on worker 3",
+            "no permission to terminate, and `sudo -n` does not work: 7 python3 of bob on worker 3",
         ),
         (
             site(found(lock=True), found(lock=True, lock_outcome="refused")),
             AccessError,
-            "the lock file is not yours to remove: worker 3",
+            "no permission to remove the lock file: worker 3",
         ),
         (
             site(found(SEVEN), found(holder(9), outcomes={(7, 5): "ended"}, lock_outcome="absent")),
             ConflictError,
-            "the TPU was taken again by 9 python3 of bob on worker 3",
+            "the TPU is held again, by 9 python3 of bob on worker 3",
         ),
         (
             site(found(lock=True), found(lock=True, lock_outcome="held")),
             ConflictError,
-            "the lock file is held, and stays: worker 3",
+            "the lock file is held, and was not removed: worker 3",
         ),
         (
             site(Silence("no answer within 30 s")),
             RemoteCommandError,
-            "worker 3 of `demo` did not tell what holds its TPU: no answer within 30 s",
+            "worker 3 of `demo` did not report what holds its TPU: no answer within 30 s",
         ),
         (
             site(found(SEVEN), Silence("no answer within 40 s", "Connection reset")),
             RemoteCommandError,
-            "worker 3 of `demo` did not tell what became of the order: no answer within 40 s",
+            "worker 3 of `demo` did not report the result of the termination: no answer within 40 s",
         ),
     ],
 )
-def test_what_is_still_wrong_has_an_error_and_an_exit_code_of_its_own(
-    one: Site, kind: type[TpuctlError], message: str
-) -> None:
+def test_unstick_problem_has_its_error_and_exit_code(one: Site, kind: type[TpuctlError], message: str) -> None:
     (error,) = problems("demo", [one])
 
     assert (type(error), error.message) == (kind, message)
@@ -99,13 +97,13 @@ def test_what_is_still_wrong_has_an_error_and_an_exit_code_of_its_own(
         assert (error.exit_code, error.hint) == (10, REBOOT)
 
 
-def test_who_is_protected_or_has_only_loaded_the_library_is_left_alone() -> None:
+def test_unstick_protected_or_library_only_process_is_kept() -> None:
     init, loaded = holder(1, name="systemd", is_protected=True), holder(8, devices=())
     one = site(found(init, loaded))
 
     assert (one.to_end, one.is_stuck) == ((), False)
-    assert list(notes("demo", [one], signal="TERM")) == ["left 1 systemd on worker 3 alone: the machine needs it"]
+    assert list(notes("demo", [one], signal="TERM")) == ["left 1 systemd on worker 3 alone: a system process"]
     assert list(notes("demo", [site(found(loaded, is_root=False, hidden=4))], signal="TERM")) == [
-        "processes of others cannot be seen on worker 3: `sudo -n` does not work there",
-        "nothing that can be seen holds the TPU of `demo`",
+        "cannot examine processes of other users on worker 3: `sudo -n` does not work there",
+        "no visible process holds the TPU of `demo`",
     ]

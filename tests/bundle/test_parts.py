@@ -120,7 +120,7 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
     assert all(int(text) > 0 for kind, text in frames if kind == b"c")
     assert frames[-1] == (b"z", b"")
     lacks = {json.loads(text)["path"]: json.loads(text)["why"] for kind, text in frames if kind == b"n"}
-    assert lacks["tpu_logs"] == f"{5 - len(taken)} older files are left out: there is no room, or no time, for more"
+    assert lacks["tpu_logs"] == f"{5 - len(taken)} older files are left out: the limit of size or time was reached"
 
 
 def _frames(data: bytes) -> Any:

@@ -181,7 +181,7 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     assert told.is_synchronized == Absent("`timedatectl` is missing")
     assert isinstance(told.memory, Known)
     assert isinstance(told.variables, Known)
-    assert told.variables.value.login_unread == "a login shell runs no commands: it ended with 3"
+    assert told.variables.value.login_unread == "a login shell runs no commands: exit 3"
 
 
 def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
@@ -190,9 +190,9 @@ def test_examination_hanging_profile_has_a_clear_reason(worker: Worker) -> None:
 
     _, told = look(worker, patience=0.5)
 
-    waits = "a login shell did not start within 0.5 s: something in its profile waits"
+    waits = "a login shell did not start within 0.5 s: a command in its profile waits"
     assert told.variables == Known(Variables(login_unread=waits))
-    assert told.uptime == Unknown("it is not as expected (IndexError)")
+    assert told.uptime == Unknown("unexpected content (IndexError)")
 
 
 @pytest.mark.parametrize(

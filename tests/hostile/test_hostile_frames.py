@@ -29,9 +29,9 @@ EXIT = frame(b"x", b"exit 0 1.5")
 
 # What a worker sends before an attack, and the words for where it is then.
 STAGES: dict[str, tuple[list[Step], str]] = {
-    "hello": ([send(MARK)], "before it said that it is ready"),
-    "offered": ([send(MARK, HELLO)], "before it was told to start the command"),
-    "starting": ([send(MARK, HELLO), until(GO)], "before it said that the command was started"),
+    "hello": ([send(MARK)], "before it reported ready"),
+    "offered": ([send(MARK, HELLO)], "before it was asked to start the command"),
+    "starting": ([send(MARK, HELLO), until(GO)], "before it reported the command as started"),
     "followed": ([send(MARK, HELLO), until(GO), send(STARTED)], "after the command was started"),
 }
 # Frames that may come at each stage; all others are an attack.
@@ -69,11 +69,11 @@ def after(*pieces: bytes) -> list[Step]:
 OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
     "MISSING at hello": (
         [send(MARK, frame(b"m"))],
-        "a frame `MISSING` about a job that was to be started",
+        "a frame `MISSING` about a job that does not exist yet",
     ),
     "known before go": (
         [send(MARK, KNOWN, STARTED, EXIT)],
-        "it says that it has started the command, which it was not told to do",
+        "it reports the command as started, which it was not asked to do",
     ),
     "neither new nor known": (
         [send(MARK, frame(b"h", b"\x1b[2Jerror: x\n"))],
@@ -114,14 +114,14 @@ OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
     "signal 0": (after(frame(b"x", b"signal 0 1")), "a signal: expected 1 to 64, got 0"),
     "signal 65": (after(frame(b"x", b"signal 65 1")), "a signal: expected 1 to 64, got 65"),
     "lost with more": (after(frame(b"l", b"?")), "a frame `LOST` with `?` in it"),
-    "empty output": (after(frame(b"o")), "a frame `OUT` with nothing in it"),
+    "empty output": (after(frame(b"o")), "an empty frame `OUT`"),
     "long output": (after(frame(b"o", length=65537)), "a frame of 65537 bytes where at most 65536 are expected"),
     "stdin that was not sent": (
         after(frame(b"a", b"0")),
-        "a frame `TAKEN` about stdin, of which nothing was sent",
+        "a frame `TAKEN` about stdin, although none was sent",
     ),
     **{
-        f"gone: {name}": (after(frame(b"O", payload)), f"bytes that are not kept: expected {expected}")
+        f"gone: {name}": (after(frame(b"O", payload)), f"bytes that are not stored: expected {expected}")
         for name, payload, expected in (
             ("nothing", b"", "an integer, got ``"),
             ("0", b"0", "1 to 9223372036854775807, got 0"),
@@ -132,7 +132,7 @@ OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
     },
     "gone: 2**63 in parts": (
         after(frame(b"E", b"%d" % (2**63 - 1)), frame(b"E", b"1")),
-        "bytes that are not kept: expected 1 to 0, got 1",
+        "bytes that are not stored: expected 1 to 0, got 1",
     ),
 }
 
@@ -157,7 +157,7 @@ def test_a_worker_that_breaks_the_protocol_of_run_fails(
 ) -> None:
     workers = play(crowd, rows, hold())
 
-    out, err, code = crowd.tpuctl("run", "pod", "--worker", workers, "--partial", "-o", "json", "--", "true")
+    out, err, code = crowd.tpuctl("run", "pod", "--worker", workers, "--allow-unreachable", "-o", "json", "--", "true")
 
     report = json.loads(out)["workers"]
     assert {name: one.get("error") for name, one in zip(rows, report, strict=True)} == {
@@ -175,9 +175,9 @@ def test_an_exit_of_a_command_that_was_never_started_starts_it_nowhere(pod: Host
     assert pod.tpuctl("run", "pod", "--", "touch begun") == (
         "",
         said(
-            "error: 1 of 4 workers cannot run it, so the command was started on none: 1",
-            "  hint: unexpected answer from worker 1: a frame `EXIT` before it said that it is ready",
-            "  hint: `--partial` starts it on the others",
+            "error: 1 of 4 workers cannot run it, so the command was not started on any worker: 1",
+            "  hint: unexpected answer from worker 1: a frame `EXIT` before it reported ready",
+            "  hint: start it on the others: `--allow-unreachable`",
         ),
         11,
     )
@@ -203,11 +203,11 @@ CUT = [stderr(b"client_loop: send disconnect: Broken pipe\n"), leave(255)]
 # What a worker answers on its second connection, after the first was cut once the command had begun.
 REJOINED: dict[str, tuple[list[Step], str | None]] = {
     "the same": ([send(MARK, KNOWN, STARTED, EXIT), hold()], None),
-    "would start it again": ([send(MARK, HELLO)], "it would start a job that was only to be followed"),
-    "exit at once": ([send(MARK, EXIT)], "a frame `EXIT` before it said that it is ready"),
+    "would start it again": ([send(MARK, HELLO)], "it would start a job that it was asked to follow"),
+    "exit at once": ([send(MARK, EXIT)], "a frame `EXIT` before it reported ready"),
     "exit before started": (
         [send(MARK, KNOWN, EXIT)],
-        "a frame `EXIT` before it said that the command was started",
+        "a frame `EXIT` before it reported the command as started",
     ),
     "missing with more": ([send(MARK, frame(b"m", b"1"))], "a frame `MISSING` with `1` in it"),
 }
@@ -300,7 +300,7 @@ JOBS: dict[str, tuple[list[Step], str]] = {
     "starts backwards": share("starts", [11, 0], "[0]: expected 0 to 10, got 11"),
     "total -1": ([send(MARK, listing(total=-1))], "the list.total: expected 0 to 100000, got -1"),
     "total too small": ([send(MARK, listing(SHARE, total=0))], "the list.total: expected 1 to 100000, got 0"),
-    "two of a name": ([send(MARK, listing(SHARE, SHARE, total=2))], "the list.jobs[1]: `a` for the second time"),
+    "two of a name": ([send(MARK, listing(SHARE, SHARE, total=2))], "the list.jobs[1]: `a` a second time"),
     "too many": ([send(MARK, listing(*[SHARE] * 101))], "the list.jobs: 101 values where at most 100 are expected"),
     "jobs an object": ([send(MARK, frame(b"x", b'{"total": 1, "jobs": {}}'))], "the list.jobs: expected a list, got an object"),
     "without jobs": ([send(MARK, frame(b"x", b'{"total": 1}'))], "the list: `jobs` is missing"),
@@ -353,7 +353,7 @@ def signaled(**changes: object) -> list[Step]:
 
 
 KILL: dict[str, tuple[list[Step], str]] = {
-    "another job": (signaled(job=SHARE | {"name": "b"}), "the answer.job: `b` was not asked for"),
+    "another job": (signaled(job=SHARE | {"name": "b"}), "the answer.job: `b` was not requested"),
     "no job": (signaled(job=None), "the answer.job: expected an object, got None"),
     "sent 1": (signaled(sent=1), "the answer.sent: expected true or false, got 1"),
     "a list": (answers(frame(b"x", b"[]")), "the answer: expected an object, got a list"),
@@ -368,10 +368,10 @@ LOGS: dict[str, tuple[list[Step], str]] = {
     "stderr": (answers(frame(b"e", b"x")), "1 bytes of output, to 1 of 0"),
     "empty": (answers(frame(b"o")), "0 bytes of output, to 0 of 10"),
     "more gone": (answers(frame(b"O", b"11")), "11 bytes of output, to 11 of 10"),
-    "gone -1": (answers(frame(b"O", b"-1")), "bytes that are not kept: expected an integer, got `-1`"),
-    "exit code": (answers(EXIT), "a frame `EXIT` among what the job printed"),
-    "started": (answers(STARTED), "a frame `STARTED` among what the job printed"),
-    "taken": (answers(frame(b"a", b"1")), "a frame `TAKEN` among what the job printed"),
+    "gone -1": (answers(frame(b"O", b"-1")), "bytes that are not stored: expected an integer, got `-1`"),
+    "exit code": (answers(EXIT), "a frame `EXIT` within the output of the job"),
+    "started": (answers(STARTED), "a frame `STARTED` within the output of the job"),
+    "taken": (answers(frame(b"a", b"1")), "a frame `TAKEN` within the output of the job"),
     "no frame": (answers(b"welcome\n"), "no frame begins with `w`"),
     "4 GiB": (
         answers(frame(b"o", length=2**32 - 1)),
@@ -379,10 +379,10 @@ LOGS: dict[str, tuple[list[Step], str]] = {
     ),
 }
 ATTACH: dict[str, tuple[list[Step], str]] = {
-    "exit at once": (answers(EXIT), "a frame `EXIT` before it said that it is ready"),
-    "new": (answers(HELLO), "it would start a job that was only to be followed"),
-    "exit before started": (answers(KNOWN, EXIT), "a frame `EXIT` before it said that the command was started"),
-    "known twice": (answers(KNOWN, KNOWN), "a frame `READY` before it said that the command was started"),
+    "exit at once": (answers(EXIT), "a frame `EXIT` before it reported ready"),
+    "new": (answers(HELLO), "it would start a job that it was asked to follow"),
+    "exit before started": (answers(KNOWN, EXIT), "a frame `EXIT` before it reported the command as started"),
+    "known twice": (answers(KNOWN, KNOWN), "a frame `READY` before it reported the command as started"),
     "exit inf": (answers(KNOWN, STARTED, frame(b"x", b"exit 0 inf")), "no exit code: `exit 0 inf`"),
 }
 
@@ -510,11 +510,11 @@ def test_an_answer_about_what_holds_the_tpu_that_does_not_fit_is_an_error(crowd:
 OUTCOMES: dict[str, tuple[list[Step], str]] = {
     "none": (
         tells(outcomes=[], lockOutcome="absent"),
-        "the outcomes are not those of the processes that were to be ended",
+        "the outcomes are not those of the requested processes",
     ),
     "of another": (
         tells(outcomes=[{"pid": 8, "start": 5, "outcome": "ended"}], lockOutcome="absent"),
-        "the outcomes are not those of the processes that were to be ended",
+        "the outcomes are not those of the requested processes",
     ),
     "unknown": (
         tells(outcomes=[{"pid": 7, "start": 5, "outcome": "fine"}], lockOutcome="absent"),

@@ -49,7 +49,7 @@ class Slice:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so that another process brings about."""
+    """Wait for a condition that another process fulfils."""
     end = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < end
@@ -57,6 +57,6 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def timeless(text: str) -> Any:
-    """Return the JSON that was printed, without what differs each time."""
+    """Return the printed JSON, without values that differ each time."""
     steady = re.sub(r'"(started|seconds)": (?!null)("[^"]+"|[\d.]+)', r'"\1": "…"', text)
     return json.loads(steady)

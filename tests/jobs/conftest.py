@@ -17,7 +17,7 @@ from tpuctl.remote.onboard.small_files import is_locked
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """How the API is reached does not matter here."""
+    """The route to the API does not matter here."""
     return {"TPUCTL_SANDBOX": "1"}
 
 

@@ -1,4 +1,4 @@
-"""`tpuctl jobs`: what workers tell of jobs, put together, and the removal of those that have ended."""
+"""`tpuctl jobs`: the combined reports of workers, and the removal of jobs that have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def on(worker: int, state: str, code: int | None, number: int | None, out: int) 
     }  # fmt: skip
 
 
-def test_a_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo: Slice) -> None:
+def test_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo: Slice) -> None:
     line = 'echo "on $TPUCTL_WORKER_ID"; echo oops >&2; [ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60'
     demo.run("nightly", line)
     demo.until_ended("nightly", 1)
@@ -50,12 +50,12 @@ def test_a_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, dem
     assert tpuctl("jobs", "demo", "--remove", "nightly") == (
         "",
         (
-            "error: job `nightly` runs on worker 0; nothing of it was removed\n"
-            "  hint: `tpuctl kill demo nightly` ends it\n"
+            "error: job `nightly` runs on worker 0; nothing was removed\n"
+            "  hint: terminate it: `tpuctl kill demo nightly`\n"
         ),
         8,
     )
-    assert tpuctl("jobs", "demo", "--prune", "--older-than", "0s") == ("", "no job ended so long ago\n", 0)
+    assert tpuctl("jobs", "demo", "--prune", "--older-than", "0s") == ("", "no jobs to remove\n", 0)
 
     ended = "nightly\tended by TERM on worker 0, exited 3 on worker 1\n"
     assert tpuctl("kill", "demo", "--wait") == (
@@ -65,14 +65,14 @@ def test_a_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, dem
     )
     assert tpuctl("kill", "demo", "nightly") == (
         ended,
-        "job `nightly` does not run any more: nothing was sent\n",
+        "job `nightly` is not running: no signal was sent\n",
         0,
     )
     assert tpuctl("jobs", "demo", "--remove", "nightly") == ("nightly\n", "", 0)
     assert tpuctl("jobs", "demo", terminal=True)[1].splitlines()[-1] == "no jobs on `demo`"
 
 
-def test_a_person_sees_how_long_ago_and_as_much_of_the_command_as_there_is_room(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_on_a_terminal_have_age_and_shortened_command(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true\n" + "x" * 100 + "=1")
     demo.until_ended("a")
 
@@ -84,7 +84,7 @@ def test_a_person_sees_how_long_ago_and_as_much_of_the_command_as_there_is_room(
     assert len(row) == 70
 
 
-def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_lost_are_shown_and_other_folders_ignored(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true", "--worker", "0")
     demo.until_ended("a", 0)
     jobs = demo.jobs(0)
@@ -110,25 +110,25 @@ def test_what_a_worker_knows_no_more_is_said_and_what_is_no_job_is_left_out(tpuc
     ]
     assert tpuctl("jobs", "demo", "--last", "1", "-o", "name") == (
         "a\n",
-        "2 older jobs are not shown: `--last N` shows more, `--prune` removes old ones\n",
+        "2 older jobs not shown: list more with `--last N`, remove old ones with `--prune`\n",
         0,
     )
     out, err, code = tpuctl("attach", "demo", "lost")
     assert (out, err.splitlines()[1:], code) == (
         "",
-        ["  hint: worker 0: nothing there knows how it ended: the worker was rebooted, or out of memory"],
+        ["  hint: worker 0: no exit code was recorded there: the worker was rebooted, or out of memory"],
         11,
     )
-    assert tpuctl("kill", "demo", "lost")[1] == "job `lost` does not run any more: nothing was sent\n"
+    assert tpuctl("kill", "demo", "lost")[1] == "job `lost` is not running: no signal was sent\n"
     for name in ("lost", "full"):
         os.utime(jobs / f"{name}.0" / "out", times=(1000, 1000))
         (jobs / f"{name}.0" / "exit").unlink(missing_ok=True)
     assert tpuctl("jobs", "demo", "--prune") == ("full\nlost\n", "", 0)
-    assert tpuctl("jobs", "demo", "--prune", "-o", "json") == ("[]\n", "no job ended so long ago\n", 0)
+    assert tpuctl("jobs", "demo", "--prune", "-o", "json") == ("[]\n", "no jobs to remove\n", 0)
     assert sorted(path.name for path in jobs.iterdir()) == ["a.0", "a.1", "empty.0", "stray.0"]
 
 
-def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> None:
+def test_jobs_without_answer_name_the_worker(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true")
     demo.until_ended("a")
     demo.ssh(f'case $host in {ADDRESS}2) echo "Permission denied (publickey)." >&2; exit 255;; esac')
@@ -150,7 +150,7 @@ def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> N
         11,
     )
     demo.ssh("exit 127")
-    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: there is no `python3` on it\n"
+    assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: `python3` is not installed on it\n"
     demo.ssh("echo welcome; exit 0")
     assert tpuctl("jobs", "demo", "--worker", "0")[1] == "error: worker 0: the session ended with 0\n"
 
@@ -158,27 +158,27 @@ def test_a_worker_that_does_not_tell_is_named(tpuctl: Console, demo: Slice) -> N
 @pytest.mark.parametrize(
     ("arguments", "error", "code"),
     [
-        (("logs", "demo"), "there are no jobs on `demo`", 3),
-        (("logs", "demo", "a", "-f"), "there is no job `a` on `demo`", 3),
-        (("attach", "demo", "a"), "there is no job `a` on `demo`", 3),
-        (("kill", "demo", "a"), "there is no job `a` on `demo`", 3),
-        (("jobs", "demo", "--remove", "a"), "there is no job `a` on `demo`", 3),
+        (("logs", "demo"), "no jobs on `demo`", 3),
+        (("logs", "demo", "a", "-f"), "no job `a` on `demo`", 3),
+        (("attach", "demo", "a"), "no job `a` on `demo`", 3),
+        (("kill", "demo", "a"), "no job `a` on `demo`", 3),
+        (("jobs", "demo", "--remove", "a"), "no job `a` on `demo`", 3),
         (("logs", "demo", "../a"), "`../a` cannot be the name of a job", 2),
         (("jobs", "demo", "--remove", "a/b"), "`a/b` cannot be the name of a job", 2),
-        (("kill", "demo", "a", "-s", "NO"), "there is no signal `NO`", 2),
+        (("kill", "demo", "a", "-s", "NO"), "no signal `NO`", 2),
         (
             ("kill", "demo", "a", "--wait", "--timeout", "forever"),
             "`--timeout forever` is longer than a session may last",
             2,
         ),
-        (("jobs", "demo", "--older-than", "1d"), "`--older-than` goes with `--prune`", 2),
-        (("logs",), "which node?", 2),
+        (("jobs", "demo", "--older-than", "1d"), "`--older-than` needs `--prune`", 2),
+        (("logs",), "no node given", 2),
         (("logs", "demo", "--worker", "2"), "`demo` has no worker 2", 2),
         (("logs", "stopped", "-f"), "`stopped` is STOPPED: ssh cannot reach it", 8),
         (("attach", "-l", "team=none", "a"), "no node of project sandbox matches", 3),
     ],
 )
-def test_what_cannot_be(
+def test_jobs_with_invalid_arguments_are_refused(
     tpuctl: Console, sandbox: Sandbox, demo: Slice, *, arguments: tuple[str, ...], error: str, code: int
 ) -> None:
     put(sandbox, "stopped", state="STOPPED")
@@ -201,7 +201,7 @@ def test_what_cannot_be(
         (((State.LOST, None), (State.RUNNING, None)), "running on worker 1, lost on worker 0"),
     ],
 )
-def test_words_for_how_a_job_is(states: tuple[tuple[State, int | None], ...], expected: str) -> None:
+def test_job_state_is_described(states: tuple[tuple[State, int | None], ...], expected: str) -> None:
     shares = [
         Share(
             member=cast("Member", SimpleNamespace(label=str(worker), worker=worker)),

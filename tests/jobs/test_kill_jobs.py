@@ -8,7 +8,7 @@ from tests.conftest import Console
 from tests.jobs import Slice, until
 
 
-def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo: Slice) -> None:
+def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slice) -> None:
     demo.run("old", "trap '' TERM; echo; while :; do sleep 0.1; done", "--worker", "1")
     line = "trap 'exit 7' INT; echo; while :; do sleep 0.05; done"
     demo.run("new", line, "--worker", "0")
@@ -18,7 +18,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
 
     assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name the job: `tpuctl jobs demo` shows them\n",
+        f"{question} [y/N] error: nothing was done\n  hint: name the job; list them: `tpuctl jobs demo`\n",
         1,
     )
     assert tpuctl("kill", "demo", "--signal", "2", "--wait", stdin="y\n") == (
@@ -30,7 +30,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
         "old\trunning\n",
         (
             "TERM sent to job `old` on worker 1\nerror: job `old` still runs after 0.3 s\n"
-            "  hint: `tpuctl kill demo old --signal KILL` ends what does not obey\n"
+            "  hint: kill it: `tpuctl kill demo old --signal KILL`\n"
         ),
         5,
     )
@@ -38,7 +38,7 @@ def test_one_of_several_jobs_is_signaled_after_a_question(tpuctl: Console, demo:
     assert tpuctl("jobs", "demo", "-o", "name") == ("new\nold\n", "", 0)
 
 
-def test_a_number_that_has_come_to_mean_another_process_is_left_alone(tpuctl: Console, demo: Slice) -> None:
+def test_kill_with_reused_pid_signals_nothing(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "sleep 600", "--worker", "0")
     pid = demo.jobs(0) / "a.0" / "pid"
     until(lambda: pid.exists() and " " in pid.read_text())
@@ -54,7 +54,7 @@ def test_a_number_that_has_come_to_mean_another_process_is_left_alone(tpuctl: Co
     pid.write_text(true)
 
 
-def test_what_outlives_the_shell_of_a_job_is_ended_with_it(tpuctl: Console, demo: Slice) -> None:
+def test_kill_terminates_processes_that_outlive_the_shell(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "sh -c 'trap \"sleep 0.3; echo saved; exit\" TERM; echo; while :; do sleep 0.02; done' & wait")
     demo.until_printed("a", "\n", 0, 1)
 

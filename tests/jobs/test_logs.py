@@ -1,4 +1,4 @@
-"""`tpuctl logs` and `attach`: what jobs have printed, whole and once, and how they end."""
+"""`tpuctl logs` and `attach`: the output of jobs, complete and once, and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.jobs import Slice, timeless
 from tests.lifecycle import put, said
 
 
-def test_a_job_is_followed_to_its_end_from_its_last_lines_on(tpuctl: Console, demo: Slice) -> None:
+def test_logs_follow_with_tail_begins_with_the_last_lines(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "seq 5; while [ ! -e go ]; do sleep 0.02; done; printf 6; exit $TPUCTL_WORKER_ID")
     demo.until_printed("a", "5\n", 0, 1)
     # The first session tells of the job; it goes on in the second, which follows it.
@@ -29,7 +29,7 @@ def test_a_job_is_followed_to_its_end_from_its_last_lines_on(tpuctl: Console, de
     assert [(one["worker"], one["exitCode"], one["stdoutBytes"]) for one in report["workers"]] == [(1, 1, 11)]
 
 
-def test_of_a_job_that_is_not_detached_stderr_comes_after_stdout(tpuctl: Console, demo: Slice) -> None:
+def test_logs_of_followed_job_have_stderr_after_stdout(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "true", "--worker", "0")
     demo.until_ended("a", 0)
     folder = demo.jobs(0) / "a.0"
@@ -39,7 +39,7 @@ def test_of_a_job_that_is_not_detached_stderr_comes_after_stdout(tpuctl: Console
     assert tpuctl("logs", "demo") == ("out\ufffd\n", "err", 0)
 
 
-def test_what_a_broken_connection_has_not_brought_is_asked_for_again(tpuctl: Console, demo: Slice) -> None:
+def test_logs_after_broken_connection_continue(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "seq 3000", "--worker", "0")
     demo.until_ended("a", 0)
     # The first answer, of which job it is, is short; what comes then is cut off twice.
@@ -51,8 +51,8 @@ def test_what_a_broken_connection_has_not_brought_is_asked_for_again(tpuctl: Con
     assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*map(str, range(1, 3001))), "", 0)
 
 
-def test_links_that_break_at_once_are_made_again(tpuctl: Console, demo: Slice) -> None:
-    """What asks for jobs is cut off like what follows them: by a lost link, or since something here killed ssh."""
+def test_logs_with_connections_that_break_at_once_reconnect(tpuctl: Console, demo: Slice) -> None:
+    """Queries and followed jobs are cut off alike: by a lost connection, or by a killed local ssh."""
     demo.run("a", "echo $TPUCTL_WORKER_ID")
     demo.until_ended("a", 0, 1)
     lost = 'echo "client_loop: send disconnect: Broken pipe" >&2; exit 255'
@@ -70,12 +70,12 @@ def test_links_that_break_at_once_are_made_again(tpuctl: Console, demo: Slice) -
     demo.ssh("kill -9 $$")
     assert tpuctl("kill", "demo", "a", "--worker", "0") == (
         "",
-        "error: worker 0: ssh was ended on this machine, by KILL\n",
+        "error: worker 0: ssh was terminated on this machine by KILL\n",
         11,
     )
 
 
-def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: Slice) -> None:
+def test_logs_of_several_nodes_are_one_job(tpuctl: Console, sandbox: Sandbox, demo: Slice) -> None:
     put(sandbox, "other", labels={"team": "vision"})
     sandbox_nodes = ("demo", "other")
     assert tpuctl("run", *sandbox_nodes, "--detach", "--name", "a", "--", "echo $TPUCTL_NODE")[0] == "a\n"
@@ -86,18 +86,18 @@ def test_a_job_of_several_nodes_is_one(tpuctl: Console, sandbox: Sandbox, demo: 
     assert tpuctl("jobs", *sandbox_nodes)[0].split("\t")[2] == "exited 0"
 
 
-def test_what_was_given_back_to_the_disk_is_said(tpuctl: Console, demo: Slice) -> None:
+def test_logs_report_output_no_longer_stored(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "seq 9", "--worker", "0")
     demo.until_ended("a", 0)
     (demo.jobs(0) / "a.0" / "trimmed").write_text("6 0")
-    gone = "worker 0: 6 bytes of what it printed are not kept any more\n"
+    gone = "worker 0: 6 bytes of its output are no longer stored\n"
 
     assert tpuctl("logs", "demo", "a", "--worker", "0") == (said(*"456789"), gone, 0)
     assert tpuctl("logs", "demo", "a", "--tail", "7", "--worker", "0") == (said(*"456789"), "", 0)
     assert tpuctl("logs", "demo", "a", "--tail", "2", "--worker", "0") == (said(*"89"), "", 0)
 
 
-def test_a_job_whose_run_is_gone_obeys_the_signals_of_who_attaches(tpuctl: Console, demo: Slice) -> None:
+def test_attach_without_run_forwards_signals(tpuctl: Console, demo: Slice) -> None:
     demo.run("a", "trap 'echo got it; exit 5' INT; echo; while :; do sleep 0.02; done", "--worker", "0")
     demo.until_printed("a", "\n", 0)
     (demo.jobs(0) / "a.0" / "about").write_text('{"command": "train", "detached": false}')

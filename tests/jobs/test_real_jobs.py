@@ -1,4 +1,4 @@
-"""A detached job on a real sshd: it outlives links, and those who follow it."""
+"""A detached job on a real sshd: it outlives connections and clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.sshd
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the ssh of another process in /proc")
-def test_a_detached_job_outlives_links_and_those_who_follow_it(
+def test_detached_job_outlives_connections_and_clients(
     real: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     line = "seq 5; while [ ! -e go ]; do sleep 0.05; done; seq 6 9; exit $TPUCTL_WORKER_ID"
@@ -67,12 +67,12 @@ def test_a_detached_job_outlives_links_and_those_who_follow_it(
 
     # Who only looks on may leave.
     assert second.communicate(timeout=60)[1].endswith(
-        "interrupted: job `long` goes on without us; nothing was undone\n"
+        "interrupted: job `long` continues; nothing was undone\n"
         "  resume: tpuctl logs demo long -f\n  undo:   tpuctl kill demo long\n"
     )
     # A link that was cut is made again, and brings what the other has not.
     assert first.stderr is not None
-    assert [first.stderr.readline().endswith("; attaching again\n") for _ in told[:2]] == [True, True]
+    assert [first.stderr.readline().endswith("; reconnecting\n") for _ in told[:2]] == [True, True]
     for home in (tmp_path / "state" / "sandbox" / "workers").glob("*/*/demo-*/[01]"):
         (home / "go").touch()
     rest = [f"[{worker}] {number}\n" for worker in (0, 1) for number in range(6, 10)]

@@ -13,7 +13,7 @@ from tests.tpu_files import MAPPING, Machine
 from tpuctl.remote.onboard import holders as program
 
 
-def test_what_has_mapped_a_device_or_the_library_is_found_without_an_open_file(tmp_path: Path) -> None:
+def test_holder_with_mapped_device_or_library_is_found(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (tmp_path / "libtpu.so").write_text("x")
     (tmp_path / "dev" / "accel0").write_text("x")
@@ -31,7 +31,7 @@ def test_what_has_mapped_a_device_or_the_library_is_found_without_an_open_file(t
         assert (one["devices"], one["mapsLibrary"], one["hasLockFile"]) == (devices, has_library, False)
 
 
-def test_a_pid_that_means_another_process_now_is_left_alone() -> None:
+def test_holder_with_reused_pid_is_not_signaled() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         status = program.status(process.pid)
         assert status is not None
@@ -46,18 +46,18 @@ def test_a_pid_that_means_another_process_now_is_left_alone() -> None:
     assert process.returncode == -SIGTERM
 
 
-def test_the_lock_file_is_removed_only_while_nobody_holds_it(tmp_path: Path) -> None:
+def test_lock_file_is_removed_only_without_holder(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     path = machine.lock_file
     for how in ("lockf", "flock"):
         with machine.locked(how):
-            assert (program.remove(str(path)), path.exists()) == ("held", True)
+            assert (program.remove_lock_file(str(path)), path.exists()) == ("held", True)
 
-    assert (program.remove(str(path)), program.remove(str(path))) == ("removed", "absent")
+    assert (program.remove_lock_file(str(path)), program.remove_lock_file(str(path))) == ("removed", "absent")
     # In /tmp anybody may have put what is no lock file.
     (tmp_path / "precious").touch()
     path.symlink_to(tmp_path / "precious")
-    assert (program.remove(str(path)), path.is_symlink()) == ("refused", True)
+    assert (program.remove_lock_file(str(path)), path.is_symlink()) == ("refused", True)
     path.unlink()
     os.mkfifo(path)
-    assert program.remove(str(path)) == "refused"
+    assert program.remove_lock_file(str(path)) == "refused"

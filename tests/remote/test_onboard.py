@@ -1,4 +1,4 @@
-"""What runs on workers: under an old Python, and started at once on many."""
+"""Programs that run on workers: under an old Python, and started on many at once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,27 @@ _PROGRAMS = sorted(
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_what_runs_on_workers_is_python_3_8(name: str) -> None:
+def test_program_for_workers_any_is_python_3_8(name: str) -> None:
     _, source = bootstrap(name, "pass")
 
     ast.parse(source, feature_version=(3, 8))
 
 
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_a_program_defines_each_name_once(name: str) -> None:
+    """The files of a program are sent as one text: a name that two of them define would have one value in both."""
+    tree = ast.parse(bootstrap(name, "pass")[1])
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            defined += [one.id for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+    repeated = {one for one in defined if defined.count(one) > 1}
+
+    assert repeated <= {"TYPE_CHECKING"}
+
+
 @pytest.mark.parametrize("name", ["job", "jobs"])
-def test_what_every_run_starts_on_workers_imports_little(name: str) -> None:
+def test_program_of_every_run_imports_little(name: str) -> None:
     tree = ast.parse(bootstrap(name, "pass")[1])
     imported = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
     imported |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
@@ -36,7 +49,7 @@ def test_what_every_run_starts_on_workers_imports_little(name: str) -> None:
     assert imported <= {"__future__", "os", "sys", "time", "fcntl", "select", "_signal"}
 
 
-def test_a_program_that_is_kept_is_compiled_once_and_replaces_those_of_other_versions(tmp_path: Path) -> None:
+def test_program_cached_is_compiled_once_and_replaces_other_versions(tmp_path: Path) -> None:
     line, first = bootstrap("job", "print(serve.__name__)", is_kept=True)
     folder = tmp_path / ".tpuctl" / "programs"
     folder.mkdir(parents=True)
@@ -57,7 +70,7 @@ def test_a_program_that_is_kept_is_compiled_once_and_replaces_those_of_other_ver
     assert (kept.name.partition("-")[0], stat.S_IMODE(before.st_mode)) == ("job", 0o600)
     assert run() == "serve\n"
     assert kept.stat().st_mtime_ns == before.st_mtime_ns
-    # What is not whole is made again.
+    # An incomplete file is compiled again.
     kept.write_bytes(kept.read_bytes()[:1000])
     assert run() == "serve\n"
     assert kept.stat().st_size == before.st_size

@@ -18,13 +18,13 @@ STREAM = b"".join(kind.value + len(payload).to_bytes(4, "big") + payload for kin
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("noise", [b"", b"welcome\n", b"\n\0tpuctl-jo", b"\n\n\0\n\0tpuctl-jo"])
-def test_frames_are_found_in_whatever_pieces_they_come(size: int, noise: bytes) -> None:
+def test_frames_in_pieces_of_any_size_are_decoded(size: int, noise: bytes) -> None:
     decoder, data = Decoder(), noise + MARK + STREAM
 
     assert [found for at in range(0, len(data), size) for found in decoder.feed(data[at : at + size])] == FRAMES
 
 
-def test_what_is_no_frame_is_not_taken_for_one() -> None:
+def test_frames_invalid_are_rejected() -> None:
     decoder = Decoder()
     decoder.feed(MARK + STREAM)
 
@@ -32,7 +32,7 @@ def test_what_is_no_frame_is_not_taken_for_one() -> None:
         decoder.feed(b"Broadcast message\n")
 
 
-def test_a_frame_says_how_long_it_is() -> None:
+def test_frame_contains_its_length() -> None:
     assert [frame(Said.GO), frame(Said.KILL, b"15")] == [b"g\0\0\0\0", b"k\0\0\0\x0215"]
 
 
@@ -50,28 +50,28 @@ PRESSED, ENDED = "interrupted", "terminated"
                 (1, [INT], Stop(INT, PRESSED, "INT sent; Ctrl-C again sends QUIT, a third time KILL")),
                 (60, [], None),
                 (61, [INT], Stop(signal.SIGQUIT, PRESSED, "QUIT sent; Ctrl-C again sends KILL")),
-                (62, [INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them")),
+                (62, [INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
                 (71, [], None),
-                (72, [], Stop(None, PRESSED, "given up: they do not end")),
+                (72, [], Stop(None, PRESSED, "given up: the remote processes do not end")),
             ],
             Reason.INTERRUPTED,
         ),
         (
             Limits(),
             [
-                (1, [INT, INT, INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them")),
-                (2, [INT], Stop(None, PRESSED, "given up: the remote processes may go on")),
+                (1, [INT, INT, INT], Stop(KILL, PRESSED, "KILL sent; Ctrl-C again leaves them running")),
+                (2, [INT], Stop(None, PRESSED, "given up: the remote processes may continue")),
             ],
             Reason.INTERRUPTED,
         ),
         (
             Limits(timeout=timedelta(seconds=1)),
             [
-                (0, [TERM, TERM], Stop(TERM, ENDED, "terminated: ending the remote processes")),
+                (0, [TERM, TERM], Stop(TERM, ENDED, "terminated: stopping the remote processes")),
                 (2, [TERM], None),
                 (3, [INT], Stop(signal.SIGQUIT, ENDED, "QUIT sent; Ctrl-C again sends KILL")),
                 (4, [], Stop(KILL, ENDED)),
-                (8, [], Stop(None, ENDED, "given up: they do not end")),
+                (8, [], Stop(None, ENDED, "given up: the remote processes do not end")),
             ],
             Reason.TERMINATED,
         ),
@@ -79,9 +79,9 @@ PRESSED, ENDED = "interrupted", "terminated"
             Limits(timeout=timedelta(seconds=5)),
             [
                 (4.9, [], None),
-                (5, [], Stop(TERM, "timed out", "timed out: ending the remote processes")),
+                (5, [], Stop(TERM, "timed out", "timed out: stopping the remote processes")),
                 (15, [], Stop(KILL, "timed out")),
-                (25, [], Stop(None, "timed out", "given up: they do not end")),
+                (25, [], Stop(None, "timed out", "given up: the remote processes do not end")),
                 (99, [], None),
             ],
             Reason.TIMED_OUT,
@@ -89,7 +89,7 @@ PRESSED, ENDED = "interrupted", "terminated"
     ],
     ids=["one press after the other", "three at once", "terminated, then interrupted", "timed out"],
 )
-def test_when_commands_are_told_to_end(
+def test_stop_after_signals_and_times_is_due(
     limits: Limits, course: list[tuple[float, list[int], Stop | None]], reason: Reason
 ) -> None:
     stopping = Stopping(limits, timedelta())
@@ -105,11 +105,16 @@ def test_when_commands_are_told_to_end(
     [
         (False, True, False, None),
         (True, False, False, None),
-        (True, True, False, Stop(TERM, "another worker failed", "another worker failed: ending the remote processes")),
-        (False, False, True, Stop(TERM, "nobody reads its output")),
+        (
+            True,
+            True,
+            False,
+            Stop(TERM, "another worker failed", "another worker failed: stopping the remote processes"),
+        ),
+        (False, False, True, Stop(TERM, "its output is no longer read")),
     ],
 )
-def test_why_commands_are_told_to_end_without_a_signal(
+def test_stop_without_signal_has_a_reason(
     fail_fast: bool, has_failed: bool, is_unheard: bool, expected: Stop | None
 ) -> None:
     stopping = Stopping(Limits(fail_fast=fail_fast), timedelta())

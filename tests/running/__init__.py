@@ -1,4 +1,4 @@
-"""A slice whose workers are folders of this machine, and links to them that break where a test wants it."""
+"""A slice whose workers are folders of this machine, with connections that break where a test requests it."""
 
 from __future__ import annotations
 

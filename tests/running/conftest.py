@@ -13,13 +13,13 @@ from tests.running import Slice
 
 @pytest.fixture
 def face() -> dict[str, str]:
-    """How the API is reached does not matter here."""
+    """The route to the API does not matter here."""
     return {"TPUCTL_SANDBOX": "1"}
 
 
 @pytest.fixture
 def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
-    """Eight workers that know our key; what still runs there is ended afterwards."""
+    """Eight workers that know our key; processes left there are killed afterwards."""
     made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
     made.put(sandbox)
     made.log_in()

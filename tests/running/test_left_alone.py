@@ -1,4 +1,4 @@
-"""Commands whose client is gone, and what they leave on the worker's disk."""
+"""Commands whose client has gone, and their files on the worker's disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Callable[[Order, tuple[int, int]], subprocess.Popen[bytes]]:
-    """A worker's program on its own: what it is sent and what it answers are the test's."""
+    """The program of a worker alone: the test sends the frames and reads the answers."""
 
     def start(order: Order, offsets: tuple[int, int] = (0, 0)) -> subprocess.Popen[bytes]:
         line, source = bootstrap("job", f"serve({order_text(order, 0, offsets=offsets, must_exist=False)})")
@@ -45,7 +45,7 @@ def say(program: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 def begin(program: subprocess.Popen[bytes]) -> None:
-    """Let the command begin, when the program has said that it is there."""
+    """Start the command when the program is ready."""
     assert program.stdout is not None
     assert program.stdout.read(13 + 8)[-3:] == b"new"
     say(program, frame(b"g"))
@@ -62,7 +62,7 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_a_command_that_nobody_follows_is_ended_after_a_while(worker: Callable[..., Any], tmp_path: Path) -> None:
+def test_command_without_client_is_terminated_after_linger(worker: Callable[..., Any], tmp_path: Path) -> None:
     order = Order(job="job", token="t" * 32, line="sleep 60; sleep 60", linger=timedelta(seconds=0.1))
     job = tmp_path / ".tpuctl" / "jobs" / "job.0"
 
@@ -79,7 +79,7 @@ def test_a_command_that_nobody_follows_is_ended_after_a_while(worker: Callable[.
         os.killpg(group, 0)
 
 
-def test_a_full_disk_is_told_and_the_code_stays(pod: Slice) -> None:
+def test_full_disk_is_reported_with_the_exit_code(pod: Slice) -> None:
     small = 'mkdir -p ~/.tpuctl && mount -t tmpfs -o size=300k none ~/.tpuctl && exec /bin/sh "$@"'
     shell = pod.root / "small"
     shell.write_text(f"#!/bin/sh\nexec unshare -rm sh -c '{small}' sh \"$@\"\n")
@@ -101,7 +101,7 @@ def test_a_full_disk_is_told_and_the_code_stays(pod: Slice) -> None:
     assert ("warning: the disk of worker 0 was full: output may be incomplete" in err.splitlines(), code) == (True, 11)
 
 
-def test_what_the_client_has_takes_no_disk(worker: Callable[..., Any], tmp_path: Path) -> None:
+def test_received_output_frees_its_disk_space(worker: Callable[..., Any], tmp_path: Path) -> None:
     size = 80 * MIB
     order = Order(
         job="job", token="t" * 32, line=f"head -c {size} /dev/urandom; exec sleep 60", linger=timedelta(minutes=5)
@@ -125,8 +125,8 @@ def test_what_the_client_has_takes_no_disk(worker: Callable[..., Any], tmp_path:
     assert out.stat().st_size == size
 
 
-def test_what_earlier_connections_are_still_told_starts_nothing(worker: Callable[..., Any], tmp_path: Path) -> None:
-    """A word that was on its way while the link hung arrives after a second connection has done everything."""
+def test_late_go_of_an_earlier_connection_starts_nothing(worker: Callable[..., Any], tmp_path: Path) -> None:
+    """A GO delayed by a hanging connection arrives after a second connection has done everything."""
     order = Order(job="job", token="t" * 32, line="echo x >>count", linger=timedelta(minutes=5))
     with worker(order) as early:
         assert early.stdout.read(13 + 8)[-3:] == b"new"
@@ -145,7 +145,7 @@ def test_what_earlier_connections_are_still_told_starts_nothing(worker: Callable
     assert list((tmp_path / ".tpuctl" / "jobs").iterdir()) == []
 
 
-def test_a_client_that_was_killed_leaves_its_command_to_who_comes_after(pod: Slice) -> None:
+def test_client_killed_leaves_its_command_to_the_next_client(pod: Slice) -> None:
     with pod.start(
         "--worker", "0", "--name", "mine", "--", "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two"
     ) as client:
@@ -159,7 +159,7 @@ def test_a_client_that_was_killed_leaves_its_command_to_who_comes_after(pod: Sli
     assert pod.tpuctl("attach", "pod", "mine") == ("one\ntwo\n", "", 0)
 
 
-def test_what_nobody_came_back_for_goes_a_day_later(pod: Slice) -> None:
+def test_job_without_returning_client_is_removed_after_a_day(pod: Slice) -> None:
     for name, options in (("kept", ("--detach",)), ("forgotten", ())):
         job = pod.home(0) / ".tpuctl" / "jobs" / f"{name}.0"
         job.mkdir(parents=True)

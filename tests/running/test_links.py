@@ -1,4 +1,4 @@
-"""Links that break: a command runs at most once, and nothing of what it prints or reads is lost or doubled."""
+"""Broken connections: a command runs at most once, and its stdin and output are neither lost nor doubled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Sandbox
 from tests.running import GOOD, REFUSED, Link, Slice
 
-ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); attaching again"
+ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pipe); reconnecting"
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ ATTACHING = "worker {}: connection lost (client_loop: send disconnect: Broken pi
     ],
     ids=["at the beginning", "at the end", "of what is said"],
 )  # fmt: skip
-def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[Link]) -> None:
+def test_command_with_connection_cut_anywhere_runs_once(pod: Slice, cuts: list[Link]) -> None:
     pod.plan({worker: [cut, GOOD] for worker, cut in enumerate(cuts)})
 
     out, err, code = pod.run("--", "echo x >>count; echo $TPUCTL_WORKER_ID; exit 255")
@@ -36,13 +36,13 @@ def test_a_command_runs_once_wherever_its_link_is_cut(pod: Slice, cuts: list[Lin
     assert (last, code) == ("error: the command failed on 8 of 8 workers: 0-7 (exit 255)", 11)
 
 
-def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice) -> None:
+def test_output_with_connection_cut_anywhere_is_complete(pod: Slice) -> None:
     sizes: list[Link] = [{"received": size} for size in (33, 200_001, 500_000)]
     pod.plan({worker: [sizes[worker % 3], {"received": 25_000 * worker + 1}, GOOD] for worker in range(3)})
 
     out, err, code = pod.run("--worker", "0-3", "--log-dir", "logs", "--", "seq 100000; seq 3 >&2")
 
-    told = [line for line in err.splitlines() if "attaching" not in line]
+    told = [line for line in err.splitlines() if "reconnecting" not in line]
     assert sorted(told) == [f"[{worker}] {number}" for worker in range(4) for number in (1, 2, 3)]
     expected = [str(number) for number in range(1, 100_001)]
     lines = out.splitlines()
@@ -57,8 +57,8 @@ def test_output_is_whole_after_cuts_anywhere_and_nothing_stays_behind(pod: Slice
     assert pod.left() == []
 
 
-def test_an_ssh_that_is_killed_is_made_again_and_what_logs_in_is_not_taken_for_its_words(pod: Slice) -> None:
-    """On worker 0 the ssh here is killed, on worker 1 the login shell; neither says so, but something else has spoken."""
+def test_ssh_killed_is_restarted_and_login_output_is_not_its_message(pod: Slice) -> None:
+    """On worker 0 the local ssh is killed, on worker 1 the login shell; neither prints it, but other programs have printed."""
     shell = pod.root / "noisy"
     shell.write_text('#!/bin/sh\necho "pyenv: cannot rehash" >&2\necho $PPID >0; echo $$ >1\nexec /bin/sh "$@"\n')
     shell.chmod(0o755)
@@ -74,14 +74,14 @@ def test_an_ssh_that_is_killed_is_made_again_and_what_logs_in_is_not_taken_for_i
     assert (sorted(out.splitlines()), sorted(err.splitlines()), code) == (
         ["[0] x", "[1] x"],
         [
-            "worker 0: connection lost (ssh was ended on this machine, by KILL); attaching again",
-            "worker 1: connection lost; attaching again",
+            "worker 0: connection lost (ssh was terminated on this machine by KILL); reconnecting",
+            "worker 1: connection lost; reconnecting",
         ],
         0,
     )
 
 
-def test_stdin_arrives_once_over_links_that_are_cut(pod: Slice) -> None:
+def test_stdin_over_cut_connections_arrives_once(pod: Slice) -> None:
     data = os.urandom(5_000_000)
     pod.plan({2: [{"said": 2_000_000}, {"said": 1_500_001}, GOOD]})
 
@@ -93,7 +93,7 @@ def test_stdin_arrives_once_over_links_that_are_cut(pod: Slice) -> None:
     assert pod.links(2) == 3
 
 
-def test_a_node_that_is_taken_back_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
+def test_node_preempted_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
     pod.plan({worker: [{"received": 34}, REFUSED] for worker in (0, 1)})
     began = time.monotonic()
     with pod.start(

@@ -1,4 +1,4 @@
-"""`tpuctl run --up`: a whole job, and what becomes of its node however it ends."""
+"""`tpuctl run --up`: a whole job, and its node after every kind of end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clock() -> EventfulClock:
 
 @pytest.fixture
 def workers(tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
-    """The homes of the workers of a node that is yet to be made."""
+    """The homes of the workers of a node that does not exist yet."""
     made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
     made.log_in()
     yield made
@@ -42,13 +42,13 @@ def nodes(tpuctl: Console) -> str:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return the files that a job has left here; what libtpu may have left on this machine is no part of it."""
+    """Return the files that a job has left here, without those of libtpu on this machine."""
     files = (path for path in folder.rglob("*") if path.is_file() and ".git/" not in str(path))
     return {str(path.relative_to(folder)): path.read_text() for path in files if "/tpu_logs/" not in str(path)}
 
 
 @one_face
-def test_what_it_made_is_removed_whatever_the_command_does(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     (tpuctl.folder / "spec.yaml").write_text(f"type: v4-8\ntier: spot\nzone: {ZONE}\n")
 
     good = tpuctl(*UP, "--rm", "--", "echo $TPUCTL_WORKER_ID")
@@ -69,21 +69,21 @@ def test_what_it_made_is_removed_whatever_the_command_does(tpuctl: Console, work
 
 
 @one_face
-def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+def test_one_off_existing_node_is_kept_or_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     put(sandbox, "ci", acceleratorType="v4-16")
 
     out, err, code = tpuctl(*UP, "--rm", "--", "echo there; exit 1")
 
     assert (sorted(out.splitlines()), code) == (["[0] there", "[1] there"], 11)
     assert err.endswith(
-        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` was there before and is left as it is\n"
-        f"the logs are in `{tpuctl.folder}/tpuctl-logs/ci`\n"
+        "error: the command failed on 2 of 2 workers: 0-1 (exit 1)\n`ci` existed before this run and is not deleted\n"
+        f"logs: `{tpuctl.folder}/tpuctl-logs/ci`\n"
     )
     assert tpuctl(*UP, "--rm", "--exclusive", "--", "echo there") == (
         "",
         (
-            "error: `ci` is there already, and `--exclusive` wants one of its own\n"
-            "  hint: leave ci out: then the node gets a name that no other has\n"
+            "error: `ci` already exists, and `--exclusive` needs a new node\n"
+            "  hint: leave ci out to use a generated name\n"
         ),
         8,
     )
@@ -91,14 +91,14 @@ def test_what_was_there_stays_and_may_be_refused(tpuctl: Console, workers: Slice
 
 
 def _leave_behind(tpuctl: Console, sandbox: Sandbox) -> None:
-    """Let a run with `--rm` create `ci` and fail to delete it, as one that was killed does."""
+    """Let a run with `--rm` create `ci` and fail to delete it, like a killed one."""
     sandbox.fault("http-error", method="*.nodes.delete", status=403)
     assert tpuctl(*UP, "--rm", "--", "true")[2] == 4
     assert nodes(tpuctl) == "ci\n"
 
 
 @one_face
-def test_a_node_left_by_an_earlier_rm_run_of_the_same_spec_is_taken_over_and_deleted(
+def test_one_off_node_left_by_earlier_rm_run_is_taken_over_and_deleted(
     tpuctl: Console, workers: Slice, sandbox: Sandbox
 ) -> None:
     _leave_behind(tpuctl, sandbox)
@@ -107,7 +107,7 @@ def test_a_node_left_by_an_earlier_rm_run_of_the_same_spec_is_taken_over_and_del
 
     assert (sorted(out.splitlines()), code, nodes(tpuctl)) == (["[0] there", "[1] there"], 0, "")
     assert err.startswith(
-        "`ci` was left by an earlier run with `--rm` of the same spec: it is used, and deleted at the end\n"
+        "using `ci`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end\n"
     )
     assert sandbox.changes() == ["create", "delete"]
 
@@ -121,7 +121,7 @@ def test_a_node_left_by_an_earlier_rm_run_of_the_same_spec_is_taken_over_and_del
         pytest.param((), False, id="without-rm"),
     ],
 )
-def test_a_node_left_by_an_earlier_rm_run_stays_where_it_may_be_wanted(
+def test_one_off_node_left_by_earlier_rm_run_in_use_is_kept(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, options: tuple[str, ...], is_used: bool
 ) -> None:
     _leave_behind(tpuctl, sandbox)
@@ -131,13 +131,13 @@ def test_a_node_left_by_an_earlier_rm_run_stays_where_it_may_be_wanted(
     err = tpuctl(*UP, *options, "--", "true")[1]
 
     assert (sandbox.changes(), nodes(tpuctl)) == (["create"], "ci\n")
-    warned = "warning: another run works on `ci`: it is not deleted at the end of this one\n"
+    warned = "warning: another run uses `ci`: it is not deleted at the end of this one\n"
     assert (warned in err) == is_used
 
 
 @one_face
 @pytest.mark.parametrize("moment", ["while it is created", "while the command runs"])
-def test_an_interrupt_asks_for_the_delete_before_all_else(
+def test_one_off_interrupted_requests_the_deletion_first(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, moment: str
 ) -> None:
     if moment == "while it is created":
@@ -156,7 +156,7 @@ def test_an_interrupt_asks_for_the_delete_before_all_else(
 
 
 @one_face
-def test_an_interrupt_while_it_is_deleted_asks_again_and_says_so(
+def test_one_off_interrupted_during_deletion_requests_it_again(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     def interrupt_once_it_is_deleted() -> None:
@@ -178,7 +178,7 @@ def test_an_interrupt_while_it_is_deleted_asks_again_and_says_so(
 
 
 @one_face
-def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     with sandbox.world.write() as session:
         admin.add_stockout(session, zone=ZONE)
     nothing = tpuctl(*UP, "--rm", "--", "true", TPUCTL_TIMEOUT="5m")
@@ -191,11 +191,11 @@ def test_what_keeps_it_from_running_keeps_nothing_alive(tpuctl: Console, workers
 
     assert (nothing[2], tried) == (6, ["create"])
     assert (unreachable[2], sandbox.changes()[-2:], nodes(tpuctl)) == (11, ["create", "delete"], "")
-    assert "cannot be reached, so the command was started on none" in unreachable[1]
+    assert "cannot be reached, so the command was not started on any worker" in unreachable[1]
 
 
 @one_face
-def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+def test_one_off_with_local_error_creates_no_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     (tpuctl.folder / "file").touch()
     here = tpuctl.folder
 
@@ -218,7 +218,7 @@ def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, wor
         f"error: no logs can be written to `{here}/file`: file exists\n{logs}",
         f"error: no such folder: `{here}/nowhere`\n",
         f"{detached}`--rm` would delete the node under it\n{out_of_two}",
-        f"{detached}`--collect` would copy before it has ended\n{out_of_two}",
+        f"{detached}`--collect` would copy before the command has ended\n{out_of_two}",
     ]
     (here / "tpuctl-logs").touch()
     assert refused("--no-sync", "--rm") == f"error: no logs can be written to `{here}/tpuctl-logs`: file exists\n{logs}"
@@ -226,7 +226,7 @@ def test_what_is_wrong_here_is_said_before_anything_is_made(tpuctl: Console, wor
 
 
 @one_face
-def test_what_was_not_made_is_not_said_to_be_deleted(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+def test_one_off_without_created_node_reports_no_deletion(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     sandbox.fault("quota")
 
     _, err, code = tpuctl(*UP, "--rm", "--", "true")
@@ -235,7 +235,7 @@ def test_what_was_not_made_is_not_said_to_be_deleted(tpuctl: Console, workers: S
 
 
 @one_face
-def test_a_node_that_could_not_be_deleted_after_an_interrupt_is_still_to_be_taken_down(
+def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
     tpuctl: Console, workers: Slice, sandbox: Sandbox
 ) -> None:
     sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
@@ -244,15 +244,13 @@ def test_a_node_that_could_not_be_deleted_after_an_interrupt_is_still_to_be_take
 
     assert (code, nodes(tpuctl)) == (130, "ci\n")
     assert err.splitlines()[-2:] == [
-        f"warning: interrupted: `{ZONE}/ci` could not be deleted and bills on",
+        f"warning: interrupted: `{ZONE}/ci` could not be deleted and is still billed",
         f"  resume: tpuctl down {ZONE}/ci",
     ]
 
 
 @one_face
-def test_a_node_that_another_has_deleted_is_not_said_to_be_left(
-    tpuctl: Console, workers: Slice, sandbox: Sandbox
-) -> None:
+def test_one_off_node_deleted_by_another_client_is_reported(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     put(sandbox, "ci", acceleratorType="v4-8")
     with serve(sandbox.world) as server:
         server.start()
@@ -264,11 +262,11 @@ def test_a_node_that_another_has_deleted_is_not_said_to_be_left(
         _, err, code = tpuctl(*command)
 
     assert code == 0, err
-    assert "`ci` was there before, and somebody else has deleted it meanwhile" in err
+    assert "`ci` existed before this run, and another client has deleted it meanwhile" in err
 
 
 @one_face
-def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, workers: Slice) -> None:
+def test_one_off_syncs_the_tree_and_collects_paths(tpuctl: Console, workers: Slice) -> None:
     tree = tpuctl.folder / "tree"
     (tree / "below").mkdir(parents=True)
     (tree / "below" / "job").write_text("pwd; cat ../data; mkdir -p ~/results; echo $TPUCTL_WORKER_ID >~/results/r")
@@ -282,8 +280,8 @@ def test_a_tree_goes_along_and_what_was_asked_for_comes_back(tpuctl: Console, wo
     homes = [workers.home(worker) for worker in (0, 1)]
     told = [f"[{worker}] {text}" for worker, home in enumerate(homes) for text in (f"{home}/tree/below", "data")]
     assert (sorted(out.splitlines()), code) == (sorted(told), 0), err
-    assert "warning: `~/resluts` was not collected: it is not on any worker\n" in err
-    assert err.endswith(f"the logs are in `{tree}/below/tpuctl-logs/ci`\n")
+    assert "warning: `~/resluts` was not collected: no worker has it\n" in err
+    assert err.endswith(f"logs: `{tree}/below/tpuctl-logs/ci`\n")
     logs = {name: text for name, text in contents(tree / "below").items() if not name.endswith((".log", "job"))}
     assert logs == {
         "tpuctl-logs/.gitignore": "*\n", "tpuctl-logs/ci/0/results/r": "0\n", "tpuctl-logs/ci/1/results/r": "1\n",

@@ -1,4 +1,4 @@
-"""What commands print, as it is shown: exact to a pipe and in files, harmless to a terminal, whatever it is."""
+"""The output of commands: exact in a pipe and in files, harmless on a terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tpuctl.output.streams import _Lines
 EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
 
 
-def test_bytes_of_one_worker_are_not_touched_and_streams_stay_apart(pod: Slice) -> None:
+def test_output_of_one_worker_is_unchanged_on_two_streams(pod: Slice) -> None:
     with pod.start("--worker", "3", "--", f"{EVERY_BYTE}; printf 'no end' >&2") as program:
         assert program.communicate(timeout=20) == (bytes(range(256)), b"no end")
     assert program.returncode == 0
 
 
-def test_lines_of_several_are_marked_whole_also_without_an_end(pod: Slice) -> None:
+def test_output_of_several_workers_is_marked_by_whole_lines(pod: Slice) -> None:
     line = "head -c 1000000 /dev/zero | tr '\\0' $TPUCTL_WORKER_ID; printf '\\n\\nlast \\377 \\0'"
     with pod.start("--worker", "0-1", "--log-dir", "logs", "--", line) as program:
         out, err = program.communicate(timeout=20)
@@ -35,8 +35,8 @@ def test_lines_of_several_are_marked_whole_also_without_an_end(pod: Slice) -> No
         assert logged == worker * 1_000_000 + b"\n\nlast \xff \0"
 
 
-def test_a_terminal_is_not_broken(pod: Slice) -> None:
-    """Colours and progress bars pass; what moves the cursor, asks, or sets titles does not, also where it comes in pieces."""
+def test_output_on_a_terminal_has_no_harmful_sequences(pod: Slice) -> None:
+    """Colours and progress bars pass; sequences that move the cursor, ask, or set titles do not, even in pieces."""
     script = pod.root / "shown.py"
     script.write_text(
         "import os, time\n"
@@ -56,7 +56,7 @@ def test_a_terminal_is_not_broken(pod: Slice) -> None:
         assert mine == ["\x1b[31mred\x1b[0mé\ufffd1m\ufffd", "10%", "20%", "end"]
 
 
-def test_carriage_returns_take_no_longer_than_their_number() -> None:
+def test_carriage_returns_take_linear_time() -> None:
     """Quadratic would be many seconds."""
     written: list[bytes] = []
     began = time.monotonic()
@@ -65,8 +65,8 @@ def test_carriage_returns_take_no_longer_than_their_number() -> None:
     assert (written, time.monotonic() - began < 2) == ([b"[0] a\n[0] b\n"], True)
 
 
-def test_what_comes_after_the_shell_has_ended_comes_too(pod: Slice) -> None:
-    """As with ssh, for a while: from whatever holds the output open, and from nothing else."""
+def test_output_after_the_end_of_the_shell_is_shown(pod: Slice) -> None:
+    """As with ssh, for a while: from processes that hold the output open, and from no others."""
     line = "sleep 3 >/dev/null 2>&1 & (sleep 0.5; echo late; echo err >&2) & echo first; exit 3"
     began = time.monotonic()
 
@@ -75,7 +75,7 @@ def test_what_comes_after_the_shell_has_ended_comes_too(pod: Slice) -> None:
     assert time.monotonic() - began < 3
 
 
-def test_output_is_not_lost_in_silence_where_there_is_no_stdout(pod: Slice) -> None:
+def test_output_without_stdout_is_an_error(pod: Slice) -> None:
     words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0", "--"]
     environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
     results = []
@@ -93,7 +93,8 @@ def test_output_is_not_lost_in_silence_where_there_is_no_stdout(pod: Slice) -> N
         results.append((done.stderr, done.returncode))
 
     closed = (
-        b"error: cannot write to stdout: it is closed\n  hint: what still ran of the command was ended on its workers\n"
+        b"error: cannot write to stdout: it is closed\n"
+        b"  hint: the command was terminated on the workers where it was still running\n"
         b"  more: tpuctl explain failure\n"
     )
     assert results == [(closed, 1), (b"err\n", 0)]
@@ -120,14 +121,14 @@ def on_terminal(pod: Slice, *arguments: str) -> str:
     return shown.decode()
 
 
-def test_memory_does_not_grow_with_the_output(pod: Slice) -> None:
+def test_memory_with_large_output_is_bounded(pod: Slice) -> None:
     peaks = [peak(pod, size) for size in (1_000_000, 30_000_000)]
 
     assert peaks[1] - peaks[0] < 8_000  # KiB
 
 
 def peak(pod: Slice, size: int) -> int:
-    """Return the most memory in KiB that the program had while two workers printed so much."""
+    """Return the peak memory of the program in KiB while two workers print that much."""
     program = pod.start("--worker", "0-1", "--", f"head -c {size} /dev/zero", stdout=subprocess.DEVNULL)
     assert program.stderr is not None
     program.stderr.close()
@@ -136,7 +137,7 @@ def peak(pod: Slice, size: int) -> int:
     return usage.ru_maxrss
 
 
-def test_logs_that_cannot_be_written_are_said_before_and_while_it_runs(pod: Slice) -> None:
+def test_logs_not_writable_are_reported_before_and_during_the_run(pod: Slice) -> None:
     (pod.tpuctl.folder / "file").touch()
     (pod.tpuctl.folder / "full").mkdir()
     (pod.tpuctl.folder / "full" / "worker-1.log").symlink_to("/dev/full")
@@ -154,7 +155,7 @@ def test_logs_that_cannot_be_written_are_said_before_and_while_it_runs(pod: Slic
     assert (err.splitlines(), code) == (
         [
             f"error: {pod.tpuctl.folder}/full/worker-1.log: no space left on device",
-            "  hint: what still ran of the command was ended on its workers",
+            "  hint: the command was terminated on the workers where it was still running",
         ],
         1,
     )

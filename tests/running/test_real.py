@@ -1,4 +1,4 @@
-"""Runs over a real sshd, on links that are cut, or that fall silent."""
+"""Runs over a real sshd, with connections that break or hang."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def real(tmp_path: Path) -> Iterator[Real]:
         yield Real(tmp_path, chaos)
 
 
-def test_cut_links_lose_nothing_and_start_nothing_again(real: Real) -> None:
+def test_real_ssh_with_cut_connections_loses_nothing_and_restarts_nothing(real: Real) -> None:
     chaos, (first, second, third, _) = real.chaos, real.addresses
     chaos.cut_after(first, received=3_200)
     chaos.cut_after(second, received=900_000)

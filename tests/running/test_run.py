@@ -1,4 +1,4 @@
-"""`tpuctl run`: all workers or none, what is said of those that failed, and at what pace they are reached."""
+"""`tpuctl run`: all workers or none, the errors of failed workers, and the limits of parallel connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.running import NO_KEY, REFUSED, Slice
 HANGS: dict[str, object] = {"hangs": True}
 
 
-def test_each_line_is_marked_and_the_worker_that_failed_is_named_last(pod: Slice) -> None:
+def test_run_lines_are_marked_and_the_failed_worker_is_named_last(pod: Slice) -> None:
     out, err, code = pod.run("--", "echo $TPUCTL_WORKER_ID; exit $((TPUCTL_WORKER_ID==5))")
 
     assert sorted(out.splitlines()) == [f"[{worker}] {worker}" for worker in range(8)]
@@ -21,14 +21,14 @@ def test_each_line_is_marked_and_the_worker_that_failed_is_named_last(pod: Slice
     assert pod.left() == []
 
 
-def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: Slice) -> None:
+def test_run_with_unreachable_worker_starts_nowhere_unless_allowed(pod: Slice) -> None:
     pod.plan({2: [REFUSED], 3: [NO_KEY], 5: [HANGS]})
     options = ("--connect-timeout", "1s")
 
     refused = pod.run(*options, "--", "echo x >count")
     ran = pod.texts("count")
     pod.plan({3: [NO_KEY]})
-    partial = pod.run("--partial", "--", "echo x >count")
+    partial = pod.run("--allow-unreachable", "--", "echo x >count")
 
     *causes, last, hint, advice = refused[1].splitlines()
     assert [line for line in causes if line.startswith("error")] == [
@@ -36,16 +36,16 @@ def test_it_runs_nowhere_when_some_cannot_be_reached_unless_that_is_wanted(pod: 
         next(line for line in causes if line.startswith("error: worker 3 of `pod`: it does not accept our key `")),
     ]
     assert (last, hint, advice) == (
-        "error: 3 of 8 workers cannot be reached, so the command was started on none: 2-3,5",
+        "error: 3 of 8 workers cannot be reached, so the command was not started on any worker: 2-3,5",
         "  hint: worker 5: no answer within 1 s",
-        "  hint: `--partial` starts it on the others",
+        "  hint: start it on the others: `--allow-unreachable`",
     )
     assert (refused[0], refused[2], ran) == ("", 11, {})
     assert partial[1].splitlines()[-1] == "error: the command failed on 1 of 8 workers: 3 (unreachable)"
     assert (partial[2], sorted(pod.texts("count"))) == (11, [0, 1, 2, 4, 5, 6, 7])
 
 
-def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Slice) -> None:
+def test_run_with_refusing_worker_starts_nowhere(pod: Slice) -> None:
     jobs = pod.home(1) / ".tpuctl" / "jobs"
     jobs.parent.mkdir(parents=True)
     jobs.touch()
@@ -65,12 +65,12 @@ def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Sli
     assert told == (
         "",
         (
-            "error: 4 of 5 workers cannot run it, so the command was started on none: 1-4\n"
+            "error: 4 of 5 workers cannot run it, so the command was not started on any worker: 1-4\n"
             f"  hint: worker 1: {jobs}: not a directory\n"
-            "  hint: worker 2: the login shell ended with 3\n"
-            "  hint: worker 3: there is no `python3` there\n"
+            "  hint: worker 2: the login shell exited with 3\n"
+            "  hint: worker 3: `python3` is not installed there\n"
             f"  hint: worker 4: {pod.home(4)}/.tpuctl/jobs/job.4: file too large\n"
-            "  hint: `--partial` starts it on the others\n"
+            "  hint: start it on the others: `--allow-unreachable`\n"
         ),
         11,
     )
@@ -81,16 +81,16 @@ def test_a_worker_that_cannot_run_it_is_told_before_it_begins_elsewhere(pod: Sli
     assert second == (
         "",
         (
-            "error: 1 of 2 workers cannot run it, so the command was started on none: 1\n"
-            "  hint: worker 1: a job `mine` is there already\n"
-            "  hint: `--partial` starts it on the others\n"
+            "error: 1 of 2 workers cannot run it, so the command was not started on any worker: 1\n"
+            "  hint: worker 1: a job `mine` already exists\n"
+            "  hint: start it on the others: `--allow-unreachable`\n"
         ),
         11,
     )
     assert (pod.texts("count"), pod.left()) == ({}, ["1/.tpuctl/jobs/mine.1"])
 
 
-def test_a_shell_that_prints_before_and_a_link_that_opens_late_change_nothing(pod: Slice) -> None:
+def test_run_with_printing_shell_and_late_connection_succeeds(pod: Slice) -> None:
     noisy = pod.root / "noisy"
     noisy.write_text("#!/bin/sh\necho hi; printf '\\0\\n'; echo psst >&2; exec /bin/sh \"$@\"\n")
     noisy.chmod(0o755)
@@ -101,7 +101,7 @@ def test_a_shell_that_prints_before_and_a_link_that_opens_late_change_nothing(po
     assert pod.links(1) == 2
 
 
-def test_handshakes_are_few_at_once_but_commands_all_and_batches_so_many(pod: Slice) -> None:
+def test_run_fanout_limits_handshakes_and_batch_limits_commands(pod: Slice) -> None:
     command = (
         "date +%s.%N >b; mv b begin; while [ $(ls ../*/begin | wc -l) -lt 8 ]; do sleep 0.02; done; date +%s.%N >end"
     )
@@ -114,7 +114,7 @@ def test_handshakes_are_few_at_once_but_commands_all_and_batches_so_many(pod: Sl
     assert max(sum(start <= moment < stop for start, stop in spans) for moment, _ in spans) <= 2
 
 
-def test_the_environment_is_that_of_the_login_and_what_was_asked_for(pod: Slice) -> None:
+def test_run_environment_is_that_of_the_login_and_of_the_options(pod: Slice) -> None:
     (pod.home(1)).mkdir(exist_ok=True)
     plain = {"LANG": "C", "PATH": os.environ["PATH"], "HOME": str(pod.home(1)), "SHELL": "/bin/sh", "USER": "ada"}
     pod.plan({1: [{"environ": {"LANG": "C"}}]})
@@ -129,7 +129,7 @@ def test_the_environment_is_that_of_the_login_and_what_was_asked_for(pod: Slice)
     }  # fmt: skip
 
 
-def test_it_is_told_what_became_of_each_as_json(pod: Slice) -> None:
+def test_run_json_has_the_result_of_each_worker(pod: Slice) -> None:
     out, err, code = pod.run("--worker", "0-1", "-o", "json", "--", "printf abc; kill -$((9 * $TPUCTL_WORKER_ID)) $$")
 
     report = json.loads(out)
@@ -152,8 +152,8 @@ def test_it_is_told_what_became_of_each_as_json(pod: Slice) -> None:
 
 
 @pytest.mark.parametrize("command", ["printf %s", "sh -c 'kill -PIPE $$'"])
-def test_a_command_is_a_shells(pod: Slice, command: str) -> None:
-    """Words arrive as they were meant, and what Python ignores is not ignored in the command."""
+def test_run_command_is_interpreted_by_the_shell(pod: Slice, command: str) -> None:
+    """Words arrive unchanged, and signals that Python ignores have their default effect in the command."""
     if command == "printf %s":
         words = ["a  b", "$HOME", "'\"`\\", "x\ny", "é\udcff", "*", ""]
         assert pod.run("--worker", "0", "--", "printf", "%s|", *words)[0].encode("utf-8", "surrogateescape") == (

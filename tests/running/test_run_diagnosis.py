@@ -1,4 +1,4 @@
-"""When a command fails on workers, one line says what its own words mean; nothing is said where nothing known was printed."""
+"""When a command fails, one line explains a known message in its output; without one there is no line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAID = (
 FAILED = "error: the command failed on 1 of 8 workers: 5 (exit 1)"
 
 
-def test_the_last_line_says_what_the_worker_that_failed_has_printed(pod: Slice) -> None:
+def test_diagnosis_of_failed_worker_is_the_last_line(pod: Slice) -> None:
     line = f'test $TPUCTL_WORKER_ID != 5 || {{ echo "{SAID}" >&2; exit 1; }}'
     _, err, code = pod.run("--", line)
 
@@ -30,7 +30,7 @@ def test_the_last_line_says_what_the_worker_that_failed_has_printed(pod: Slice) 
     assert diagnosis.endswith(" (more: `tpuctl explain hbm-oom`)")
 
 
-def test_a_script_has_it_in_the_report(pod: Slice) -> None:
+def test_diagnosis_is_part_of_the_json(pod: Slice) -> None:
     line = f'echo "{SAID}"; exit 134'
     out, err, code = pod.run("--worker", "3", "-o", "json", "--", line)
 
@@ -54,21 +54,21 @@ def test_a_script_has_it_in_the_report(pod: Slice) -> None:
         (f'echo "{SAID}"', 0),
     ],
 )
-def test_nothing_is_said_where_nothing_known_has_failed(pod: Slice, line: str, code: int) -> None:
+def test_diagnosis_without_known_message_is_absent(pod: Slice, line: str, code: int) -> None:
     _, err, ended = pod.run("--worker", "0", "--", line)
     report = json.loads(pod.run("--worker", "0", "-o", "json", "--", line)[0])
 
     assert ("diagnosis" in err, ended, report["diagnosis"]) == (False, code, None)
 
 
-def test_quiet_keeps_it_back(pod: Slice) -> None:
+def test_diagnosis_with_quiet_is_not_shown(pod: Slice) -> None:
     _, err, code = pod.run("--quiet", "--worker", "0", "--", f'echo "{SAID}" >&2; exit 1')
 
     assert (err, code) == (f"{SAID}\nerror: the command failed on worker 0 (exit 1)\n", 11)
 
 
 class Nobody:
-    """An audience that does nothing."""
+    """A sink that does nothing."""
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
         pass
@@ -94,7 +94,7 @@ def member(worker: int) -> Member:
     )
 
 
-def test_only_the_last_of_what_was_printed_is_kept_and_it_begins_with_a_whole_line() -> None:
+def test_output_tail_is_bounded_and_begins_with_a_whole_line() -> None:
     said, one = LastWords(Nobody(), 1), member(0)
     for number in range(60_000):
         said.output(one, b"line %d\n" % number, is_error=False)
@@ -106,7 +106,7 @@ def test_only_the_last_of_what_was_printed_is_kept_and_it_begins_with_a_whole_li
     assert errors == b""
 
 
-def test_many_workers_share_the_memory() -> None:
+def test_output_tail_of_many_workers_shares_the_memory() -> None:
     said = LastWords(Nobody(), 1024)
     said.output(member(0), b"x" * 1_000_000, is_error=True)
 
@@ -125,7 +125,7 @@ def test_many_workers_share_the_memory() -> None:
         (Outcome.DETACHED, None, None),
     ],
 )
-def test_only_a_command_that_failed_is_diagnosed(outcome: Outcome, code: int | None, known: str | None) -> None:
+def test_diagnosis_needs_a_failed_command(outcome: Outcome, code: int | None, known: str | None) -> None:
     said = LastWords(Nobody(), 1)
     said.output(member(0), SAID.encode(), is_error=True)
 

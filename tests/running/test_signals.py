@@ -1,4 +1,4 @@
-"""A run that is told to end: what its remote processes are sent, and that they are gone."""
+"""Stopping a run: the signals to its remote processes, and their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOUD = "trap 'echo TERM >>got; exit' TERM; touch ready; while :; do echo line; d
 
 
 def wait_for(pod: Slice, name: str, text: str, workers: int = 2) -> None:
-    """Wait until a file on so many workers has that text."""
+    """Wait until a file on that many workers has that text."""
     end = time.monotonic() + 20
     while list(pod.texts(name).values()) != [text] * workers:
         assert time.monotonic() < end, pod.texts(name)
@@ -40,7 +40,7 @@ def running(pod: Slice) -> list[str]:
     return found
 
 
-def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
+def test_interrupts_repeated_send_stronger_signals(pod: Slice) -> None:
     with pod.start("--worker", "0-1", "--", DEFIANT) as program:
         wait_for(pod, "ready", "")
         program.send_signal(signal.SIGINT)
@@ -53,13 +53,13 @@ def test_interrupts_are_passed_on_and_grow_firmer(pod: Slice) -> None:
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
         "INT sent; Ctrl-C again sends QUIT, a third time KILL", "QUIT sent; Ctrl-C again sends KILL",
-        "KILL sent; Ctrl-C again leaves them", "interrupted",
+        "KILL sent; Ctrl-C again leaves them running", "interrupted",
     ]  # fmt: skip
     assert (out, program.returncode, running(pod), pod.left()) == (b"", 130, [], [])
 
 
-def test_interrupts_that_come_together_are_counted() -> None:
-    """Python calls a handler once for several signals that came while it was busy."""
+def test_interrupts_arriving_together_are_counted() -> None:
+    """Python calls a handler once for several signals that arrived while it was busy."""
     with passed_on() as interrupts:
         line = f"for i in 1 2 3; do kill -INT {os.getpid()}; sleep 0.01; done"
         with subprocess.Popen(["sh", "-c", line]) as keys:
@@ -69,7 +69,7 @@ def test_interrupts_that_come_together_are_counted() -> None:
         assert interrupts.take() == []
 
 
-def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
+def test_term_ends_all_processes_of_the_command(pod: Slice) -> None:
     line = (
         "(trap 'sleep 0.3; echo saved >>got' TERM; touch ready; trap '' QUIT INT; while :; do sleep 0.02; done) & wait"
     )
@@ -86,38 +86,38 @@ def test_term_ends_all_of_it_also_what_outlives_its_shell(pod: Slice) -> None:
 
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
-        "terminated: ending the remote processes", "QUIT sent; Ctrl-C again sends KILL",
-        "KILL sent; Ctrl-C again leaves them", "terminated",
+        "terminated: stopping the remote processes", "QUIT sent; Ctrl-C again sends KILL",
+        "KILL sent; Ctrl-C again leaves them running", "terminated",
     ]  # fmt: skip
     assert (program.returncode, running(pod)) == (143, [])
 
 
-def test_the_time_is_up(pod: Slice) -> None:
+def test_run_timed_out_is_terminated(pod: Slice) -> None:
     out, err, code = pod.run("--worker", "0-1", "--timeout", "0.8s", "--", "echo here; sleep 60 & sleep 60")
 
     assert (sorted(out.splitlines()), err, code) == (
         ["[0] here", "[1] here"],
-        "timed out: ending the remote processes\nerror: the time is up: the command was ended on 2 of 2 workers: 0-1\n",
+        "timed out: stopping the remote processes\nerror: timed out: command terminated on 2 of 2 workers: 0-1\n",
         5,
     )
     assert running(pod) == []
 
 
-def test_the_first_failure_ends_the_others_if_wanted(pod: Slice) -> None:
+def test_fail_fast_terminates_the_other_workers(pod: Slice) -> None:
     line = "[ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60 & sleep 60"
 
     assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
         "",
         (
-            "another worker failed: ending the remote processes\n"
-            "error: the command failed on 1 of 3 workers: 1 (exit 3); it was ended on 0,2\n"
+            "another worker failed: stopping the remote processes\n"
+            "error: the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2\n"
         ),
         11,
     )
     assert running(pod) == []
 
 
-def test_where_it_had_not_begun_nothing_was_ended(pod: Slice) -> None:
+def test_fail_fast_does_not_start_waiting_workers(pod: Slice) -> None:
     line = (
         "[ $TPUCTL_WORKER_ID = 1 ] && while [ ! -e ../0/began ]; do sleep 0.02; done && exit 3; touch began; sleep 60"
     )
@@ -125,13 +125,13 @@ def test_where_it_had_not_begun_nothing_was_ended(pod: Slice) -> None:
     _, err, code = pod.run("--worker", "0-4", "--batch", "2", "--fail-fast", "--", line)
 
     assert (err.splitlines()[-1], code, list(pod.texts("began"))) == (
-        "error: the command failed on 1 of 5 workers: 1 (exit 3); it was ended on 0; it was not started on 2-4",
+        "error: the command failed on 1 of 5 workers: 1 (exit 3); terminated on 0; not started on 2-4",
         11,
         [0],
     )
 
 
-def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
+def test_interrupted_while_connecting_starts_nothing(pod: Slice) -> None:
     pod.plan({1: [{"hangs": True}]})
     with pod.start("--worker", "0-1", "--", "touch began") as program:
         while not list(pod.root.glob("0/.tpuctl/jobs/.*")):
@@ -139,11 +139,11 @@ def test_nothing_begins_when_interrupted_while_connecting(pod: Slice) -> None:
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=20)
 
-    assert (out, err, program.returncode) == (b"", b"nothing was started\ninterrupted\n", 130)
+    assert (out, err, program.returncode) == (b"", b"not started on any worker\ninterrupted\n", 130)
     assert (pod.texts("began"), pod.left()) == ({}, [])
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(pod: Slice) -> None:
+def test_reader_gone_terminates_the_command_quietly(pod: Slice) -> None:
     with pod.start("--worker", "0-1", "--", LOUD) as program:
         wait_for(pod, "ready", "")
         assert program.stdout is not None
@@ -156,8 +156,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(pod: Slice) -> None:
     assert (pod.texts("got"), running(pod), pod.left()) == ({0: "TERM\n", 1: "TERM\n"}, [], [])
 
 
-def test_what_is_said_of_an_interrupt_does_not_follow_its_mark(pod: Slice) -> None:
-    """A terminal shows `^C` where the cursor is; here it shows what was typed."""
+def test_interrupt_note_begins_a_new_line(pod: Slice) -> None:
+    """A terminal shows `^C` at the cursor; here it shows the typed character."""
     ours, theirs = os.openpty()
     with pod.start("--worker", "0-1", "--", DEFIANT, stderr=theirs) as program:
         os.close(theirs)

@@ -1,4 +1,4 @@
-"""A session on a worker that outlives its connection: when that is lost, attach again until the user ends it."""
+"""A session on a worker that outlives its connection: reconnect until the user ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.remote.ssh import ProbeResult
 
 _DELAYS = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8, 15))
-# So many knocks without an answer, and the node itself is looked at: it may be gone.
+# After so many probes without an answer the node itself is checked: it may be gone.
 _KNOCKS = 3
 _REFUSALS = frozenset({ProbeOutcome.KEY_REFUSED, ProbeOutcome.HOST_KEY_CHANGED})
 
@@ -29,16 +29,16 @@ def stay_attached(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> Ran:
-    """Enter a session, again after each loss of a connection that had been there, and return how it ended for good.
+    """Enter a session, reconnect after each lost connection, and return how it ended in the end.
 
-    `enter` attaches, `knock` tries the way quietly, `check` raises where the node is no longer what it was. Waits without
-    end for the worker. Raises what `check` raises, and `RemoteCommandError` where the worker refuses us now.
+    `enter` attaches to the session, `knock` probes the connection, `check` raises if the node has changed. Waits for the worker
+    without a time limit. Raises what `check` raises, and `RemoteCommandError` if the worker no longer accepts the key.
     """
     ran = enter()
     if not ran.has_connected:
         return ran
     while ran.was_lost:
-        tell("the connection is lost; the session goes on, and is attached to again as soon as the worker answers")
+        tell("connection lost; the session continues: reconnecting as soon as the worker answers")
         _await_answer(knock, check, clock)
         ran = enter()
     return ran
@@ -50,7 +50,7 @@ def _await_answer(knock: Callable[[], ProbeResult], check: Callable[[], None], c
         clock.sleep(_DELAYS[min(silent, len(_DELAYS) - 1)])
         result = knock()
         if result.outcome in _REFUSALS:
-            raise RemoteCommandError(f"the worker does not let us in any more: {result.detail}")
+            raise RemoteCommandError(f"the worker no longer accepts ssh: {result.detail}")
         if result.outcome is not ProbeOutcome.UNREACHABLE:
             return
         silent += 1
@@ -58,4 +58,4 @@ def _await_answer(knock: Callable[[], ProbeResult], check: Callable[[], None], c
             try:
                 check()
             except ServiceUnavailableError:
-                continue  # the network is away here: nothing is known of the node
+                continue  # this machine is offline: the state of the node is unknown

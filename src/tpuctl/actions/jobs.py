@@ -1,4 +1,4 @@
-"""The jobs of nodes: what workers tell of them put together, and which of them is meant."""
+"""The jobs of nodes: combine the answers of their workers, and choose a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuctl.errors import TpuctlError
 
-# Of each worker: enough for all to name the same newest job, though it was started on some of them only.
+# Of each worker: enough for all to name the same newest job, although it was started on some of them only.
 _NEWEST = 20
 
 
@@ -28,43 +28,43 @@ class Job:
 
     @property
     def age(self) -> timedelta:
-        """How long ago it began, on its first worker. It is computed on the workers, so no two clocks are compared."""
+        """Time since its start on its first worker. The workers compute it, so no two clocks are compared."""
         return max(share.age for share in self.shares)
 
     @property
     def began(self) -> datetime:
-        """When it began, by the clock of its first worker."""
+        """Its start, by the clock of its first worker."""
         return max(self.shares, key=lambda share: share.age).began
 
     @property
     def duration(self) -> timedelta | None:
-        """How long it took or has taken, on the worker where that is longest; nothing where no worker knows."""
+        """Its longest duration so far on any worker; None if no worker knows."""
         return max((share.duration for share in self.shares if share.duration is not None), default=None)
 
     @property
     def command(self) -> str:
-        """Its command; empty where no worker's record of it can be read."""
+        """Its command; empty if no worker's record of it can be read."""
         return next((share.command for share in self.shares if share.command), "")
 
     @property
     def is_detached(self) -> bool | None:
-        """Tell whether it goes on when nobody follows it; nothing where no worker's record of that can be read."""
+        """Whether it continues without a client; None if no worker's record of that can be read."""
         return next((share.is_detached for share in self.shares if share.is_detached is not None), None)
 
     @property
     def is_followed(self) -> bool:
-        """Tell whether a tpuctl streams its output now."""
+        """Whether a client streams its output now."""
         return any(share.is_followed for share in self.shares)
 
     @property
     def is_running(self) -> bool:
-        """Tell whether it runs on any worker."""
+        """Whether it runs on any worker."""
         return any(share.state is State.RUNNING for share in self.shares)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All jobs, the newest first; the workers that did not tell; and how many jobs were left out, at least."""
+    """All jobs, the newest first; the workers that did not answer; and how many jobs were left out, at least."""
 
     jobs: tuple[Job, ...]
     silent: tuple[Silence, ...] = ()
@@ -72,22 +72,22 @@ class Listing:
 
     @property
     def errors(self) -> list[TpuctlError]:
-        """Why workers did not tell."""
+        """Why workers did not answer."""
         return failures(self.silent)
 
 
 def list_jobs(workers: Workers, *, names: Sequence[str] = (), limit: int = _NEWEST, tail: int | None = None) -> Listing:
-    """Ask all workers for their newest jobs, or for those that are named. Raises `SshProgramMissingError`."""
+    """Ask all workers for their newest jobs, or for those in `names`. Raises `SshProgramMissingError`."""
     answers = workers.jobs(names=names, limit=limit, tail=tail)
-    told = [answer for answer in answers if not isinstance(answer, Silence)]
-    jobs = gather(share for answer in told for share in answer.shares)
-    left_out = max([len(jobs) - limit, *(answer.total - len(answer.shares) for answer in told)], default=0)
+    lists = [answer for answer in answers if not isinstance(answer, Silence)]
+    jobs = gather(share for answer in lists for share in answer.shares)
+    left_out = max([len(jobs) - limit, *(answer.total - len(answer.shares) for answer in lists)], default=0)
     silent = tuple(answer for answer in answers if isinstance(answer, Silence))
     return Listing(jobs[:limit], silent, max(0, left_out))
 
 
 def gather(shares: Iterable[Share]) -> tuple[Job, ...]:
-    """Put what workers tell of the same job together; the newest job first."""
+    """Group the workers' answers by job; the newest job first."""
     jobs: dict[str, list[Share]] = {}
     for share in shares:
         jobs.setdefault(share.job, []).append(share)
@@ -95,9 +95,9 @@ def gather(shares: Iterable[Share]) -> tuple[Job, ...]:
 
 
 def choose(listing: Listing, name: str | None, nodes: str, *, running_first: bool = False) -> Job:
-    """Return the job that is named, or the newest; with `running_first` the newest that runs, if any does.
+    """Return the job called `name`, or the newest; with `running_first` the newest that runs, if any does.
 
-    Raises `NotFoundError`; where workers did not tell, why they did not: what they have is not known.
+    Raises `NotFoundError`; if workers did not answer, their error instead, because their jobs are unknown.
     """
     found = [job for job in listing.jobs if name in {None, job.name}]
     running = [job for job in found if job.is_running] if running_first else []
@@ -109,12 +109,10 @@ def choose(listing: Listing, name: str | None, nodes: str, *, running_first: boo
 
 
 def missing(name: str | None, nodes: str) -> NotFoundError:
-    """Return the error of a job that no worker has."""
+    """Return the error for a job that no worker has."""
     if name is None:
-        return NotFoundError(
-            f"there are no jobs on `{nodes}`", hint=f"`tpuctl run {nodes} --detach -- COMMAND` starts one"
-        )
+        return NotFoundError(f"no jobs on `{nodes}`", hint=f"start one: `tpuctl run {nodes} --detach -- COMMAND`")
     return NotFoundError(
-        f"there is no job `{name}` on `{nodes}`",
-        hint=f"`tpuctl jobs {nodes}` shows which there are; of several words the last is the job",
+        f"no job `{name}` on `{nodes}`",
+        hint=f"list them: `tpuctl jobs {nodes}`; the last of several words is the job",
     )

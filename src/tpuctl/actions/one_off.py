@@ -1,4 +1,4 @@
-"""A node for one run: brought up before, and taken down after where this run made it, whatever happened in between."""
+"""A node for one run: created before it, and deleted after it in any case if this run created the node."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class OneOff:
-    """One node of one run. It remembers whether this run made the node: only then it may remove it.
+    """The node of one run. It records whether this run created the node: only then may the run delete it.
 
-    `was_taken_over`: an earlier run of the same spec made it, was to remove it, and did not; this run counts as its maker.
-    `is_removed`: there is none any more, or soon; `was_deleted`: because this run asked for that.
+    `was_taken_over`: an earlier run of the same spec with `--rm` created it and did not delete it; this run counts as its
+    creator. `is_removed`: the node does not exist, or soon will not; `was_deleted`: because this run deleted it.
     """
 
     def __init__(self, task: Task, found: Node | None, *, removes: bool) -> None:
@@ -48,30 +48,30 @@ class OneOff:
         return self._task.name
 
     def note(self, event: Event) -> None:
-        """Take notice of a creation, and of one that somebody else was quicker with; a listener for the events of the run."""
+        """Record a creation by this run, or that another client created the node first; a listener for the run's events."""
         if event.kind is EventKind.ACTION and event.data.get("verb") == "create":
             self.was_made = True
         elif event.data.get("exists"):
             self.leave()
 
     def leave(self) -> None:
-        """Leave the node to another run, which made it or uses it."""
+        """Leave the node to another run, which created it or uses it."""
         self.was_made = self.was_taken_over = False
 
     def bring_up(self, context: Callable[[Callable[[Event], None]], Context], tell: Callable[[Event], None]) -> Node:
-        """Bring the node up and return it. Raises what kept it from being usable."""
+        """Bring the node up and return it. Raises why it is not usable."""
         (ending,) = bring_up(context(to_all(self.note, tell)), [self._task])
         if isinstance(ending, TpuctlError):
             raise ending
         if ending.node is None:
-            raise ConflictError(f"`{self._task.name.node_id}` is gone again")
+            raise ConflictError(f"`{self._task.name.node_id}` no longer exists")
         self._node = ending.node
         return ending.node
 
     def remove(self, context: Context, place: Place, *, policy: Policy, wait: bool) -> None:
-        """Delete the node that this run made; `is_removed` tells that it is gone, or about to be.
+        """Delete the node that this run created, and set `is_removed`.
 
-        With `wait` it returns once all of it is gone. Raises what keeps it from being deleted: then it bills on.
+        With `wait`, return only when the deletion is complete. Raises why the node is not deleted: then it is still billed.
         """
         name = self._task.name
         target = find_target(context, place, NodeReference(name.node_id, name.zone, name.project))
@@ -80,7 +80,7 @@ class OneOff:
             return
         if self._node is not None and target.node is not None and target.node.id != self._node.id:
             raise ConflictError(
-                f"`{name.node_id}` was made anew by somebody else, and is left alone",
+                f"another client recreated `{name.node_id}`; leaving the new node untouched",
                 hint=f"see `tpuctl status {name.node_id}`",
             )
         (ending,) = tear_down(context, [target], policy, by="run", wait=wait)
@@ -89,7 +89,7 @@ class OneOff:
         self.is_removed = self.was_deleted = True
 
     def is_left(self, cloud: Cloud) -> bool | None:
-        """Tell whether the node that the run has used is there to stay; nothing where the API does not say."""
+        """Return whether the node of this run still exists and is not being deleted; None if the API does not answer."""
         try:
             node = cloud.find_node(self._task.name)
         except TpuctlError:

@@ -1,4 +1,4 @@
-"""What a failed command's own words mean: the last that each worker printed is kept, and read when the command has failed."""
+"""The meaning of a failed command's output: the end of each worker's output is kept, and read after a failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tpuctl.remote.running.values import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tpuctl.diagnosis.explanation import Conclusion
     from tpuctl.remote.member import Member
     from tpuctl.remote.running.values import Audience, Ending
 
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 _KEPT: Final = 64 * 1024
 _KEPT_OF_ALL: Final = 8 * 1024 * 1024
 _LEAST_KEPT: Final = 4 * 1024
-# Of a large slice the workers that failed first are read: the others mostly say that these are missing.
+# Of a large slice only the workers that failed first are read: the others mostly report that those are missing.
 _READ: Final = 16
 _FAILED: Final = frozenset({Outcome.EXITED, Outcome.SIGNALED, Outcome.LOST})
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is most likely wrong, in one line for people and as data for scripts.
+    """The most likely cause, in one line for people and as JSON for scripts.
 
-    `id` is that of a known message, `worker` the label of the first that said it.
+    `id` is that of a known message, `worker` the label of the first worker that printed it.
     """
 
     id: str
@@ -39,14 +38,14 @@ class Diagnosis:
 
     @property
     def line(self) -> str:
-        """The one line: what, where, what it means, and the best remedy."""
+        """One line: the message, the worker, the meaning and the best remedy."""
         advice = f"; {self.remedy[0]}" if self.remedy else ""
         return (
             f"diagnosis: {self.id} on worker {self.worker}: {self.meaning}{advice} (more: `tpuctl explain {self.id}`)"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as scripts read it."""
+        """Return the form for scripts."""
         return {
             "id": self.id,
             "worker": self.worker,
@@ -58,7 +57,7 @@ class Diagnosis:
 
 
 class LastWords:
-    """Passes everything on to an audience, and keeps the last that each worker printed, in bounded memory."""
+    """Passes everything on to a sink, and keeps the end of each worker's output, in bounded memory."""
 
     def __init__(self, audience: Audience, count: int) -> None:
         self._audience = audience
@@ -67,57 +66,57 @@ class LastWords:
         self._cut: set[tuple[str, bool]] = set()
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
-        """Keep and pass on what a command printed."""
+        """Keep and pass on output of a command."""
         self._audience.output(member, data, is_error=is_error)
         key = member.label, is_error
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = bytearray()
         tail += data
-        # Cut seldom: each byte is moved once at most.
+        # Cut rarely: each byte is moved at most once.
         if len(tail) > 2 * self._most:
             del tail[: -self._most]
             self._cut.add(key)
 
     def ended(self, ending: Ending) -> None:
-        """Pass on how it ended on one worker."""
+        """Pass on the result of one worker."""
         self._audience.ended(ending)
 
     def gathering(self, there: int, total: int) -> None:
-        """Pass on how many workers answer so far."""
+        """Pass on how many workers are connected."""
         self._audience.gathering(there, total)
 
     def pressed(self) -> None:
-        """Pass on that Ctrl-C was pressed."""
+        """Pass on a Ctrl-C."""
         self._audience.pressed()
 
     def note(self, member: Member | None, text: str) -> None:
-        """Pass on what the user should know."""
+        """Pass on a note for the user."""
         self._audience.note(member, text)
 
     def of(self, member: Member) -> Iterable[bytes]:
         """Return the last whole lines of a worker's stdout, then of its stderr."""
         for is_error in (False, True):
             tail = bytes(self._tails.get((member.label, is_error), b""))
-            # The first line of what was cut is not whole.
+            # The first line of a cut tail is not whole.
             yield tail.partition(b"\n")[2] if (member.label, is_error) in self._cut else tail
 
 
 def diagnose(endings: Sequence[Ending], said: LastWords) -> Diagnosis | None:
-    """Return what is most likely wrong where a command failed; nothing where nothing known was printed, or only quoted.
+    """Return the most likely cause of a failed command; None if it printed no known message, or only quoted one.
 
-    Reads what is at hand, asks nobody, and never fails.
+    Reads only the kept output, and never fails.
     """
     failed = [ending for ending in endings if not ending.is_good and ending.outcome in _FAILED]
     if not failed:
         return None
     try:
-        return _diagnosed(failed, said)
-    except Exception:  # noqa: BLE001  # it is a help beside the failure, which must be told in any case
+        return _conclude(failed, said)
+    except Exception:  # noqa: BLE001  # it only accompanies the failure, which has to be shown in any case
         return None
 
 
-def _diagnosed(failed: Sequence[Ending], said: LastWords) -> Diagnosis | None:
+def _conclude(failed: Sequence[Ending], said: LastWords) -> Diagnosis | None:
     from tpuctl.diagnosis.conclusion import conclude  # noqa: PLC0415  # 180 ms with the messages, and only after a failure
     from tpuctl.diagnosis.explanation import Confidence  # noqa: PLC0415  # as above
     from tpuctl.diagnosis.reader import LogReader  # noqa: PLC0415  # as above
@@ -134,17 +133,15 @@ def _diagnosed(failed: Sequence[Ending], said: LastWords) -> Diagnosis | None:
             logs[ending.member.label] = reader.so_far()
     nodes = {ending.member.node.name.node_id for ending in failed}
     explained = conclude(together(logs), known={"node": nodes.pop()} if len(nodes) == 1 else {})
-    sure = (one for one in explained.conclusions if one.confidence in {Confidence.HIGH, Confidence.MEDIUM})
-    return next((_of(one) for one in sure), None)
-
-
-def _of(conclusion: Conclusion) -> Diagnosis:
-    place, message = conclusion.sighting.first, conclusion.sighting.message
-    return Diagnosis(
-        id=conclusion.id,
-        worker=place.source or place.worker or "",
-        action=str(message.action),
-        confidence=str(conclusion.confidence),
-        meaning=conclusion.meaning,
-        remedy=conclusion.remedy,
-    )
+    for conclusion in explained.conclusions:
+        if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
+            place = conclusion.sighting.first
+            return Diagnosis(
+                id=conclusion.id,
+                worker=place.source or place.worker or "",
+                action=str(conclusion.sighting.message.action),
+                confidence=str(conclusion.confidence),
+                meaning=conclusion.meaning,
+                remedy=conclusion.remedy,
+            )
+    return None

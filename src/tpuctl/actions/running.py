@@ -1,4 +1,4 @@
-"""`tpuctl run`: one command on many workers, each at most once, and what came of it."""
+"""`tpuctl run`: one command on many workers, at most once on each, and its results."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ LINGER = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What is to run: a line for the login shells, the folder it runs in, and what it reads; `detach` outlives this process.
+    """A line for the login shells, its working directory and its stdin; `detach`: it outlives this process.
 
-    `passes_signals`: SIGINT and SIGTERM are for the command, and this process goes on until that has ended.
+    `passes_signals`: SIGINT and SIGTERM are forwarded to the command, and this process waits until the command has ended.
     """
 
     line: str
@@ -47,7 +47,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How it ended everywhere, and why it was stopped, if it was. `diagnosis` is what failed commands' own words mean."""
+    """The result on each worker, and why the run was stopped, if it was. `diagnosis`: what its output means."""
 
     job: str
     endings: tuple[Ending, ...]
@@ -56,7 +56,7 @@ class Result:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of the whole (docs/reference/exit-codes.md)."""
+        """The exit code of the run (docs/reference/exit-codes.md)."""
         match self.stopped:
             case Reason.INTERRUPTED:
                 return ExitCode.INTERRUPTED
@@ -68,78 +68,64 @@ class Result:
                 return ExitCode.OK if all(ending.is_good for ending in self.endings) else ExitCode.REMOTE_FAILED
 
 
-class Runner:
-    """Runs commands on workers. `ssh_options` gives what else ssh is passed for a connection.
+def run_on_workers(
+    members: Sequence[Member],
+    command: Command,
+    limits: Limits,
+    *,
+    job: str,
+    environment: Callable[[Member], Mapping[str, str]],
+    clock: Clock,
+    audience: Audience,
+    inquire: Callable[[Member], str | None],
+    ssh_options: Callable[[Connection], tuple[str, ...]],
+    linger: timedelta = LINGER,
+) -> Result:
+    """Run a command on workers.
 
-    `linger` is how long a command goes on that nobody follows any more.
+    `inquire` returns why a node cannot be running any more, or None. `ssh_options` returns additional options of ssh for a
+    connection. `linger`: how long the command continues after its last client has gone.
+
+    Raises `SshProgramMissingError`, and the `OSError` of a sink that failed: `BrokenPipeError` if its reader has gone. The
+    command has been terminated then, like a local one whose pipe closes.
     """
-
-    def __init__(
-        self,
-        clock: Clock,
-        audience: Audience,
-        *,
-        inquire: Callable[[Member], str | None],
-        ssh_options: Callable[[Connection], tuple[str, ...]],
-        linger: timedelta = LINGER,
-    ) -> None:
-        self._clock, self._hearing = clock, Hearing(audience)
-        self._inquire, self._ssh_options, self._linger = inquire, ssh_options, linger
-
-    def run(
-        self,
-        members: Sequence[Member],
-        command: Command,
-        limits: Limits,
-        *,
-        job: str,
-        environment: Callable[[Member], Mapping[str, str]],
-    ) -> Result:
-        """Run a command on workers.
-
-        Raises `SshProgramMissingError`, and the `OSError` with which the audience stopped taking output: `BrokenPipeError`
-        where its reader went away. The command was then ended, as a local one is when the pipe that it writes to closes.
-        """
-        order = Order(
-            job=job,
-            token=secrets.token_hex(16),
-            line=command.line,
-            folder=command.folder,
-            detach=command.detach,
-            merged=command.detach,
-            stdin=command.source is not None,
-            linger=None if command.detach else self._linger,
-            # Of one that we follow we see to it ourselves, and the time counts from our beginning.
-            limit=limits.timeout if command.detach else None,
-            about=json.dumps({"command": command.line, "detached": command.detach}),
+    sink = Hearing(audience)
+    request = Order(
+        job=job,
+        token=secrets.token_hex(16),
+        line=command.line,
+        folder=command.folder,
+        detach=command.detach,
+        merged=command.detach,
+        stdin=command.source is not None,
+        linger=None if command.detach else linger,
+        # This process enforces the limit of a command that it follows, counted from the beginning of the run.
+        limit=limits.timeout if command.detach else None,
+        about=json.dumps({"command": command.line, "detached": command.detach}),
+    )
+    if command.detach:
+        limits = replace(limits, timeout=None)
+    sessions = [
+        Post(member, replace(request, environment=environment(member)), sink, options=ssh_options(member.way))
+        for member in members
+    ]
+    with passed_on(catch=command.passes_signals) as interrupts:
+        runner = Crew(
+            sessions,
+            limits,
+            sink,
+            clock,
+            interrupts=interrupts,
+            inquire=inquire,
+            source=command.source,
+            is_unheard=lambda: sink.failure is not None,
         )
-        if command.detach:
-            limits = replace(limits, timeout=None)
-        orders = [replace(order, environment=environment(member)) for member in members]
-        return self._work(members, orders, limits, command)
-
-    def _work(self, members: Sequence[Member], orders: Sequence[Order], limits: Limits, command: Command) -> Result:
-        posts = [
-            Post(member, order, self._hearing, options=self._ssh_options(member.way))
-            for member, order in zip(members, orders, strict=True)
-        ]
-        with passed_on(catch=command.passes_signals) as interrupts:
-            crew = Crew(
-                posts,
-                limits,
-                self._hearing,
-                self._clock,
-                interrupts=interrupts,
-                inquire=self._inquire,
-                source=command.source,
-                is_unheard=lambda: self._hearing.failure is not None,
-            )
-            endings = crew.work()
-        if self._hearing.failure is not None:
-            raise self._hearing.failure
-        return Result(orders[0].job, endings, crew.stopping.reason)
+        endings = runner.work()
+    if sink.failure is not None:
+        raise sink.failure
+    return Result(job, endings, runner.stopping.reason)
 
 
 def job_name(now: datetime) -> str:
-    """Return a name for a job that no other has: when it began, and four letters of chance."""
+    """Return a unique name for a job: the time of its start and four random letters."""
     return f"{now:%m%d-%H%M%S}-{secrets.token_hex(2)}"

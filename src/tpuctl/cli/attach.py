@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 @cli_command("attach")
 @job_options
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Begin with the last N lines of each worker.")
+@click.option(
+    "--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines of each worker to begin with."
+)
 def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, tail: int | None) -> int:
-    """Follow a job to its end, and end as `tpuctl run` would have: with 0 only if it did so on all its workers.
+    """Follow a job to its end, with the exit code of `tpuctl run`: 0 only if it exits with 0 on all its workers.
 
-    Without JOB it is the newest that runs, else the newest; of two words or more the last is the job. What it has printed so
-    far comes first. Ctrl-C leaves a detached job running, and one that somebody else follows. To any other it is passed on, as
-    `tpuctl run` does: INT, then QUIT, then KILL.
+    Without JOB it is the newest that runs, else the newest; the last of several words is the job. Its output so far comes
+    first. Ctrl-C leaves a detached job running, and one that another client follows. Any other job receives it as from
+    `tpuctl run`: INT, then QUIT, then KILL.
 
     \b
     Examples:
@@ -36,7 +38,7 @@ def command(app: App, *, words: tuple[str, ...], selector: tuple[str, ...], work
     choice = chosen(app, words, selector, worker)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes, running_first=True)
-    # In place of a `run` that is gone: nobody else would end it.
+    # Its `run` has gone, and no other client would terminate it.
     is_ours = job.is_detached is False and not job.is_followed
     if app.terminal.is_interactive:
         leaves = "sends INT to it" if is_ours else "leaves it running"

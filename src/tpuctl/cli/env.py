@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 @cli_command("env", without=("output",), is_short=True)
 @node_argument
 @click.option(
-    "--worker", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Worker that it is for."
+    "--worker",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Worker whose variables to print.",
 )
 @click.option(
     "--output",
@@ -25,13 +30,13 @@ if TYPE_CHECKING:
     type=click.Choice(("sh", "fish", "json")),
     default="sh",
     show_default=True,
-    help="Which shell, or JSON.",
+    help="Syntax: of a shell, or JSON.",
 )
 def command(app: App, *, node: str, worker: int, form: str) -> None:
-    """Print, for a shell, the variables that training scripts look for: which TPU it is, and where its workers are.
+    """Print the environment variables that training scripts read, for a shell: the TPU's name and its workers' addresses.
 
-    TPU_NAME is `local` for a node of one worker, as TPUClusterResolver wants it on the TPU VM itself; TPU_CONFIG has the node's
-    name. TPU_WORKER_HOSTNAMES makes JAX wait for all workers: unset it to try something on one of them.
+    TPU_NAME is `local` for a node with one worker, which TPUClusterResolver expects on the TPU VM itself; TPU_CONFIG has the
+    node's name. TPU_WORKER_HOSTNAMES makes JAX wait for all workers: unset it to use one worker alone.
 
     \b
     Examples:
@@ -41,19 +46,25 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
     """
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
-    from tpuctl.remote import environment  # noqa: PLC0415  # as above
+    from tpuctl.remote.environment import (  # noqa: PLC0415  # as above
+        EnvironmentWish,
+        caution,
+        fish_exports,
+        posix_exports,
+        variables,
+    )
 
     if form == "json":
         app.take({"output": form})
     found = app.find(node)
     (number,) = WorkerSet.parse(str(worker)).of(found.name.node_id, found.workers)
-    exported = environment.variables(environment.EnvironmentWish(tpu=True), found, number, found.workers)
+    exported = variables(EnvironmentWish(tpu=True), found, number, found.workers)
     if found.state is not NodeState.READY:
         app.terminal.warn(f"`{found.name.node_id}` is {found.state}: its TPU cannot be used now")
-    if caution := environment.caution(exported, found.workers):
-        app.terminal.note(caution)
+    if warning := caution(exported, found.workers):
+        app.terminal.note(warning)
     if form == "json":
         app.terminal.data(exported, Format.JSON)
     else:
-        lines = environment.fish_exports if form == "fish" else environment.posix_exports
+        lines = fish_exports if form == "fish" else posix_exports
         app.terminal.names(lines(exported))

@@ -1,4 +1,4 @@
-"""The options that add to the environment of remote commands, and the wish that they make."""
+"""The options for the environment of remote commands."""
 
 from __future__ import annotations
 
@@ -11,53 +11,64 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.userfile import expand, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tpuctl.cli.app import App
-    from tpuctl.model import Node
     from tpuctl.remote.environment import EnvironmentWish
 
 _OPTIONS = (
     click.option(
-        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="Set a variable; NAME alone: as it is here."
+        "--env",
+        "env",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="Environment variable of the command; NAME alone takes the local value.",
     ),
     click.option(
-        "--env-file", metavar="FILE", multiple=True, help="Set the variables of a file, as docker reads it: NAME=VALUE."
+        "--env-file",
+        metavar="FILE",
+        multiple=True,
+        help="File of environment variables, NAME=VALUE lines as in docker --env-file.",
     ),
     click.option(
-        "--tpu-env", is_flag=True, help="Set what TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …"
+        "--tpu-env",
+        is_flag=True,
+        help="Set the variables that TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …",
     ),
     click.option(
         "--tpu-log-dir",
         metavar="DIR|disabled",
-        help="Directory of libtpu's log on the workers (those above it must be there), or disabled.",
+        help="Directory of libtpu's log on the workers (its parent must exist), or disabled.",
     ),
-    click.option("--tpu-min-log-level", metavar="LEVEL", help="Least severity in libtpu's log: 0 to 3, INFO to FATAL."),
-    click.option("--tpu-stderr-log-level", metavar="LEVEL", help="Least severity that libtpu shows on stderr too."),
+    click.option(
+        "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
+    ),
+    click.option("--tpu-stderr-log-level", metavar="LEVEL", help="Lowest severity that libtpu also prints on stderr."),
     click.option(
         "--tpu-max-log-size-mb",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Size at which libtpu's log goes on anew.",
+        help="Size in MB at which libtpu starts a new log file.",
     ),
 )
 
 
 def environment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what a remote command has in its environment."""
+    """Add the options for the environment of a remote command."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
 def take_environment(app: App, options: dict[str, Any]) -> EnvironmentWish:
-    """Take these options out of a command's options, and return what they wish for.
+    """Remove these options from a command's options, and return the environment that they describe.
 
-    `--env` wins over `--env-file`, a later one over an earlier one. Raises `InvalidInputError`.
+    `--env` overrides `--env-file`, a later one an earlier one. Raises `InvalidInputError`.
     """
     from tpuctl.remote.environment import (  # noqa: PLC0415  # completion and --help need not wait for it
         EnvironmentWish,
         logging_variables,
+        parse_file,
         parse_variable,
     )
 
@@ -69,7 +80,8 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentWish:
         megabytes=options.pop("tpu_max_log_size_mb"),
     )
     for path in options.pop("env_file"):
-        given |= _read(app, path)
+        text = read_text(app.invocation.folder / expand(Path(path)), what=f"`--env-file {path}`")
+        given |= parse_file(text, path, local)
     for number, text in enumerate(options.pop("env"), start=1):
         try:
             name, value = parse_variable(text, local)
@@ -77,19 +89,3 @@ def take_environment(app: App, options: dict[str, Any]) -> EnvironmentWish:
             raise InvalidInputError(f"`--env` number {number}: {error.message}", hint=error.hint) from None
         given[name] = value
     return EnvironmentWish(given, tpu=options.pop("tpu_env"))
-
-
-def warn_of_environment(app: App, wish: EnvironmentWish, nodes: Sequence[Node]) -> None:
-    """Say once, before commands run on these nodes, what their libraries make of the environment."""
-    from tpuctl.remote.environment import caution, variables  # noqa: PLC0415  # as above
-
-    largest = max(nodes, key=lambda node: node.workers)
-    if text := caution(variables(wish, largest, 0, largest.workers), largest.workers):
-        app.terminal.warn(text)
-
-
-def _read(app: App, path: str) -> dict[str, str]:
-    from tpuctl.remote.environment import parse_file  # noqa: PLC0415  # as above
-
-    text = read_text(app.invocation.folder / expand(Path(path)), what=f"`--env-file {path}`")
-    return parse_file(text, path, app.invocation.environ)

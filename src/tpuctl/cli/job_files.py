@@ -1,4 +1,4 @@
-"""The files of a whole job: what its command finds on the workers, and what it leaves there."""
+"""The files of a whole job: those synced to the workers before it, and those collected after it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from tpuctl.remote.copying.values import Copied
     from tpuctl.remote.member import Member
 
-# Where libtpu writes its logs unless it is told otherwise (Cloud TPU's troubleshooting guide).
+# The default folder of libtpu's logs (Cloud TPU's troubleshooting guide).
 _ALWAYS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 
 def check_source(app: App, source: Path) -> None:
-    """Raise what is wrong with a folder to sync, before a node is made for it."""
+    """Raise what is wrong with a folder to sync, before a node is created for it."""
     _order(app, source).read()
 
 
 def make_log_folder(log_folder: Path) -> None:
-    """Make the folder for logs, before there is a node. Raises `InvalidInputError` where none can be written there."""
+    """Create the folder for logs, before the node. Raises `InvalidInputError` if it is not writable."""
     try:
         log_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -48,10 +48,10 @@ def make_log_folder(log_folder: Path) -> None:
 
 
 def log_folder(app: App, node: str) -> Path:
-    """Return the folder for what would go with a node; git does not see it, nor does a sync. Raises `InvalidInputError`."""
+    """Return the default log folder of a node; git and sync ignore it. Raises `InvalidInputError`."""
     parent = app.invocation.folder / "tpuctl-logs"
     for path in (parent, parent / node):
-        # In a cloned repository the link may lead anywhere, and the user did not name its target.
+        # In a cloned repository the link may lead anywhere, and the user did not choose its target.
         if path.is_symlink():
             raise _no_logs(path, "it is a symlink")
     try:
@@ -64,7 +64,7 @@ def log_folder(app: App, node: str) -> Path:
 
 
 def bring(app: App, members: Sequence[Member], folder: Path) -> str:
-    """Bring a folder to the workers, and return where it is there. Raises `RemoteCommandError` where one has not got it."""
+    """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
     wish = _order(app, folder)
     tree, clock = wish.read(), SystemClock()
     with Meter(app.terminal, clock) as meter:
@@ -72,14 +72,14 @@ def bring(app: App, members: Sequence[Member], folder: Path) -> str:
     if synced.failed:
         names = ", ".join(member.label for member, _ in synced.failed)
         reasons = "\n".join(sorted({visible(error.message) for _, error in synced.failed}))
-        raise RemoteCommandError(f"`{tree.folder}` did not get to worker {names}", hint=reasons)
+        raise RemoteCommandError(f"syncing `{tree.folder}` failed on worker {names}", hint=reasons)
     if said := syncs.summary(synced, dry_run=False):
         app.terminal.note(said)
     return wish.order.folder
 
 
 def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: Path) -> None:
-    """Copy libtpu's logs and these paths from every worker. What cannot be copied is told; it changes nothing else."""
+    """Copy libtpu's logs and these paths from every worker. A failure is only a warning."""
     for path in (*_ALWAYS, *paths):
         try:
             copied = download(
@@ -100,20 +100,20 @@ def collect(app: App, members: Sequence[Member], paths: Sequence[str], folder: P
         if (path in paths or is_unexpected) and (why := _why_not(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
     for member in members:
-        # Made for what there might have been.
+        # Created for files that did not exist.
         with suppress(OSError):
             (folder / member.label).rmdir()
 
 
 def _why_not(copied: Sequence[Copied]) -> str | None:
-    """Return why something was not copied whole; that only some workers have it is no reason."""
+    """Return why a path was not copied completely; a path that only some workers have is no reason."""
     wrong = [one for one in copied if one.error and not isinstance(one.error, NotFoundError)]
     if wrong:
         labels = ", ".join(one.member.label for one in wrong)
         return f"{wrong[0].error.message if wrong[0].error else ''} (worker {labels})"
     if any(one.files for one in copied):
         return None
-    return "it is not on any worker" if any(one.error for one in copied) else "there are no files in it"
+    return "no worker has it" if any(one.error for one in copied) else "it has no files"
 
 
 def _order(app: App, folder: Path) -> Wish:

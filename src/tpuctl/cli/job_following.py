@@ -1,10 +1,10 @@
-"""Following a job from the command line: for `logs -f` and `attach`."""
+"""Follow a job from the command line: for `logs -f` and `attach`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.actions.following import Follower
+from tpuctl.actions.following import follow_on_workers
 from tpuctl.actions.run_diagnosis import LastWords
 from tpuctl.cli.running import diagnosed, why_gone
 from tpuctl.clock import SystemClock
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tpuctl.cli.job_choice import Choice
     from tpuctl.remote.member import Member
 
-_LASTING = {True: "goes on without us", False: "goes on as long as somebody follows it", None: "is left alone"}
+_LASTING = {True: "continues", False: "continues as long as a client follows it", None: "is left running"}
 
 
 def follow(app: App, choice: Choice, job: Job, others: Sequence[Member], *, passes_signals: bool = False) -> Result:
-    """Show what a job prints until it has ended, also on others that may have it.
+    """Show the output of a job until it has ended, also of `others` that may have it.
 
-    Left by a signal, say what becomes of the job and how to come back.
+    When a signal ends this process, say what happens to the job and how to follow it again.
     """
     members = [*(share.member for share in job.shares), *others]
     what = f"job `{job.name}` {_LASTING[job.is_detached]}"
@@ -36,13 +36,15 @@ def follow(app: App, choice: Choice, job: Job, others: Sequence[Member], *, pass
         Streams(app.terminal, members, to_stderr=to_stderr) as streams,
         app.going_on(what, resume=resume, undo=undo),
     ):
-        # Links and commands live in real time, also where the cloud's clock is the sandbox's.
-        said = LastWords(streams, len(members))
-        follower = Follower(
-            SystemClock(),
-            said,
+        tail = LastWords(streams, len(members))
+        result = follow_on_workers(
+            job,
+            others,
+            # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
+            clock=SystemClock(),
+            audience=tail,
             inquire=lambda member: why_gone(app, member),
             ssh_options=choice.workers.ssh_options,
+            passes_signals=passes_signals,
         )
-        result = follower.follow(job, others, passes_signals=passes_signals)
-    return diagnosed(result, said)
+    return diagnosed(result, tail)

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 @cli_command("jobs")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option("--last", type=click.IntRange(1), default=100, metavar="N", help="Only the newest N. [default: 100]")
-@click.option("--remove", multiple=True, metavar="JOB", help="Remove a job that has ended, with its output.")
-@click.option("--prune", is_flag=True, help="Remove all jobs that ended long ago, with their output.")
-@click.option("--older-than", type=Duration(), metavar="TIME", help="With --prune: how long ago. [default: 7d]")
+@click.option(
+    "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
+)
+@click.option("--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended.")
+@click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
+@click.option(
+    "--older-than", type=Duration(), metavar="TIME", help="With --prune: minimum time since their end. [default: 7d]"
+)
 def command(
     app: App,
     *,
@@ -37,11 +41,10 @@ def command(
     prune: bool,
     older_than: timedelta | str | None,
 ) -> int:
-    """List the jobs of nodes, with how each has ended on its workers. The workers keep that, and the output.
+    """List the jobs of nodes and their results. The workers store both, with the output.
 
-    They are those that were started with `tpuctl run --detach`, and other commands of `tpuctl run` while they run, or that lost
-    who followed them. A job that does not run and whose end nobody wrote down is lost: the worker was rebooted, or out of
-    memory.
+    A job is a command started by `tpuctl run --detach`, or any other command of `tpuctl run` while it runs or after its client
+    has gone. A job is lost if it does not run and has no recorded exit code: the worker was rebooted, or out of memory.
 
     \b
     Examples:
@@ -53,7 +56,7 @@ def command(
     from tpuctl.remote.jobs.values import check_job_name  # noqa: PLC0415  # as above
 
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
-        raise InvalidInputError("`--older-than` goes with `--prune`", hint="`--prune --older-than 7d`")
+        raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
     if prune and remove:
         raise InvalidInputError("`--prune` and `--remove` exclude each other", hint="leave one of them out")
     for name in remove:
@@ -68,25 +71,27 @@ def command(
 
 
 def _show(app: App, listing: Listing, nodes: str) -> None:
-    from tpuctl.output import jobs as shown  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.jobs import HEADER, row, to_json  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     terminal = app.terminal
     match app.format:
         case Format.JSON | Format.YAML:
-            terminal.data([shown.to_json(job, sandbox=app.is_sandbox) for job in listing.jobs], app.format)
+            terminal.data([to_json(job, sandbox=app.is_sandbox) for job in listing.jobs], app.format)
         case Format.NAME:
             terminal.names(job.name for job in listing.jobs)
         case Format.TABLE if listing.jobs or not terminal.is_interactive:
-            terminal.table(shown.HEADER, [shown.row(job) for job in listing.jobs])
+            terminal.table(HEADER, [row(job) for job in listing.jobs])
         case Format.TABLE if not listing.silent:
             terminal.note(f"no jobs on `{nodes}`")
     if listing.left_out:
-        terminal.note(f"{listing.left_out} older jobs are not shown: `--last N` shows more, `--prune` removes old ones")
+        terminal.note(
+            f"{listing.left_out} older jobs not shown: list more with `--last N`, remove old ones with `--prune`"
+        )
 
 
 def _remove(app: App, workers: Workers, names: Sequence[str], older: timedelta, nodes: str) -> int:
-    """Remove jobs, say which, and which were left alone."""
+    """Remove jobs; show which were removed, and why others were not."""
     from tpuctl.actions.job_changes import remove_jobs  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
@@ -96,5 +101,5 @@ def _remove(app: App, workers: Workers, names: Sequence[str], older: timedelta, 
     else:
         app.terminal.names(removal.removed)
     if not removal.removed and not removal.errors:
-        app.terminal.note("no job ended so long ago")
+        app.terminal.note("no jobs to remove")
     return tell_errors(app, removal.errors)

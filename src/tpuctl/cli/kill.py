@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpuctl.cli.app import App
     from tpuctl.cli.job_choice import Choice
 
-# Most programs end by then, and it can be said how.
+# Most programs end by then, and the state shown is their last.
 _MOMENT = timedelta(seconds=1)
 
 
@@ -29,11 +29,11 @@ _MOMENT = timedelta(seconds=1)
     metavar="NAME",
     default="TERM",
     show_default=True,
-    help="TERM, INT, QUIT, KILL, …, or a number.",
+    help="Signal: TERM, INT, QUIT, KILL, …, or a number.",
 )
-@click.option("--wait", is_flag=True, help="Wait until it has ended on all workers.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended on all workers.")
 @click.option(
-    "--timeout", type=Duration(), default="60s", show_default=True, metavar="TIME", help="With --wait: how long."
+    "--timeout", type=Duration(), default="60s", show_default=True, metavar="TIME", help="With --wait: time limit."
 )
 @yes_option
 def command(
@@ -47,10 +47,10 @@ def command(
     timeout: timedelta | str,
     yes: bool,
 ) -> int:
-    """Send a signal to all processes of a job, on all its workers; fine if it has ended already.
+    """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
 
-    Without JOB it is the one that runs; of several the newest, after a question. Of two words or more the last is the job.
-    A process that has made a session of its own is not reached: see `tpuctl unstick`.
+    Without JOB it is the one that runs; of several the newest, after a confirmation. The last of several words is the job.
+    A process that has started its own session is not reached: see `tpuctl unstick`.
 
     \b
     Examples:
@@ -63,20 +63,22 @@ def command(
 
     number = parse_signal(name)
     if not isinstance(timeout, timedelta):
-        raise InvalidInputError("`--timeout forever` is longer than a session may last", hint="such as 10m")
+        raise InvalidInputError(
+            "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
+        )
     choice = chosen(app, words, selector, worker)
     job = choice.job or _newest(app, choice, signal_name(number), yes=yes)
     done = signal_job(choice.workers, job, number, wait=timeout if wait else _MOMENT, nodes=choice.nodes)
     _show(app, done, signal_name(number))
     errors = done.errors
     if wait and done.job.is_running:
-        hint = f"`tpuctl kill {choice.nodes} {job} --signal KILL` ends what does not obey"
+        hint = f"kill it: `tpuctl kill {choice.nodes} {job} --signal KILL`"
         errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
     return tell_errors(app, errors)
 
 
 def _newest(app: App, choice: Choice, signal: str, *, yes: bool) -> str:
-    """Return the job that is meant where none is named."""
+    """Return the job to signal when none is named. Raises `NotConfirmedError` if the user refuses."""
     from tpuctl.actions.jobs import choose, list_jobs  # noqa: PLC0415  # completion and --help need not wait for it
 
     listing = list_jobs(choice.workers)
@@ -84,23 +86,23 @@ def _newest(app: App, choice: Choice, signal: str, *, yes: bool) -> str:
     running = sum(one.is_running for one in listing.jobs)
     question = f"{running} jobs run on `{choice.nodes}`; send {signal} to the newest, `{job.name}` ({job.command})?"
     if running > 1 and not app.terminal.confirm(question, yes=yes):
-        raise NotConfirmedError("nothing was done", hint=f"name the job: `tpuctl jobs {choice.nodes}` shows them")
+        raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {choice.nodes}`")
     return job.name
 
 
 def _show(app: App, done: Signaling, signal: str) -> None:
-    from tpuctl.output import jobs as shown  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.output.jobs import state, to_json, workers  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.output.tables import Cell  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     if done.sent:
-        app.terminal.note(f"{signal} sent to job `{done.job.name}` on {shown.workers(done.sent, len(done.job.shares))}")
+        app.terminal.note(f"{signal} sent to job `{done.job.name}` on {workers(done.sent, len(done.job.shares))}")
     else:
-        app.terminal.note(f"job `{done.job.name}` does not run any more: nothing was sent")
+        app.terminal.note(f"job `{done.job.name}` is not running: no signal was sent")
     match app.format:
         case Format.JSON | Format.YAML:
-            app.terminal.data(shown.to_json(done.job, sandbox=app.is_sandbox), app.format)
+            app.terminal.data(to_json(done.job, sandbox=app.is_sandbox), app.format)
         case Format.NAME:
             app.terminal.names([done.job.name])
         case Format.TABLE:
-            app.terminal.table(("JOB", "STATE"), [(Cell(done.job.name), Cell(shown.state(done.job.shares)))])
+            app.terminal.table(("JOB", "STATE"), [(Cell(done.job.name), Cell(state(done.job.shares)))])

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 @cli_command("logs", without=("output",))
 @job_options
 @click.option(
-    "--follow", "-f", is_flag=True, help="Go on until the job has ended; a connection that breaks is made again."
+    "--follow", "-f", is_flag=True, help="Continue until the job has ended; reconnects when a connection breaks."
 )
-@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Only the last N lines of each worker.")
+@click.option("--tail", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines to print of each worker.")
 def command(
     app: App, *, words: tuple[str, ...], selector: tuple[str, ...], worker: str, follow: bool, tail: int | None
 ) -> int:
-    """Print what a job has printed on its workers: the one that is named, or the newest.
+    """Print the output of a job on its workers; without JOB that of the newest.
 
-    Of two words or more the last is the job. With several workers each line is marked with its worker, one worker after the
-    other, or with --follow as it comes. Ends with 0 however the job has ended: `tpuctl attach` ends as the job did.
-    A detached job's stdout and stderr come as one; of others stderr comes after stdout. Ctrl-C never reaches the job.
+    The last of several words is the job. With several workers each line is marked with its worker; the workers follow one
+    another, or with --follow their lines appear as they arrive. The exit code is 0 even if the job failed: see `tpuctl attach`.
+    A detached job's stdout and stderr are one stream; of other jobs stderr follows stdout. Ctrl-C never reaches the job.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def command(
 
     choice = chosen(app, words, selector, worker)
     if follow and choice.job and tail is None:
-        # To ask first how the job is would take as long again as to follow it.
+        # Asking for the state of the job first would double the time.
         return _follow(app, choice, Job(choice.job, ()), choice.workers.members)
     listing = list_jobs(choice.workers, names=[choice.job] if choice.job else (), tail=tail)
     job = choose(listing, choice.job, choice.nodes)
@@ -67,12 +67,12 @@ def _read(app: App, choice: Choice, listing: Listing, job: Job) -> int:
     from tpuctl.remote.jobs.reading import Reader  # noqa: PLC0415  # as above
 
     with Streams(app.terminal, [share.member for share in job.shares]) as streams:
-        said = LastWords(streams, len(job.shares))
-        silent = Reader(said, choice.workers.ssh_options, SystemClock()).read(job.shares)
+        tail = LastWords(streams, len(job.shares))
+        silent = Reader(tail, choice.workers.ssh_options, SystemClock()).read(job.shares)
     endings = [share.ending for share in job.shares]
     _warn(app, endings)
     code = tell_errors(app, failures([*listing.silent, *silent]))
-    tell_diagnosis(app, diagnose(endings, said))
+    tell_diagnosis(app, diagnose(endings, tail))
     return code
 
 
@@ -85,7 +85,7 @@ def _warn(app: App, endings: Sequence[Ending]) -> None:
 
 def _follow(app: App, choice: Choice, job: Job, others: Sequence[Member]) -> int:
     from tpuctl.actions.jobs import missing  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.actions.run_report import labels  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.run_report import labels  # noqa: PLC0415  # as above
     from tpuctl.cli.job_following import follow  # noqa: PLC0415  # as above
     from tpuctl.cli.running import tell_diagnosis  # noqa: PLC0415  # as above
 

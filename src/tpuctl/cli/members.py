@@ -1,4 +1,4 @@
-"""The workers that a command is about: which nodes, which of their workers, and the way to each."""
+"""The targets of a command: its nodes, their workers, and the connection to each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> list[Node]:
-    """Return the nodes that are named (`USER@NODE` too: the login counts for all), or that have these labels."""
+    """Return the nodes with these names (`USER@NODE`: USER is the login on all nodes), or with these labels."""
     names = []
     for text in nodes:
         login, _, name = text.rpartition("@")
@@ -33,23 +33,23 @@ def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> li
 
 
 def members(app: App, nodes: Sequence[Node], workers: WorkerSet, *, only_looks: bool = False) -> list[Member]:
-    """Return the way to each worker that is meant, in their order, once each node has let us in.
+    """Return a target for each of the workers, in their order, after authorizing our key on each node.
 
-    With `only_looks` nothing is changed: no key is made or put anywhere, no host key written down. Raises what is wrong with a
-    node instead of letting ssh time out: `ConflictError` for a state without ssh or a worker without an address for the way
-    that was chosen, `InvalidInputError` for a worker that a node does not have.
+    With `only_looks` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
+    out: `ConflictError` for a state without ssh, or a worker without an address for the chosen route; `InvalidInputError` for
+    a worker that a node does not have.
     """
-    meant = [(node, workers.of(node.name.node_id, node.workers)) for node in nodes]
-    for node, _ in meant:
+    chosen = [(node, workers.of(node.name.node_id, node.workers)) for node in nodes]
+    for node, _ in chosen:
         if warning := check_state(node):
             app.terminal.warn(warning)
     ways = app.workers
-    # All of them first: where one worker cannot be reached, no node is changed.
-    for node, numbers in meant:
+    # Check all of them first: if one worker cannot be reached, no node is changed.
+    for node, numbers in chosen:
         for number in numbers:
             ways.check_way(node, number)
     found = []
-    for node, numbers in meant:
+    for node, numbers in chosen:
         if not only_looks:
             let_in(app, node)
         ways.learn_host_keys(node)
@@ -62,9 +62,9 @@ def members(app: App, nodes: Sequence[Node], workers: WorkerSet, *, only_looks: 
 
 
 def await_key(app: App, found: Sequence[Member]) -> None:
-    """Wait for workers that were told of our key by this very run: they may refuse it for some seconds yet."""
+    """Wait for workers on which this command has just authorized our key: they may refuse it for some seconds."""
     fresh = [member for member in found if app.workers.was_admitted_now(member.node)]
     if fresh:
-        from tpuctl.actions.key_arrival import await_key  # noqa: PLC0415  # most nodes know the key from the start
+        from tpuctl.actions.key_arrival import await_key  # noqa: PLC0415  # most nodes know the key already
 
         await_key(app.clock, fresh, app.terminal.note)

@@ -1,4 +1,4 @@
-"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect what it left, take it down: the whole of a CI job."""
+"""`tpuctl run --up SPEC`: bring a node up, sync, run, collect files, delete the node: a whole CI job."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _FILES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be done around a command. `given` are the options of the spec, `checks` those of the checks before it.
+    """What to do around a command. `given` are the options of the spec, `checks` those of the checks before the creation.
 
-    `sync` is the folder to bring along.
+    `sync` is the folder to sync to the workers.
     """
 
     up: str
@@ -50,19 +50,19 @@ class Job:
 
     @property
     def names_file(self) -> bool:
-        """Whether a file says what to bring up, in place of `tpuctl.yaml`."""
+        """Whether a file, in place of `tpuctl.yaml`, says what to bring up."""
         return self.up.endswith(_FILES)
 
 
 def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
-    """Do the whole job and return its exit code; what this run made is removed in any case where that was asked for."""
+    """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
     from tpuctl.cli.job_files import check_source, log_folder, make_log_folder  # noqa: PLC0415  # completion and --help need not wait for it
 
     one_off = OneOff(*_task(app, node, job), removes=job.remove)
     name = one_off.name
     if one_off.was_taken_over:
         app.terminal.note(
-            f"`{name.node_id}` was left by an earlier run with `--rm` of the same spec: it is used, and deleted at the end"
+            f"using `{name.node_id}`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end"
         )
     if job.sync is not None:
         check_source(app, job.sync)
@@ -76,33 +76,45 @@ def run_job(app: App, node: str | None, job: Job, wish: Wish) -> int:
         try:
             return _work_and_take_down(app, one_off, name, job, replace(wish, passes_signals=False))
         except (KeyboardInterrupt, TerminatedError):
-            # Also in the midst of a deletion: it may not have been sent yet, and sent twice it does no harm.
+            # Also during a deletion: its request may not have been sent, and sending it twice does no harm.
             with undisturbed():
                 _take_down(app, one_off, name, wait=False)
-            with app.going_on(
-                f"`{name.zone}/{name.node_id}` {_how_left(one_off)}", resume=_next_step(app, one_off, name)
-            ):
+            where, resume = f"{name.zone}/{name.node_id}", app.command_line()
+            if one_off.was_deleted:
+                state, resume = "is being deleted", f"tpuctl wait {where} --for gone"
+            elif one_off.is_removed:
+                state = "does not exist"
+            elif one_off.was_made:
+                state, resume = "could not be deleted and is still billed", f"tpuctl down {where}"
+            else:
+                state = "existed before this run and is not deleted" if one_off.was_there else "was not created"
+            with app.going_on(f"`{where}` {state}", resume=resume):
                 raise
 
 
 def _work_and_take_down(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> int:
-    """Do the work, then remove what this run made, also where the work has failed."""
+    """Do the work, then delete the node that this run created, also if the work has failed."""
+
+    def show_log_folder() -> None:
+        if wish.log_folder is not None and wish.log_folder.is_dir() and any(wish.log_folder.iterdir()):
+            app.terminal.note(f"logs: `{wish.log_folder}`")
+
     try:
         code = _work(app, one_off, name, job, wish)
     except Exception as error:
         _take_down(app, one_off, name, wait=True)
-        _tell_logs(app, wish)
+        show_log_folder()
         if isinstance(error, TpuctlError) and one_off.was_deleted:
-            # What it advised was for a node that is there.
-            error.hint = f"the node that this run made, `{name.node_id}`, is deleted"
+            # Its hint was about a node that still exists.
+            error.hint = f"the node that this run created, `{name.node_id}`, is deleted"
         raise
     left = _take_down(app, one_off, name, wait=True)
-    _tell_logs(app, wish)
+    show_log_folder()
     return left or code
 
 
 def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
-    """Return what is to be brought up, and what is there now. Raises `ConflictError` where it is there, and must not be."""
+    """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
     given = job.given
     if job.names_file:
         path = app.invocation.folder / job.up
@@ -118,8 +130,8 @@ def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
     name, found = where_to_create(app, text, spec)
     if found is not None and job.exclusive:
         raise ConflictError(
-            f"`{name.node_id}` is there already, and `--exclusive` wants one of its own",
-            hint="leave NODE out: then the node gets a name that no other has",
+            f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
+            hint="leave NODE out to use a generated name",
         )
     options: dict[str, Any] = {"goal": None, "probe": None, "yes": False}
     policy = repair_policy(app, options, timeout=deadline(app, None))
@@ -127,29 +139,37 @@ def _task(app: App, node: str | None, job: Job) -> tuple[Task, Node | None]:
 
 
 def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> int:
-    from tpuctl.cli.job_files import bring, collect  # noqa: PLC0415  # not before the node is there
-    from tpuctl.cli.members import await_key, members  # noqa: PLC0415  # not before the node is there
+    """Bring the node up, sync, run the command, and collect its files. Return the exit code of the run."""
+    from tpuctl.cli.job_files import bring, collect  # noqa: PLC0415  # not before the node exists
+    from tpuctl.cli.members import await_key, members  # noqa: PLC0415  # as above
     from tpuctl.cli.running import carry_out, show_result  # noqa: PLC0415  # as above
 
-    where = f"{name.zone}/{name.node_id}"
-    undo = None if job.remove else f"tpuctl down {where}"
-    with app.going_on(lambda: _going_on(name, one_off), resume=app.command_line(), undo=undo):
+    def origin() -> str:
+        made = "was created by this run" if one_off.was_made else "existed before this run"
+        if one_off.was_taken_over:
+            made = "was left behind by an earlier run with `--rm`"
+        return f"`{name.node_id}` in {name.zone} {made}"
+
+    undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
+    with app.going_on(origin, resume=app.command_line(), undo=undo):
         with app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=gate(app, job.checks)), progress)
         if job.exclusive and not one_off.was_made:
-            raise ConflictError(
-                f"somebody else has just created `{name.node_id}`, and `--exclusive` wants one of its own"
-            )
+            raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         found = members(app, [ready], job.workers)
         await_key(app, found)
         if one_off.was_taken_over and _is_in_use(app, found):
             one_off.leave()
-            app.terminal.warn(f"another run works on `{name.node_id}`: it is not deleted at the end of this one")
-        if job.sync is not None:
-            wish = replace(wish, folder=wish.folder or _same_place(app, job.sync, bring(app, found, job.sync)))
+            app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
+        if job.sync is not None and not wish.folder:
+            there = bring(app, found, job.sync)
+            # The folder on the workers that corresponds to the current directory.
+            here = app.invocation.folder
+            below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
+            wish = replace(wish, folder=there if below == "." else f"{there}/{below}")
         result = carry_out(app, found, wish)
         code = show_result(app, result, detached=wish.detach)
-        # Where the command has not ended there is nothing, or no way to it: the node would bill on while that is tried.
+        # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [ending.member for ending in result.endings if ending.code is not None]
         if wish.log_folder is not None and ended:
             collect(app, ended, job.collect, wish.log_folder)
@@ -157,8 +177,8 @@ def _work(app: App, one_off: OneOff, name: NodeName, job: Job, wish: Wish) -> in
 
 
 def _is_in_use(app: App, members: list[Member]) -> bool:
-    """Tell whether a job runs there that a tpuctl follows or that was left running, or a worker does not tell."""
-    from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # not before the node is there
+    """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
+    from tpuctl.cli.keeping import keeping  # noqa: PLC0415  # not before the node exists
     from tpuctl.remote.jobs.asking import Listed, Workers  # noqa: PLC0415  # as above
     from tpuctl.remote.jobs.values import State  # noqa: PLC0415  # as above
 
@@ -171,13 +191,15 @@ def _is_in_use(app: App, members: list[Member]) -> bool:
 
 
 def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
-    """Delete the node where this run made it; return 0, or the exit code of what kept it from being deleted."""
+    """Delete the node if this run created it; return 0, or the exit code of the error that prevented the deletion."""
     if not one_off.was_made:
         if one_off.was_there and wait:
             if one_off.is_left(app.client) is False:
-                app.terminal.warn(f"`{name.node_id}` was there before, and somebody else has deleted it meanwhile")
+                app.terminal.warn(
+                    f"`{name.node_id}` existed before this run, and another client has deleted it meanwhile"
+                )
             else:
-                app.terminal.note(f"`{name.node_id}` was there before and is left as it is")
+                app.terminal.note(f"`{name.node_id}` existed before this run and is not deleted")
         return ExitCode.OK
     policy = Policy(goal=Goal.GONE, timeout=deadline(app, None))
     try:
@@ -186,41 +208,8 @@ def _take_down(app: App, one_off: OneOff, name: NodeName, *, wait: bool) -> int:
     except TpuctlError as error:
         app.show_error(error)
         app.terminal.warn(
-            f"`{name.node_id}` in {name.zone} may still bill", f"  end it: tpuctl down {name.zone}/{name.node_id}"
+            f"`{name.node_id}` in {name.zone} may still be billed",
+            f"  delete it: tpuctl down {name.zone}/{name.node_id}",
         )
         return error.exit_code
     return ExitCode.OK
-
-
-def _same_place(app: App, source: Path, there: str) -> str:
-    """Return the folder on the workers that stands for the one that we are in."""
-    here = app.invocation.folder
-    below = here.relative_to(source).as_posix() if here.is_relative_to(source) else "."
-    return there if below == "." else f"{there}/{below}"
-
-
-def _tell_logs(app: App, wish: Wish) -> None:
-    if wish.log_folder is not None and wish.log_folder.is_dir() and any(wish.log_folder.iterdir()):
-        app.terminal.note(f"the logs are in `{wish.log_folder}`")
-
-
-def _how_left(one_off: OneOff) -> str:
-    if one_off.is_removed:
-        return "is being deleted" if one_off.was_deleted else "is not there"
-    if one_off.was_made:
-        return "could not be deleted and bills on"
-    return "was there before and is left as it is" if one_off.was_there else "was not made"
-
-
-def _next_step(app: App, one_off: OneOff, name: NodeName) -> str:
-    where = f"{name.zone}/{name.node_id}"
-    if one_off.was_deleted:
-        return f"tpuctl wait {where} --for gone"
-    return f"tpuctl down {where}" if one_off.was_made and not one_off.is_removed else app.command_line()
-
-
-def _going_on(name: NodeName, one_off: OneOff) -> str:
-    made = "was made by this run" if one_off.was_made else "was there before this run"
-    if one_off.was_taken_over:
-        made = "was left by an earlier run with `--rm`"
-    return f"`{name.node_id}` in {name.zone} {made}"

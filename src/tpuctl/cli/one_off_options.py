@@ -1,4 +1,4 @@
-"""The options of `tpuctl run --up`, and the job that they make."""
+"""The options of `tpuctl run --up`."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     click.option(
-        "--up", metavar="SPEC", help="Bring the node up first: an accelerator type, or a file like tpuctl.yaml."
+        "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
     ),
-    click.option("--rm", "remove", is_flag=True, help="Take down at the end what --up has made, whatever happens."),
-    click.option("--exclusive", is_flag=True, help="With --up: refuse a node that is there already."),
-    click.option("--sync", metavar="DIR", help="With --up: sync DIR first, and run in it. [default: this git tree]"),
-    click.option("--no-sync", is_flag=True, help="With --up: sync nothing."),
+    click.option("--rm", "remove", is_flag=True, help="Delete the node that --up created, in any case, at the end."),
+    click.option("--exclusive", is_flag=True, help="With --up: fail if the node already exists."),
+    click.option("--sync", metavar="DIR", help="With --up: folder to sync and run in. [default: this git tree]"),
+    click.option("--no-sync", is_flag=True, help="With --up: sync no folder."),
     click.option(
-        "--collect", metavar="PATH", multiple=True, help="With --up: copy PATH from the workers to the logs at the end."
+        "--collect", metavar="PATH", multiple=True, help="With --up: path to copy from the workers at the end."
     ),
 )
 _NAMES = ("up", "remove", "exclusive", "sync", "no_sync", "collect")
 
 
 def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a whole job. Those that describe a node are those of `tpuctl up`, and are not listed again."""
+    """Add the options of `--up`. Those that describe a node are those of `tpuctl up`, and are hidden."""
     before = len(getattr(function, "__click_params__", ()))
     function = check_options(spec_options(function))
     for param in function.__click_params__[before:]:  # type: ignore[attr-defined]  # where click keeps them
@@ -47,9 +47,9 @@ def one_off_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | None:
-    """Take these options out of a command's options; return the job, or nothing without `--up`.
+    """Remove these options from a command's options; return the job, None without `--up`.
 
-    Raises `InvalidInputError` for those that mean nothing without it.
+    Raises `InvalidInputError` for options that need `--up`.
     """
     given, checks = take_spec(options), take_checks(options)
     detach = options["detach"]
@@ -58,14 +58,17 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
         for name in ("remove", "exclusive", "sync", "no_sync", "collect"):
             if taken[name]:
                 flag = "--rm" if name == "remove" else f"--{name.replace('_', '-')}"
-                raise InvalidInputError(f"`{flag}` goes with `--up`", hint="add `--up TYPE`, or leave it out")
+                raise InvalidInputError(f"`{flag}` needs `--up`", hint="add `--up TYPE`, or leave it out")
         if given or checks:
             name, value = next(iter((given | checks).items()))
             of_setting = SETTINGS[name].flag if name in checks else None
             flag = f"--{value}" if name == "tier" else of_setting or f"--{name.replace('_', '-')}"
-            raise InvalidInputError(f"`{flag}` describes a node, and goes with `--up`", hint="add `--up TYPE`")
+            raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
         return None
-    for name, why in (("remove", "would delete the node under it"), ("collect", "would copy before it has ended")):
+    for name, why in (
+        ("remove", "would delete the node under it"),
+        ("collect", "would copy before the command has ended"),
+    ):
         if detach and taken[name]:
             flag = "--rm" if name == "remove" else f"--{name}"
             raise InvalidInputError(
@@ -86,7 +89,7 @@ def take_job(app: App, options: dict[str, Any], workers: WorkerSet) -> Job | Non
 
 
 def _folder(app: App, given: str | None, *, without: bool) -> Path | None:
-    """Return the folder to sync: the one that is named, else the git tree that we are in."""
+    """Return the folder to sync: `given`, or else the git tree of the current directory; None without one."""
     here = app.invocation.folder
     if given is not None and without:
         raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")

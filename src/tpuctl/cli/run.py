@@ -24,33 +24,41 @@ if TYPE_CHECKING:
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_option
 @selector_option
-@click.option("--command", "line", metavar="LINE", help="The command, as one shell line.")
-@click.option("--workdir", "-w", metavar="DIR", help="Run it in this folder of the workers. [default: the home folder]")
+@click.option("--command", "line", metavar="LINE", help="Command, as one shell line.")
+@click.option("--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]")
 @environment_options
-@click.option("--detach", "-d", is_flag=True, help="Start it, print the job's name, and leave it running.")
+@click.option("--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running.")
 @click.option("--name", "job", metavar="JOB", help="Name of the job. [default: from the time]")
-@click.option("--log-dir", metavar="DIR", help="Write each worker's output to a file in DIR, too.")
-@click.option("--partial", is_flag=True, help="Run it also when some workers cannot be reached.")
-@click.option("--fail-fast", is_flag=True, help="End it everywhere when it fails on one worker.")
-@click.option("--timeout", type=Duration(), metavar="TIME", help="End it after that time: 90s, 30m. [default: never]")
-@click.option("--batch", "--batch-size", "batch", type=click.IntRange(1), metavar="N", help="Only so many at a time.")
+@click.option("--log-dir", metavar="DIR", help="Directory for a file with each worker's output.")
+@click.option("--allow-unreachable", is_flag=True, help="Run also when some workers cannot be reached.")
+@click.option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
+@click.option("--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker.")
+@click.option("--timeout", type=Duration(), metavar="TIME", help="Time limit of the command: 90s, 30m. [default: none]")
+@click.option(
+    "--batch",
+    "--batch-size",
+    "batch",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of workers that run it at a time. [default: all]",
+)
 @fanout_option("commands")
 @click.option(
     "--connect-timeout",
     type=Duration(),
     metavar="TIME",
-    help="How long a worker is tried to be reached. [default: 45s]",
+    help="Time limit for connecting to a worker. [default: 45s]",
 )
-@click.option("--no-stdin", "-n", is_flag=True, help="Do not pass stdin on to the command of a single worker.")
+@click.option("--no-stdin", "-n", is_flag=True, help="Do not pass stdin to the command on a single worker.")
 @one_off_options
 @reach_options
 def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[str, ...], **options: Any) -> int:
-    """Run a command on all workers of nodes at once, and end with 0 only if it did so on all.
+    """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
-    It is started on all workers or, where one cannot be reached, on none; and at most once on each: when a link breaks, the
-    command goes on and its output is joined again. Ctrl-C sends INT to it, a second time QUIT, a third time KILL.
-    It is ended, too, when nobody reads its output any more, as with | head.
-    One word after -- is a line for the remote shell; several are an argument vector and reach the command as they are.
+    The command starts on all workers or, if one cannot be reached, on none; and at most once on each. When a connection
+    breaks, the command continues and tpuctl reconnects to its output. Ctrl-C sends INT to it, a second time QUIT, a third time
+    KILL. The command is also terminated when its output is no longer read, as with | head.
+    One word after -- is a line for the remote shell; several are an argument vector, passed unchanged.
 
     \b
     Examples:
@@ -72,35 +80,32 @@ def command(app: App, *, nodes: tuple[str, ...], worker: str, selector: tuple[st
     if job is not None:
         from tpuctl.cli.one_off import run_job  # noqa: PLC0415  # as above
 
-        return run_job(app, _only(nodes, selector), job, wish)
+        if len(nodes) > 1 or selector:
+            raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
+        return run_job(app, nodes[0] if nodes else None, job, wish)
     found = members(app, find_nodes(app, nodes, selector), workers)
     await_key(app, found)
     return run_on(app, found, wish)
 
 
-def _only(nodes: tuple[str, ...], selector: tuple[str, ...]) -> str | None:
-    if len(nodes) > 1 or selector:
-        raise InvalidInputError("`--up` is about one node", hint="name one, or none: then it gets a name of its own")
-    return nodes[0] if nodes else None
-
-
 def _wish(app: App, options: dict[str, Any]) -> Wish:
+    """Return the request that the options describe. Raises `InvalidInputError`."""
     from tpuctl.cli.running import Wish, check_detached, line_of  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.remote.jobs.values import check_job_name  # noqa: PLC0415  # as above
     from tpuctl.remote.running.values import Limits  # noqa: PLC0415  # as above
 
     words: tuple[str, ...] = options["remote_command"]
     if options["line"] is not None and words:
-        raise InvalidInputError("the command is given twice", hint="give `--command LINE` or `-- COMMAND…`, not both")
+        raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
     if options["line"] is None and not words:
-        raise InvalidInputError("which command?", hint="put it after `--`: `tpuctl run NODE -- hostname`")
+        raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if options["detach"]:
         check_detached(app, options)
     environment = take_environment(app, options)
     limits = Limits(
         fanout=options["fanout"],
         batch=options["batch"],
-        partial=options["partial"],
+        partial=options["allow_unreachable"] or options["partial"],
         fail_fast=options["fail_fast"],
         timeout=_limit(options["timeout"]),
         connect_within=_limit(options["connect_timeout"]) or Limits().connect_within,

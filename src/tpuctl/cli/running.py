@@ -1,4 +1,4 @@
-"""A command on workers, from what was asked for to what is shown: for `run`, and for `ssh` with several workers."""
+"""A command on workers, from the request to what is shown: for `run`, and for `ssh` with several workers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.actions.run_diagnosis import LastWords, diagnose
 from tpuctl.actions.run_report import causes, problem, to_json, warnings
-from tpuctl.actions.running import Command, Runner, job_name
-from tpuctl.cli.environment_options import warn_of_environment
+from tpuctl.actions.running import Command, job_name, run_on_workers
 from tpuctl.cli.keeping import keeping
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.output.streams import Streams
 from tpuctl.output.terminal import Format
-from tpuctl.remote.environment import EnvironmentWish, variables
+from tpuctl.remote.environment import EnvironmentWish, caution, variables
 from tpuctl.remote.running.feeding import Source
 from tpuctl.remote.running.stopping import Reason
 from tpuctl.remote.running.values import Limits
@@ -33,12 +32,13 @@ if TYPE_CHECKING:
     from tpuctl.actions.run_diagnosis import Diagnosis
     from tpuctl.actions.running import Result
     from tpuctl.cli.app import App
+    from tpuctl.model import Node
     from tpuctl.remote.member import Member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What the user wants to run. `line` goes to the workers' login shells as it is."""
+    """What the user wants to run. `line` goes to the workers' login shells unchanged."""
 
     line: str
     limits: Limits = field(default_factory=Limits)
@@ -52,28 +52,25 @@ class Wish:
 
 
 def line_of(words: Sequence[str]) -> str:
-    """Return the shell line that words after `--` stand for: one word as it is, several as an argument vector."""
+    """Return the shell line for the words after `--`: one word unchanged, several as an argument vector."""
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
 def run_on(app: App, members: Sequence[Member], wish: Wish) -> int:
-    """Run a command on workers, show what it prints, then what became of it; return the exit code."""
+    """Run a command on workers, show its output, then its results; return the exit code."""
     return show_result(app, carry_out(app, members, wish), detached=wish.detach)
 
 
 def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
-    """Run a command on workers, show what it prints, and return what became of it."""
-    # Links and commands live in real time, also where the cloud's clock is the sandbox's.
+    """Run a command on workers, show its output, and return the results."""
+    # Connections and commands live in real time, although the clock of the cloud may be the sandbox's.
     clock = SystemClock()
-    form = app.format
     warn_of_environment(app, wish.environment, [member.node for member in members])
-    source = _source(app, members, wish)
-    with Streams(
-        app.terminal, members, to_stderr=form in {Format.JSON, Format.YAML}, folder=wish.log_folder
-    ) as streams:
-        said = LastWords(streams, len(members))
-        runner = Runner(clock, said, inquire=lambda member: why_gone(app, member), ssh_options=keeping(app))
-        result = runner.run(
+    source = _stdin_source(app, members, wish)
+    to_stderr = app.format in {Format.JSON, Format.YAML}
+    with Streams(app.terminal, members, to_stderr=to_stderr, folder=wish.log_folder) as streams:
+        tail = LastWords(streams, len(members))
+        result = run_on_workers(
             members,
             Command(
                 line=wish.line,
@@ -85,26 +82,37 @@ def carry_out(app: App, members: Sequence[Member], wish: Wish) -> Result:
             wish.limits,
             job=wish.job or job_name(clock.now()),
             environment=lambda member: variables(wish.environment, member.node, member.worker, member.node.workers),
+            clock=clock,
+            audience=tail,
+            inquire=lambda member: why_gone(app, member),
+            ssh_options=keeping(app),
         )
-    return diagnosed(result, said)
+    return diagnosed(result, tail)
+
+
+def warn_of_environment(app: App, wish: EnvironmentWish, nodes: Sequence[Node]) -> None:
+    """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
+    largest = max(nodes, key=lambda node: node.workers)
+    if text := caution(variables(wish, largest, 0, largest.workers), largest.workers):
+        app.terminal.warn(text)
 
 
 def diagnosed(result: Result, said: LastWords) -> Result:
-    """Return what became of a run, with what the failed commands' own words mean; the user's own Ctrl-C needs no diagnosis."""
+    """Return the result with the diagnosis of the failed command's output; Ctrl-C and TERM need no diagnosis."""
     if result.stopped in {Reason.INTERRUPTED, Reason.TERMINATED}:
         return result
     return replace(result, diagnosis=diagnose(result.endings, said))
 
 
 def show_result(app: App, result: Result, *, detached: bool = False) -> int:
-    """Show what became of a run; the workers on which it failed come last. Return the exit code."""
+    """Show the results of a run, failures last. Return the exit code."""
     if app.format in {Format.JSON, Format.YAML}:
         app.terminal.data({**to_json(result), **({"sandbox": True} if app.is_sandbox else {})}, app.format)
     elif detached and any(ending.is_good for ending in result.endings):
         app.terminal.write(result.job)
         nodes = " ".join(dict.fromkeys(ending.member.node.name.node_id for ending in result.endings))
         if app.terminal.is_interactive:
-            app.terminal.note(f"it goes on without you: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
+            app.terminal.note(f"the job continues: `tpuctl logs {nodes} {result.job} -f`, `tpuctl jobs {nodes}`")
     for text in warnings(result.endings):
         app.terminal.warn(text)
     reasons = causes(result)
@@ -122,14 +130,14 @@ def show_result(app: App, result: Result, *, detached: bool = False) -> int:
 
 
 def tell_diagnosis(app: App, diagnosis: Diagnosis | None) -> None:
-    """Say in one line what a failed command's own words mean, where they are known. A script has it in its JSON."""
+    """Show a diagnosis in one line, unless it is part of the JSON."""
     if diagnosis is not None and app.format not in {Format.JSON, Format.YAML}:
         app.terminal.note(diagnosis.line)
 
 
 def why_gone(app: App, member: Member) -> str | None:
-    """Return why a worker cannot be running any more, as far as the API tells; a failure of the API tells nothing."""
-    from tpuctl.remote.gate import check_state  # noqa: PLC0415  # only when a link is down
+    """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
+    from tpuctl.remote.gate import check_state  # noqa: PLC0415  # only when a connection is down
 
     try:
         node = app.client.find_node(member.node.name)
@@ -145,26 +153,26 @@ def why_gone(app: App, member: Member) -> str | None:
 
 
 def check_detached(app: App, options: Mapping[str, Any]) -> None:
-    """Raise `InvalidInputError` for what a command cannot have that is left running: pace, logs here, our stdin."""
+    """Raise `InvalidInputError` for options that `--detach` excludes, and for data on stdin."""
     for name in ("batch", "fail_fast", "log_dir"):
         if options[name]:
             flag = f"--{name.replace('_', '-')}"
             raise InvalidInputError(
-                f"`{flag}` is for a command that is followed, and `--detach` leaves it running",
-                hint="leave one of them out; `tpuctl logs NODE JOB` shows what it prints, `tpuctl kill NODE JOB` ends it",
+                f"`{flag}` needs a followed command, and `--detach` leaves it running",
+                hint="leave one of them out; `tpuctl logs NODE JOB` shows the output, `tpuctl kill NODE JOB` ends the job",
             )
     found = None if options["no_stdin"] else _stdin(app)
     if found is not None and _has_something(*found):
         raise InvalidInputError(
-            "stdin cannot go to a command that is left running",
-            hint="leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all workers",
+            "a detached command cannot read stdin",
+            hint="ignore stdin with `--no-stdin`; `tpuctl scp` copies a file to all workers",
         )
 
 
-def _source(app: App, members: Sequence[Member], wish: Wish) -> Source | None:
-    """Return our stdin for the command of a single worker, as ssh passes it on.
+def _stdin_source(app: App, members: Sequence[Member], wish: Wish) -> Source | None:
+    """Return stdin for the command of a single worker, which ssh passes on too; None if it reads none.
 
-    Raises `InvalidInputError` where there is something on it to read, and several workers.
+    Raises `InvalidInputError` if there is data on stdin and several workers.
     """
     found = _stdin(app) if wish.takes_stdin and not wish.detach else None
     if found is None:
@@ -173,14 +181,14 @@ def _source(app: App, members: Sequence[Member], wish: Wish) -> Source | None:
         return Source(found[0])
     if _has_something(*found):
         raise InvalidInputError(
-            f"stdin can go to one worker, and there are {len(members)}",
-            hint="choose one with `--worker`, or leave stdin alone with `--no-stdin`; `tpuctl scp` copies a file to all",
+            f"stdin can be passed to one worker, not to {len(members)}",
+            hint="choose one with `--worker`, or ignore stdin with `--no-stdin`; `tpuctl scp` copies a file to all",
         )
     return None
 
 
 def _stdin(app: App) -> tuple[int, int] | None:
-    """Return stdin's file and mode; nothing where nobody means a command to read it."""
+    """Return descriptor and mode of stdin; None for a terminal, a device or a closed stdin."""
     streams = app.terminal.streams
     if streams.stdin_is_terminal:
         return None

@@ -9,7 +9,7 @@ import click
 
 from tpuctl.cli.options import Duration, cli_command, node_argument, worker_option, yes_option
 from tpuctl.cli.reach_options import reach_options
-from tpuctl.errors import InvalidInputError, NotConfirmedError
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,13 +29,11 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     type=click.Choice(_SIGNALS, case_sensitive=False),
     default="TERM",
     metavar="NAME",
-    help="What they are sent first: HUP, INT, QUIT, TERM, KILL. [default: TERM]",
+    help="First signal: HUP, INT, QUIT, TERM or KILL. [default: TERM]",
 )
-@click.option("--grace", type=Duration(), metavar="TIME", help="How long they have before KILL. [default: 10s]")
-@click.option(
-    "--pid", type=click.IntRange(2), metavar="PID", help="End only this process, and only if it holds the TPU."
-)
-@click.option("--dry-run", is_flag=True, help="Only show what holds the TPU.")
+@click.option("--grace", type=Duration(), metavar="TIME", help="Time between the first signal and KILL. [default: 10s]")
+@click.option("--pid", type=click.IntRange(2), metavar="PID", help="Terminate only this process, if it holds the TPU.")
+@click.option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
 @reach_options
 @yes_option
 def command(
@@ -49,11 +47,11 @@ def command(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Show what holds the TPU on each worker, and end it: "The TPU is already in use by process with pid 1234".
+    """Terminate the processes that hold the TPU ("The TPU is already in use by process with pid 1234").
 
-    That is processes with the TPU's device files open, and who has /tmp/libtpu_lockfile; the lock file is removed only when
-    nobody holds it. What has merely loaded libtpu is shown, and left alone. Processes of others, and of containers, need
-    sudo without a password on the workers. In a pipe, ages are seconds.
+    These have the TPU's device files or /tmp/libtpu_lockfile open. The lock file is removed only if no process holds it.
+    Processes that have only loaded libtpu are shown, and not terminated. Processes of other users and of containers need sudo
+    without a password on the workers. In a pipe, ages are in seconds.
 
     \b
     Examples:
@@ -61,35 +59,35 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.actions import unstick  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.actions.unstick import notes, problems, release, survey  # noqa: PLC0415  # completion and --help need not wait for it
     from tpuctl.cli.members import await_key, find_nodes, members  # noqa: PLC0415  # as above
     from tpuctl.model.worker_set import WorkerSet  # noqa: PLC0415  # as above
 
     (found,) = find_nodes(app, [node])
-    patience = _patience(grace)
+    if isinstance(grace, str):
+        raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
     asked = members(app, [found], WorkerSet.parse(worker), only_looks=dry_run)
     await_key(app, asked)
-    sites = unstick.survey(asked, only=pid)
+    sites = survey(asked, only=pid)
     node_id, is_to_act = found.name.node_id, not dry_run and any(site.is_stuck for site in sites)
-    # A program gets one document, at the end; a person sees what it is about before the question.
+    # A script gets one document, at the end; a person sees the list before the question.
     if not _is_json(app):
         _show(app, node_id, sites)
     if is_to_act:
-        _agree(app, node_id, sites, yes=yes)
-        sites = unstick.release(sites, signal=signal, grace=patience)
+        _confirm(app, node_id, sites, yes=yes)
+        sites = release(sites, signal=signal, grace=_GRACE if grace is None else grace)
     if _is_json(app):
         _show(app, node_id, sites)
-    return _conclude(app, node_id, sites, signal=signal)
+    for note in notes(node_id, sites, signal=signal):
+        app.terminal.note(note)
+    errors = problems(node_id, sites)
+    for error in errors:
+        app.show_error(error)
+    return worst(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
-def _patience(grace: timedelta | str | None) -> timedelta:
-    if isinstance(grace, str):
-        raise InvalidInputError("`--grace forever` would never end anything", hint="give a time, like `30s`")
-    return _GRACE if grace is None else grace
-
-
-def _agree(app: App, node_id: str, sites: Sequence[Site], *, yes: bool) -> None:
-    """Ask whether these may be ended. Raises `NotConfirmedError` for a no; where nobody can be asked, the list is shown too."""
+def _confirm(app: App, node_id: str, sites: Sequence[Site], *, yes: bool) -> None:
+    """Ask for confirmation. Raises `NotConfirmedError` for a no; if stdin is no terminal, the list is shown as well."""
     from tpuctl.actions.unstick import question  # noqa: PLC0415  # as above
 
     try:
@@ -109,30 +107,17 @@ def _is_json(app: App) -> bool:
 
 
 def _show(app: App, node_id: str, sites: Sequence[Site]) -> None:
-    """Show what holds the TPU on each worker: nothing where nothing does, but to a program."""
-    from tpuctl.output import holders  # noqa: PLC0415  # as above
+    """Show what holds the TPU on each worker; an empty list is shown only to scripts."""
+    from tpuctl.output.holders import HEADER, rows, to_json  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import Format  # noqa: PLC0415  # as above
 
     if _is_json(app):
-        workers = [holders.to_json(site.member.worker, site.seen, site.after) for site in sites]
+        workers = [to_json(site.member.worker, site.seen, site.after) for site in sites]
         body = {"node": node_id, "workers": workers} | ({"sandbox": True} if app.is_sandbox else {})
         app.terminal.data(body, app.format)
         return
-    rows = [row for site in sites for row in holders.rows(site.member.label, site.seen)]
+    table = [row for site in sites for row in rows(site.member.label, site.seen)]
     if app.format is Format.NAME:
         app.terminal.names(str(one.pid) for site in sites for one in site.to_end)
-    elif rows:
-        app.terminal.table(holders.HEADER, rows)
-
-
-def _conclude(app: App, node_id: str, sites: Sequence[Site], *, signal: str) -> int:
-    """Tell what was done, show what is still wrong, and return the exit code."""
-    from tpuctl.actions.unstick import notes, problems  # noqa: PLC0415  # as above
-    from tpuctl.errors import ExitCode, worst  # noqa: PLC0415  # as above
-
-    for note in notes(node_id, sites, signal=signal):
-        app.terminal.note(note)
-    errors = problems(node_id, sites)
-    for error in errors:
-        app.show_error(error)
-    return worst(error.exit_code for error in errors) if errors else ExitCode.OK
+    elif table:
+        app.terminal.table(HEADER, table)

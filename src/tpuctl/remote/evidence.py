@@ -1,4 +1,4 @@
-"""Asking a worker for what support would want to see: one ssh session, whose answer is taken as it comes."""
+"""Collect evidence for support from a worker: one ssh session, whose answer is processed as it arrives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryFile
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from tpuctl.remote.answers import (
     UnexpectedAnswerError,
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.remote.member import Member
 
-# libtpu's default folder [TPU documentation]; `TPU_LOG_DIR` names another, which the worker looks up itself.
+# libtpu's default folder [TPU documentation]; the worker also reads `TPU_LOG_DIR`.
 LOGS = "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
 _BLOCK = 256 * 1024
-# A login shell may print something first; a frame is never longer than a piece of a file.
+# A login shell may print before the mark; no frame is longer than a piece of a file.
 _NOISE = 1024 * 1024
 _HEAD = 5
 _LONGEST_FRAME = 1024 * 1024
 _LONGEST_ABOUT, _LONGEST_PATH = 64 * 1024, 4096
 _LATEST = 1e15  # seconds
 _NAMES = ("path", "source")
-# The worker keeps its bounds itself; one that does not is not listened to for ever.
+# The worker enforces its limits itself; this one is for a worker that does not.
 _SLACK = 4 * 1024 * 1024
 _FAREWELL = 2.0
 _ERRORS_KEPT = 8 * 1024
@@ -57,7 +57,7 @@ _NO_PYTHON = 127
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How much is wanted: bytes in all and of one file, how old it may be, and until when the worker has time."""
+    """The limits: bytes in total and of one file, the maximum age of a file, and the timeout."""
 
     room: int
     each: int
@@ -67,33 +67,33 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Why a worker told nothing, or not all. `ssh_said` is what ssh printed where it did not get in."""
+    """Why a worker sent no evidence, or not all. `ssh_said`: the stderr of ssh if it failed to connect."""
 
     why: str
     ssh_said: str | None = None
 
 
 class Sink(Protocol):
-    """Takes what a worker tells, file after file. Nothing of it can be trusted, least of all the names."""
+    """Receives the evidence of a worker, file by file. None of it can be trusted, least of all the names."""
 
     def begin(self, path: str, source: str, size: int | None, modified: datetime | None) -> None:
-        """Begin a file. `size` is that on the worker, in bytes."""
+        """Begin a file. `size`: its size on the worker, in bytes."""
 
     def take(self, data: bytes) -> None:
-        """Take bytes of it."""
+        """Receive bytes of the file."""
 
     def skip(self, size: int) -> None:
-        """Note that so many bytes are left out here."""
+        """Record that `size` bytes are left out here."""
 
     def end(self) -> None:
-        """End the file that was begun."""
+        """End the file."""
 
     def lacks(self, path: str, why: str) -> None:
-        """Note what could not be had."""
+        """Record what is missing."""
 
 
 class Visits:
-    """The sessions under way, all ended together when it is interrupted. Safe for several threads."""
+    """The running sessions, terminated together on an interrupt. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -101,7 +101,7 @@ class Visits:
         self._is_over = False
 
     def start(self, words: list[str], *, stdin: IO[bytes], stderr: Stderr) -> subprocess.Popen[bytes] | None:
-        """Start ssh; nothing after the end. Raises `SshProgramMissingError`."""
+        """Start ssh; return None after `end`. Raises `SshProgramMissingError`."""
         with self._lock:
             if self._is_over:
                 return None
@@ -113,7 +113,7 @@ class Visits:
             return process
 
     def end(self) -> None:
-        """End all, and let none start any more."""
+        """Terminate all, and start no further ones."""
         with self._lock:
             self._is_over = True
             for process in self._running:
@@ -121,14 +121,26 @@ class Visits:
                     process.terminate()
 
 
-def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Clock) -> Silence | None:
-    """Have a worker tell what there is, within the order's bounds; nothing where it told all, else why it did not.
+def visit(member: Member, limits: Order, sink: Sink, visits: Visits, *, clock: Clock) -> Silence | None:
+    """Collect the evidence of a worker within the limits; return why it is incomplete, None if it is complete.
 
-    What was told by then counts. The connection is a new one: one that is kept may be what is broken.
+    The sink keeps what arrived before a failure. Uses a new connection: a shared one may be what is broken.
     Raises `SshProgramMissingError`.
     """
-    line, program = bootstrap("evidence", f"gather({_wish(member, order)!r})")
-    connecting = f"ConnectTimeout={max(1, round(order.patience.total_seconds()))}"
+    request = {
+        "worker": member.worker,
+        "room": limits.room,
+        "each": limits.each,
+        "since": limits.since.total_seconds() if limits.since else None,
+        # It ends by itself before the timeout, and says what is missing.
+        "seconds": max(1.0, limits.patience.total_seconds() * 0.9 - 1),
+        "logs": LOGS,
+        "devices": [ACCEL_FILES, VFIO_FILES],
+        # Run as root if that needs no password: this login cannot see what other users hold.
+        "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
+    }
+    line, program = bootstrap("evidence", f"gather({request!r})")
+    connecting = f"ConnectTimeout={max(1, round(limits.patience.total_seconds()))}"
     words = argv(
         member.way, (line,), options=(*FRESH, "-o", "BatchMode=yes", "-o", "Compression=yes", "-o", connecting)
     )
@@ -138,45 +150,30 @@ def visit(member: Member, order: Order, sink: Sink, visits: Visits, *, clock: Cl
         process = visits.start(words, stdin=stdin, stderr=errors)
         if process is None:
             return Silence("interrupted")
-        hearing, is_late = _Hearing(sink, order), True
+        reader, is_late = _Hearing(sink, limits), True
         try:
-            is_late = _hear(process, hearing, clock, clock.monotonic() + order.patience)
+            is_late = _read(process, reader, clock, clock.monotonic() + limits.patience)
         finally:
             code = _end(process, waits=not is_late)
-            hearing.close()
+            reader.close()
         return (
             None
-            if hearing.is_whole
-            else _silence(hearing, code, errors.text()[:_ERRORS_KEPT], order, label=member.label, is_late=is_late)
+            if reader.is_complete
+            else _explain(reader, code, errors.text()[:_ERRORS_KEPT], limits, label=member.label, is_late=is_late)
         )
 
 
-def _wish(member: Member, order: Order) -> dict[str, Any]:
-    return {
-        "worker": member.worker,
-        "room": order.room,
-        "each": order.each,
-        "since": order.since.total_seconds() if order.since else None,
-        # It is to end by itself, and to say what is missing.
-        "seconds": max(1.0, order.patience.total_seconds() * 0.9 - 1),
-        "logs": LOGS,
-        "devices": [ACCEL_FILES, VFIO_FILES],
-        # As root where that needs no password: what others hold is hidden from this login.
-        "holders": bootstrap("holders", f"main({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
-    }
-
-
 class _Hearing:
-    """Frames as they come. What is not understood ends it: nothing that a worker says makes this fail."""
+    """Decodes frames as they arrive. An invalid frame ends it; no answer of a worker makes it raise."""
 
-    def __init__(self, sink: Sink, order: Order) -> None:
-        self._sink, self._left = sink, order.room + _SLACK
+    def __init__(self, sink: Sink, limits: Order) -> None:
+        self._sink, self._left = sink, limits.room + _SLACK
         self._data = b""
-        self.has_begun = self.is_whole = self._is_in_file = False
-        self.wrong: UnexpectedAnswerError | None = None
+        self.has_begun = self.is_complete = self._is_in_file = False
+        self.error: UnexpectedAnswerError | None = None
 
     def take(self, data: bytes) -> bool:
-        """Take what came; false where no more is wanted."""
+        """Process data; return false if no more is needed."""
         self._data += data
         self._left -= len(data)
         if not self.has_begun:
@@ -186,13 +183,13 @@ class _Hearing:
             self.has_begun, self._data = True, self._data[at + len(EVIDENCE_MARK) :]
         try:
             for kind, payload in self._frames():
-                self._obey(kind, payload)
+                self._process(kind, payload)
         except UnexpectedAnswerError as error:
-            self.wrong = error
-        return not self.is_whole and self.wrong is None and self._left > 0
+            self.error = error
+        return not self.is_complete and self.error is None and self._left > 0
 
     def close(self) -> None:
-        """End the file that was begun."""
+        """End the current file."""
         if self._is_in_file:
             self._is_in_file = False
             self._sink.end()
@@ -209,14 +206,18 @@ class _Hearing:
             at += _HEAD + size
         self._data = self._data[at:]
 
-    def _obey(self, kind: bytes, payload: bytes) -> None:
+    def _process(self, kind: bytes, payload: bytes) -> None:
         match kind:
             case b"f":
                 about = record(parse_json(payload, longest=_LONGEST_ABOUT, deepest=1), "file")
                 path, source = (string(member_of(about, name, "file"), name, longest=_LONGEST_PATH) for name in _NAMES)
                 size, modified = member_of(about, "size", "file"), member_of(about, "modified", "file")
                 size = None if size is None else integer(size, "size")
-                when = None if modified is None else _time(number(modified, "modified", low=-_LATEST, high=_LATEST))
+                when = None
+                if modified is not None:
+                    seconds = number(modified, "modified", low=-_LATEST, high=_LATEST)
+                    with suppress(ValueError, OverflowError, OSError):  # no calendar has that time
+                        when = datetime.fromtimestamp(seconds, UTC)
                 self.close()
                 self._sink.begin(path, source, size, when)
                 self._is_in_file = True
@@ -232,38 +233,30 @@ class _Hearing:
                     *(string(member_of(lack, name, "lack"), name, longest=_LONGEST_PATH) for name in ("path", "why"))
                 )
             case b"z":
-                self.is_whole = True
+                self.is_complete = True
             case _:
                 raise UnexpectedAnswerError(f"a frame {shown(kind)} out of order")
 
 
-def _time(seconds: float) -> datetime | None:
-    """Return a point in time; nothing for one that no calendar has."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _hear(process: subprocess.Popen[bytes], hearing: _Hearing, clock: Clock, until: timedelta) -> bool:
-    """Hear a session to its end, or until no more is wanted; true where its time was up."""
+def _read(process: subprocess.Popen[bytes], reader: _Hearing, clock: Clock, until: timedelta) -> bool:
+    """Read a session to its end, or until no more is needed; return true after a timeout."""
     if process.stdout is None:
-        raise AssertionError("it was asked for as a pipe")
+        raise AssertionError("it was opened as a pipe")
     file = process.stdout.fileno()
     while (left := (until - clock.monotonic()).total_seconds()) > 0:
-        # `select` itself could not watch the high numbers that many sessions have.
+        # `select.select` is limited to descriptors below 1024, and there may be many sessions.
         poll = select.poll()
         poll.register(file, select.POLLIN | select.POLLHUP)
         if not poll.poll(left * 1000):
             break
         data = os.read(file, _BLOCK)
-        if not data or not hearing.take(data):
+        if not data or not reader.take(data):
             return False
     return True
 
 
 def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
-    """End ssh if it does not end by itself, which may be waited for, and return its code."""
+    """Terminate ssh, after waiting for its end if `waits`, and return its exit code."""
     if process.stdout is not None:
         process.stdout.close()
     if waits:
@@ -276,18 +269,18 @@ def _end(process: subprocess.Popen[bytes], *, waits: bool) -> int:
     return process.wait()
 
 
-def _silence(hearing: _Hearing, code: int, words: str, order: Order, *, label: str, is_late: bool) -> Silence:
-    """Return why a worker did not tell all."""
+def _explain(reader: _Hearing, code: int, words: str, limits: Order, *, label: str, is_late: bool) -> Silence:
+    """Return why the evidence of a worker is incomplete."""
     if is_late:
-        what = "it did not tell all" if hearing.has_begun else "no answer"
-        return Silence(f"{what} within {order.patience.total_seconds():.0f} s")
-    if hearing.wrong:
-        return Silence(hearing.wrong.of(label).message)
-    if hearing.has_begun:
-        return Silence("the connection broke in the midst of it" if code else "it told more than it was asked for")
+        what = "incomplete" if reader.has_begun else "no answer"
+        return Silence(f"{what} within {limits.patience.total_seconds():.0f} s")
+    if reader.error:
+        return Silence(reader.error.of(label).message)
+    if reader.has_begun:
+        return Silence("the connection broke" if code else "it sent more than was requested")
     if code == SSH_FAILED:
         return Silence(telling_line(words) or "ssh failed", words)
     if code == _NO_PYTHON:
-        return Silence("there is no `python3` on it")
+        return Silence("`python3` is not installed on it")
     said = last_line(words)
-    return Silence(f"it could not tell: {said}" if said else f"it could not tell: exit {code}")
+    return Silence(f"collection failed: {said}" if said else f"collection failed: exit {code}")

@@ -1,4 +1,4 @@
-"""One worker on which something is to be done."""
+"""One worker that a command acts on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker, and the way to it. `label` is what its output is marked with: unique among the members of one run."""
+    """A worker and the connection to it. `label` marks its output and is unique among the targets of one command."""
 
     node: Node
     worker: int

@@ -1,1 +1,1 @@
-"""The jobs that `tpuctl run` has left on workers: what they tell of them, what they printed, signals to them."""
+"""Jobs that `tpuctl run` left on workers: their state, their output, signals to them."""

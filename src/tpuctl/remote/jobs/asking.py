@@ -1,4 +1,4 @@
-"""Asking workers about their jobs, all at once, each in one ssh session."""
+"""Ask workers about their jobs, in parallel, each in one ssh session."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from tpuctl.errors import TpuctlError
     from tpuctl.remote.member import Member
 
-# Handshakes under way at once.
+# Handshakes in progress at the same time.
 AT_ONCE = 32
 PATIENCE = timedelta(seconds=30)
-# As long as `run` tries to reach a worker, and as often.
+# As long as `run` tries to connect to a worker, and as often.
 _TRIED = Limits().connect_within
 _PAUSES = tuple(timedelta(seconds=seconds) for seconds in (0.5, 1, 2, 4))
 _NO_PROGRAM = 127
 _LONGEST_ANSWER = 4 << 20
-# Worker's homes hold no more jobs than this that count.
+# No home directory has more jobs than this.
 _MOST_JOBS = 100_000
 _T = TypeVar("_T")
 _A = TypeVar("_A")
@@ -51,9 +51,9 @@ _A = TypeVar("_A")
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A worker that gave no answer. `words` are ssh's, or the worker's.
+    """A worker that gave no answer. `words`: the message of ssh or of the worker.
 
-    `code` is ssh's, negative where a signal ended it, nothing where the time was up. `error` is what was wrong with its answer.
+    `code`: the exit code of ssh, negative after a signal, None after a timeout. `error`: why the answer was rejected.
     """
 
     member: Member
@@ -63,13 +63,13 @@ class Silence:
 
     @classmethod
     def unexpected(cls, member: Member, error: UnexpectedAnswerError) -> Silence:
-        """Return the silence of a worker whose answer does not count."""
+        """Return the value for a worker whose answer was rejected."""
         return cls(member, 1, "", error.of(member.label))
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a worker tells of its jobs: the newest of them, the newest first, and how many there are."""
+    """The newest jobs of a worker, the newest first, and the number of all its jobs."""
 
     shares: tuple[Share, ...]
     total: int
@@ -77,7 +77,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Signaled:
-    """What a signal met: whether it was sent, and how the job was afterwards."""
+    """Whether a signal was sent, and the job afterwards."""
 
     was_sent: bool
     share: Share
@@ -85,10 +85,10 @@ class Signaled:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers that are asked; `ssh_options` gives what else ssh is passed for a connection.
+    """The workers to ask; `ssh_options` returns additional options of ssh for a connection.
 
-    What only looks is asked again where a link breaks, or a worker lets nobody in yet, for as long as `run` would try.
-    Each method returns an answer of each worker, in their order, and raises `SshProgramMissingError`.
+    A query that changes nothing is repeated after a broken connection, and while a worker does not accept ssh yet, for as long
+    as `run` would try. Each method returns one answer for each worker, in their order, and raises `SshProgramMissingError`.
     """
 
     members: Sequence[Member]
@@ -96,88 +96,92 @@ class Workers:
     clock: Clock
 
     def jobs(self, *, names: Sequence[str] = (), limit: int, tail: int | None = None) -> list[Listed | Silence]:
-        """Return the newest jobs, or those that are named. With `tail` a share's `starts` says where its last lines begin."""
+        """Return the newest jobs, or those in `names`. With `tail` a share's `starts` is the position of its last lines."""
 
         def parse(member: Member, value: Any) -> Listed:
-            told = Fields(value, "the list")
-            shares = told.each("jobs", partial(parse_share, member), most=limit)
+            fields = Fields(value, "the list")
+            shares = fields.each("jobs", partial(parse_share, member), most=limit)
             found = [share.job for share in shares]
             for at, name in enumerate(found):
                 if names and name not in names:
-                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not asked for")
+                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not requested")
                 if name in found[:at]:
-                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` for the second time")
-            return Listed(shares, told.get("total", integer, low=len(shares), high=_MOST_JOBS))
+                    raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
+            return Listed(shares, fields.get("total", integer, low=len(shares), high=_MOST_JOBS))
 
-        return self._each({"do": "list", "names": list(names), "limit": limit, "tail": tail}, parse, again=True)
+        return self._each({"do": "list", "names": list(names), "limit": limit, "tail": tail}, parse, retries=True)
 
     def signal(self, job: str, number: int, *, wait: timedelta) -> list[Signaled | Silence | None]:
-        """Send a signal to all processes of a job, if it runs, and wait so long for its end. None: there is no such job."""
+        """Send a signal to all processes of a job, if it runs, and wait up to `wait` for its end. None: no such job."""
 
         def parse(member: Member, value: Any) -> Signaled | None:
             if value is None:
                 return None
-            told = Fields(value, "the answer")
-            share = told.get("job", partial(parse_share, member))
+            fields = Fields(value, "the answer")
+            share = fields.get("job", partial(parse_share, member))
             if share.job != job:
-                raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not asked for")
-            return Signaled(told.get("sent", boolean), share)
+                raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
+            return Signaled(fields.get("sent", boolean), share)
 
-        order = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
-        return self._each(order, parse, patience=PATIENCE + wait)
+        request = {"do": "signal", "name": job, "number": number, "wait": wait.total_seconds()}
+        return self._each(request, parse, patience=PATIENCE + wait)
 
     def ended(self, names: Sequence[str], *, older: timedelta) -> list[Mapping[str, str] | Silence]:
-        """Return how the jobs that are named are, or which of all ended so long ago; nothing is changed.
+        """Return the states of the jobs in `names`, or which of all jobs ended longer ago than `older`. Changes nothing.
 
-        A job is `ended`, `missing`, `running` or `followed` (its output is being read).
+        A state is `ended`, `missing`, `running` or `followed` (a client reads its output).
         """
-        order = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": True}
-        return self._each(order, _parse_outcomes(names, ("ended", "missing", "running", "followed")), again=True)
+        request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": True}
+        return self._each(request, _parse_outcomes(names, ("ended", "missing", "running", "followed")), retries=True)
 
     def remove(self, names: Sequence[Sequence[str]], *, older: timedelta) -> list[Mapping[str, str] | Silence]:
-        """Remove jobs, others from each worker, but none that runs; a worker with no names is not asked.
+        """Remove the jobs in `names[i]` from worker `i`, except those that run; a worker without names is not asked.
 
-        Returns what came of each: `removed`, `missing`, `running`, `followed`.
+        Returns the outcome of each: `removed`, `missing`, `running`, `followed`.
         """
         outcomes = ("removed", "missing", "running", "followed")
 
         def one(member: Member, names: Sequence[str]) -> Mapping[str, str] | Silence:
-            order = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
+            request = {"do": "remove", "names": list(names), "older": older.total_seconds(), "only_looks": False}
             options = self.ssh_options(member.way)
-            return _ask(member, order, _parse_outcomes(names, outcomes), options, PATIENCE) if names else {}
+            return _ask(member, request, _parse_outcomes(names, outcomes), options, PATIENCE) if names else {}
 
         return _at_once(one, self.members, names)
 
     def _each(
         self,
-        order: dict[str, Any],
+        request: dict[str, Any],
         parse: Callable[[Member, Any], _T],
         *,
         patience: timedelta = PATIENCE,
-        again: bool = False,
+        retries: bool = False,
     ) -> list[_T | Silence]:
-        """Ask each for an answer; with `again` more than once, for nothing is changed by it."""
+        """Ask each worker; with `retries` again after a broken connection."""
 
         def ask(member: Member, options: tuple[str, ...]) -> _T | Silence:
-            return _ask(member, order, parse, options, patience)
+            return _ask(member, request, parse, options, patience)
 
         answers = _at_once(ask, self.members, [self.ssh_options(member.way) for member in self.members])
         until = self.clock.monotonic() + _TRIED
-        for tries in count(1) if again else ():
+        for tries in count(1) if retries else ():
             pause = _PAUSES[min(tries, len(_PAUSES)) - 1]
-            cut = [index for index, answer in enumerate(answers) if _is_cut(answer, is_first=tries == 1)]
+            cut = [
+                index
+                for index, answer in enumerate(answers)
+                if isinstance(answer, Silence) and may_pass(answer.code, answer.words, is_first=tries == 1)
+            ]
             if not cut or self.clock.monotonic() + pause > until:
                 break
             self.clock.sleep(pause)
-            # What was kept from an earlier command may be what broke.
-            again_asked = _at_once(ask, [self.members[index] for index in cut], [FRESH] * len(cut))
-            for index, answer in zip(cut, again_asked, strict=True):
+            # A shared connection may be what broke.
+            second = _at_once(ask, [self.members[index] for index in cut], [FRESH] * len(cut))
+            for index, answer in zip(cut, second, strict=True):
                 answers[index] = answer
         return answers
 
 
 def _at_once(act: Callable[[Member, _A], _T], members: Sequence[Member], each: Sequence[_A]) -> list[_T]:
-    """Return what an act gives on each worker, which has a value of its own for it, in their order."""
+    """Call `act` for each worker with its value from `each`; return the results in their order."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 10 ms
 
     with ThreadPoolExecutor(min(AT_ONCE, len(members)) or 1) as pool:
@@ -185,13 +189,13 @@ def _at_once(act: Callable[[Member, _A], _T], members: Sequence[Member], each: S
 
 
 def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[Member, Any], Mapping[str, str]]:
-    """Return what parses an answer about these jobs, or about any where none are named."""
+    """Return a parser for an answer about these jobs; without names, about any."""
 
     def parse(member: Member, value: Any) -> Mapping[str, str]:  # noqa: ARG001  # all parsers are called alike
         found = {}
         for at, (name, outcome) in enumerate(record(value, "the answer").items()):
             if names and name not in names:
-                raise UnexpectedAnswerError(f"{shown(name)} was not asked for")
+                raise UnexpectedAnswerError(f"{shown(name)} was not requested")
             found[parse_name(name, f"name {at}")] = choice(outcome, name, outcomes)
         return found
 
@@ -199,14 +203,16 @@ def _parse_outcomes(names: Sequence[str], outcomes: Sequence[str]) -> Callable[[
 
 
 def failures(silences: Iterable[Silence]) -> list[TpuctlError]:
-    """Return why workers gave no answer: one error for all of a node that share a cause."""
-    told = list(silences)
-    silent = [one for one in told if one.error is None]
+    """Return why workers gave no answer: one error for all workers of a node that share a cause."""
+    unanswered = list(silences)
+    silent = [one for one in unanswered if one.error is None]
     late = [one for one in silent if one.code is None]
     apart = [one for one in silent if one.code == SSH_FAILED]
-    errors: list[TpuctlError] = [one.error for one in told if one.error is not None]
+    errors: list[TpuctlError] = [one.error for one in unanswered if one.error is not None]
     errors += [
-        RemoteCommandError(f"worker {one.member.label}: {_why(one)}")
+        RemoteCommandError(
+            f"worker {one.member.label}: {ended_here(one.code) or one.words or f'the session ended with {one.code}'}"
+        )
         for one in silent
         if one.code not in {None, SSH_FAILED}
     ]
@@ -217,37 +223,28 @@ def failures(silences: Iterable[Silence]) -> list[TpuctlError]:
     return errors
 
 
-def _is_cut(answer: object, *, is_first: bool) -> bool:
-    return isinstance(answer, Silence) and may_pass(answer.code, answer.words, is_first=is_first)
-
-
-def _why(silence: Silence) -> str:
-    return ended_here(silence.code) or silence.words or f"the session ended with {silence.code}"
-
-
 def _ask(
     member: Member,
-    order: Mapping[str, Any],
+    request: Mapping[str, Any],
     parse: Callable[[Member, Any], _T],
     options: tuple[str, ...],
     patience: timedelta,
 ) -> _T | Silence:
     try:
-        with opened(member, order, options) as session:
+        with opened(member, request, options) as session:
             output = session.answer(patience, most=LONGEST_BANNER + _LONGEST_ANSWER)
             code, words = session.end(), session.words()
         if MARK not in output:
             if code == SSH_FAILED and options and not words and options != FRESH:
-                # A kept connection hides what its ProxyCommand says.
-                return _ask(member, order, parse, FRESH, patience)
+                # A shared connection hides the messages of its ProxyCommand.
+                return _ask(member, request, parse, FRESH, patience)
             if code == _NO_PROGRAM:
-                words = words or "there is no `python3` on it"
+                words = words or "`python3` is not installed on it"
             return Silence(member, code, words)
         frames = Decoder(_LONGEST_ANSWER).feed(output)
         if not frames and code != 0:
-            # It was cut off.
-            return Silence(member, code, words or "its answer is not complete")
-        return _read(member, frames, parse, may_miss=order["do"] == "signal")
+            return Silence(member, code, words or "its answer is incomplete")
+        return _read(member, frames, parse, may_miss=request["do"] == "signal")
     except UnexpectedAnswerError as error:
         return Silence.unexpected(member, error)
 
@@ -255,7 +252,7 @@ def _ask(
 def _read(
     member: Member, frames: Sequence[tuple[Told, bytes]], parse: Callable[[Member, Any], _T], *, may_miss: bool
 ) -> _T | Silence:
-    """Return what the one frame of an answer says. Raises `UnexpectedAnswerError`."""
+    """Parse the one frame of an answer. Raises `UnexpectedAnswerError`."""
     if len(frames) != 1:
         raise UnexpectedAnswerError(f"{len(frames)} frames where one is expected")
     kind, payload = frames[0]

@@ -1,4 +1,4 @@
-"""One ssh session with the program that tells of jobs (remote/onboard/jobs.py)."""
+"""One ssh session with the job query program on a worker (ssh/agent/job_queries.py)."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _END = timedelta(seconds=1)
 
 
 class Session:
-    """An ssh whose stdout is read. Leaving it ends it."""
+    """An ssh process whose stdout is read. Leaving the context terminates it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process, self._errors = process, Kept(head=0, tail=_ERRORS_KEPT)
 
     def answer(self, patience: timedelta, *, most: int) -> bytes:
-        """Return all that the program sends; of one that does not end in time what it has sent so far.
+        """Return the whole output of the program; after `patience`, the output so far.
 
-        Raises `UnexpectedAnswerError` when that is more than `most` bytes.
+        Raises `UnexpectedAnswerError` for more than `most` bytes.
         """
         output = Kept(head=most, tail=0)
         exchange(self._process, b"", output, self._errors, patience, most=most)
         return bytes(output)
 
     def read(self, patience: timedelta) -> bytes | None:
-        """Return what the program sends next, empty at its end; None where it sends nothing for so long."""
+        """Return the next output of the program, empty at its end; None if there is none within `patience`."""
         stdout, stderr = _stream(self._process.stdout), _stream(self._process.stderr)
         until = time.monotonic() + patience.total_seconds()
         with selectors.DefaultSelector() as selector:
@@ -60,32 +60,32 @@ class Session:
         return None
 
     def end(self) -> int | None:
-        """Return ssh's exit code, a negative one where a signal ended it; nothing where it has not ended by itself."""
+        """Return ssh's exit code, negative after a signal; None if ssh has not ended by itself."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(_END.total_seconds())
         return None
 
     def words(self) -> str:
-        """Return what ssh said, without what is about the connection that is kept."""
+        """Return the stderr of ssh, without messages about the shared connection."""
         stderr = _stream(self._process.stderr)
         os.set_blocking(stderr.fileno(), False)
-        # Not to its end: the process that keeps a connection open may hold it.
+        # Not to its end: the master of a shared connection may hold it open.
         with suppress(BlockingIOError):
             self._errors.add(os.read(stderr.fileno(), _BLOCK))
         lines = bytes(self._errors).decode(errors="replace").splitlines()
         return "\n".join(line for line in lines if not is_about_keeping(line))
 
     def close(self) -> None:
-        """End ssh if it has not ended."""
+        """Terminate ssh if it has not ended."""
         end(self._process)
         for stream in (self._process.stdout, self._process.stderr):
             _stream(stream).close()
 
 
 @contextmanager
-def opened(member: Member, order: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[Session]:
-    """Start ssh with the program that obeys an order. Raises `SshProgramMissingError`."""
-    line, source = bootstrap("jobs", f"answer({ ({**order, 'worker': member.worker})!r})", is_kept=True)
+def opened(member: Member, request: Mapping[str, Any], options: tuple[str, ...]) -> Iterator[Session]:
+    """Start ssh with the program that executes a request. Raises `SshProgramMissingError`."""
+    line, source = bootstrap("jobs", f"answer({ ({**request, 'worker': member.worker})!r})", is_kept=True)
     words = argv(member.way, (line,), options=("-o", "BatchMode=yes", *options))
     # A file: nothing here waits for ssh to read it.
     with TemporaryFile() as stdin:
@@ -105,5 +105,5 @@ def opened(member: Member, order: Mapping[str, Any], options: tuple[str, ...]) -
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
-        raise AssertionError("it was asked for as a pipe")
+        raise AssertionError("it was opened as a pipe")
     return stream

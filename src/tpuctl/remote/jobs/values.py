@@ -1,8 +1,9 @@
-"""What workers tell of jobs. Pure."""
+"""Jobs as workers report them. Pure."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -29,37 +30,37 @@ from tpuctl.remote.running.values import Ending, Outcome, parse_end
 if TYPE_CHECKING:
     from tpuctl.remote.member import Member
 
-# Linux's numbers: those of this machine may be others.
+# Linux's numbers: those of this machine may differ.
 SIGNALS = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11,
     "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "CONT": 18, "STOP": 19, "XCPU": 24, "XFSZ": 25, "SYS": 31,
 }  # fmt: skip
 _HIGHEST_SIGNAL = 64
-# It is part of a folder's name, together with the worker's number.
+# With the worker's number it forms the name of a folder.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Of what is kept with a job, and of how it ended, a worker sends no more (remote/onboard/small_files.py).
+# The longest record of a job that a worker sends (ssh/agent/job_files.py).
 _LONGEST = 64 * 1024
-# Clocks of workers may be wrong, but not beyond what a date can be: the year 9000.
+# Clocks of workers may be wrong, but a date ends at the year 9000.
 _LATEST = 221_845_392_000
 _LONGEST_AGE = 100 * 365 * 86400
 
 
 class State(StrEnum):
-    """How a job is on one worker."""
+    """The state of a job on one worker."""
 
     RUNNING = "running"
     EXITED = "exited"
     SIGNALED = "signaled"
-    LOST = "lost"  # it does not run, and nobody wrote down how it ended: the worker was rebooted, or out of memory
+    LOST = "lost"  # it does not run and has no recorded exit code: the worker was rebooted, or out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A job on one worker. `began` is by the worker's clock; `age`, since it began, depends on nobody else's.
+    """A job on one worker. `began` is by the worker's clock; `age` depends on no other clock.
 
-    `code` is what a shell would report, where it has ended. `command` is empty and `is_detached` nothing where the worker's
-    record of them cannot be read. `is_followed`: some tpuctl streams its output now. `sizes` and `starts` are bytes of stdout
-    and of stderr: how much there is, and where the last lines that were asked for begin.
+    `code`: the exit code as a shell reports it, None before the end. `command` is empty and `is_detached` None if the worker's
+    record of them cannot be read. `is_followed`: a client streams its output now. `sizes` and `starts` are bytes of stdout and
+    of stderr: their sizes, and the positions of the last lines that were requested.
     """
 
     member: Member
@@ -81,7 +82,7 @@ class Share:
 
     @property
     def ending(self) -> Ending:
-        """What those who are told of endings are told of this one."""
+        """The job as the result of a worker."""
         outcomes = {State.EXITED: Outcome.EXITED, State.SIGNALED: Outcome.SIGNALED, State.LOST: Outcome.LOST}
         return Ending(
             member=self.member,
@@ -95,30 +96,30 @@ class Share:
 
 
 def check_job_name(name: str) -> str:
-    """Return the name of a job. Raises `InvalidInputError` where it cannot be one: it becomes part of a folder's name."""
+    """Return the name of a job. Raises `InvalidInputError` for an invalid name: it becomes part of a folder's name."""
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
             f"`{name}` cannot be the name of a job",
-            hint="a job's name has letters, digits, `.`, `_` and `-`; `tpuctl jobs NODE` shows which there are",
+            hint="a job's name has letters, digits, `.`, `_` and `-`; list the jobs: `tpuctl jobs NODE`",
         )
     return name
 
 
 def parse_signal(text: str) -> int:
-    """Return the number that Linux has for a signal: `TERM`, `SIGTERM`, `15`. Raises `InvalidInputError`."""
+    """Return the Linux number of a signal: `TERM`, `SIGTERM`, `15`. Raises `InvalidInputError`."""
     number = whole_number(text) or SIGNALS.get(text.upper().removeprefix("SIG"), 0)
     if not 0 < number <= _HIGHEST_SIGNAL:
-        raise InvalidInputError(f"there is no signal `{text}`", hint="such as TERM, INT, QUIT, KILL, or a number")
+        raise InvalidInputError(f"no signal `{text}`", hint="give TERM, INT, QUIT, KILL, …, or a number")
     return number
 
 
 def signal_name(number: int) -> str:
-    """Return what Linux calls a signal, without `SIG`."""
+    """Return the Linux name of a signal, without `SIG`."""
     return next((name for name, known in SIGNALS.items() if known == number), str(number))
 
 
 def parse_name(value: Any, where: str) -> str:
-    """Return the name of a job that a worker tells. Raises `UnexpectedAnswerError`."""
+    """Parse the name of a job. Raises `UnexpectedAnswerError`."""
     name = string(value, where, longest=100)
     if not _NAME.fullmatch(name):
         raise UnexpectedAnswerError(f"{where}: {shown(name)} cannot be the name of a job")
@@ -126,23 +127,26 @@ def parse_name(value: Any, where: str) -> str:
 
 
 def parse_share(member: Member, value: Any, where: str) -> Share:
-    """Return what a worker tells of one job. Raises `UnexpectedAnswerError`."""
-    told = Fields(value, where)
-    # The clock may have been set back since it began.
-    age = max(timedelta(), told.get("age", seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
-    command, is_detached = _about(told.get("about", string, longest=_LONGEST))
-    end = told.get("end", string, longest=_LONGEST)
-    word = told.get("state", choice, allowed=("running", "ended", "lost"))
-    ending = _ending(member, end) if word == "ended" else None
+    """Parse a worker's report of one job. Raises `UnexpectedAnswerError`."""
+    fields = Fields(value, where)
+    # The clock may have been set back since the start.
+    age = max(timedelta(), fields.get("age", seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
+    command, is_detached = _parse_about(fields.get("about", string, longest=_LONGEST))
+    end = fields.get("end", string, longest=_LONGEST)
+    word = fields.get("state", choice, allowed=("running", "ended", "lost"))
+    ending = None
+    if word == "ended":
+        with suppress(UnexpectedAnswerError):  # unreadable, because the disk was full
+            ending = parse_end(member, end.encode(errors="replace"), (0, 0))
     state = State(ending.outcome.value) if ending else State.RUNNING if word == "running" else State.LOST
-    sizes, starts = told.get("sizes", _two), told.get("starts", _two)
+    sizes, starts = fields.get("sizes", _two), fields.get("starts", _two)
     for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         integer(start, f"{where}.starts[{at}]", high=size)
     return Share(
         member=member,
-        job=told.get("name", parse_name),
+        job=fields.get("name", parse_name),
         state=state,
-        began=datetime.fromtimestamp(told.get("began", number, low=0, high=_LATEST), UTC),
+        began=datetime.fromtimestamp(fields.get("began", number, low=0, high=_LATEST), UTC),
         age=age,
         duration=ending.duration if ending else age if state is State.RUNNING else None,
         code=ending.code if ending else None,
@@ -152,7 +156,7 @@ def parse_share(member: Member, value: Any, where: str) -> Share:
         disk_was_full=bool(ending and ending.disk_was_full),
         command=command,
         is_detached=is_detached,
-        is_followed=told.get("followed", boolean),
+        is_followed=fields.get("followed", boolean),
         sizes=sizes,
         starts=starts,
     )
@@ -165,20 +169,12 @@ def _two(value: Any, where: str) -> tuple[int, int]:
     return integer(both[0], f"{where}[0]"), integer(both[1], f"{where}[1]")
 
 
-def _about(text: str) -> tuple[str, bool | None]:
-    """Return the command, and whether it was detached, as far as that can be read: the disk may have been full."""
+def _parse_about(text: str) -> tuple[str, bool | None]:
+    """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
     try:
         about = record(parse_json(text), "about")
         command = string(about.get("command"), "command", longest=_LONGEST)
-        # Half a surrogate can go to no stream; it stands for a byte that is no UTF-8.
+        # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
         return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
     except UnexpectedAnswerError:
         return "", None
-
-
-def _ending(member: Member, text: str) -> Ending | None:
-    """Return how it ended; nothing where that cannot be read: the disk was full."""
-    try:
-        return parse_end(member, text.encode(errors="replace"), (0, 0))
-    except UnexpectedAnswerError:
-        return None

@@ -1,8 +1,8 @@
-"""Programs that run on workers, under the Python that is there (3.8 or later), and how they get there.
+"""Programs that run on workers, under the Python installed there (3.8 or later), and how they are sent.
 
-A program is a file of this package that imports nothing but the standard library and other files of it, whose text then goes
-before its own. It all goes through ssh's stdin, so no login shell interprets it and nothing is installed. Every TPU VM image
-has `/usr/bin/python3`: cloud-init needs it.
+A program is a file of this package that imports only the standard library and other files of the package, whose text is sent
+before its own. All of it goes through the stdin of ssh: no login shell interprets it, and nothing is installed. Every TPU VM
+image has `/usr/bin/python3`, which cloud-init needs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import shlex
 from functools import cache
 from importlib import resources
 
-# Half a program, as a link that was cut leaves it, does nothing.
+# Half a program, after a broken connection, must do nothing.
 _READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
 _OF_PACKAGE = re.compile(r"^from tpuctl\.remote\.onboard\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
-# The system's own Python first: PATH may begin with a slow wrapper, or with an environment of the user's.
+# The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
 
 
 def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, bytes]:
-    """Return the line for the worker's shell, and what ssh's stdin must begin with.
+    """Return the line for the worker's shell, and the beginning of the stdin of ssh.
 
-    `name` is the program's file without its suffix; `call` is the Python line that starts it: `main(...)` with literals. What
-    follows on stdin is the program's own. A login shell may print something first: a program begins its output with a
-    mark of its own. With `is_kept` the worker compiles the program once and keeps that. Without Python on the worker the exit
-    code is 127.
+    `name`: the program's file without its suffix. `call`: the Python line that starts it, `main(...)` with literals. The
+    program reads what follows on stdin. A login shell may print first, so a program begins its output with a mark.
+    `is_kept`: the worker compiles the program once and caches it. Without Python on the worker the exit code is 127.
     """
     program, last = _source(name), call.encode() + b"\n"
     if is_kept:
@@ -44,7 +43,7 @@ def _line(size: int) -> str:
 
 @cache
 def _source(name: str) -> bytes:
-    """Return a program with all that it imports of this package, as one file."""
+    """Return a program and all files of this package that it imports, as one text."""
     texts: dict[str, str] = {}
     _collect(name, texts)
     return ("from __future__ import annotations\n" + "\n".join(texts.values())).encode() + b"\n"

@@ -1,11 +1,10 @@
-"""How the two ends of a copy speak: frames over two pipes.
+"""The protocol of a copy: frames over two pipes.
 
-A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON but for D. The sender says S: what is coming; L:
-entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and what went wrong;
-Z: the end. The receiver says P: where it puts them; H: of which files it has a beginning, and how long; A: which of these it
-keeps, so that the bytes of F begin behind them; R: a file's number and what went wrong; Z: the end. X, from either, is why it
-gives up. Only the sender says what is in its files: a receiver answers no question about its own. Paths are bytes, as UTF-8
-with surrogates.
+A frame is a letter, a length (4 bytes, big-endian) and a payload, JSON except for D. The sender sends S: an overview; L:
+entries, with their numbers; K: digests of beginnings; F: a file's number; D: bytes; E: the file's number and its error;
+Z: the end. The receiver sends P: the target; H: the files of which it has a beginning, and its length; A: which of these it
+keeps, so that the bytes of F follow them; R: a file's number and its error; Z: the end. X, from either side, is a fatal error.
+Only the sender describes its files: a receiver answers no question about its own. Paths are bytes, as UTF-8 with surrogates.
 Part of a program for workers: Python 3.8, the standard library.
 """
 
@@ -19,25 +18,25 @@ from typing import Any, NamedTuple
 
 MARK = b"\0tpuctl copies\0\n"
 BLOCK = 1 << 18
-STEP = 1 << 20  # what is there counts in whole steps of so many bytes, so that one pass over a file serves all workers
+STEP = 1 << 20  # a beginning counts in whole steps, so that one pass over a file serves all workers
 _HEAD = struct.Struct(">cI")
 _LONGEST = 1 << 26
 _SAMPLES, _SAMPLE = 16, 4096
 
 
 class LostError(Exception):
-    """The other end is gone."""
+    """The other end has gone."""
 
 
 class RefusedError(Exception):
-    """The copy cannot be made. The arguments are a word for the kind of obstacle, and a message."""
+    """The copy is impossible. The arguments: a word for the kind of obstacle, and a message."""
 
 
 class Entry(NamedTuple):
     """A file or a folder.
 
-    `path` begins with the name that was asked for; `key` tells this version of it from others; `sample` is what `sample`
-    returns for a large file, else nothing.
+    `path` begins with the requested name; `key` identifies this version of the file; `sample`: the result of `sample` for a
+    large file, else empty.
     """
 
     is_folder: bool
@@ -50,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where entries go: below `root`, with (`is_into`) or without the name that was asked for; then `root` becomes `final`."""
+    """Where entries go: below `root`, with (`is_into`) or without the requested name; at the end `root` becomes `final`."""
 
     root: str
     is_into: bool
@@ -58,12 +57,12 @@ class Place(NamedTuple):
 
 
 def to_bytes(text: str) -> bytes:
-    """Return the path that a text of the wire stands for."""
+    """Decode a path from its form in a frame."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def to_text(path: bytes) -> str:
-    """Return what stands for a path on the wire."""
+    """Encode a path for a frame."""
     return path.decode("utf-8", "surrogateescape")
 
 
@@ -73,12 +72,12 @@ def shown(path: bytes) -> str:
 
 
 def reason(error: OSError) -> str:
-    """Return what the system says of a failure."""
+    """Return the message of a system error."""
     return (error.strerror or str(error)).lower()
 
 
 def digest(path: bytes, length: int) -> str:
-    """Return what tells the first bytes of a file from others; nothing where it is shorter. Raises `OSError`."""
+    """Return a digest of the first `length` bytes of a file, empty if it is shorter. Raises `OSError`."""
     made, left = hashlib.blake2b(digest_size=20), length
     with open(path, "rb", buffering=0) as file:
         while left and (block := file.read(min(STEP, left))):
@@ -88,7 +87,7 @@ def digest(path: bytes, length: int) -> str:
 
 
 def sample(path: bytes, size: int) -> str:
-    """Return what tells a file from most others of its size, without reading much of it. Raises `OSError`."""
+    """Return a digest of samples of a file, which distinguishes most files of equal size. Raises `OSError`."""
     made = hashlib.blake2b(digest_size=20)
     with open(path, "rb", buffering=0) as file:
         for part in range(_SAMPLES):
@@ -98,15 +97,15 @@ def sample(path: bytes, size: int) -> str:
 
 
 class Frames:
-    """Which frames the other end may send. This one trusts it, as a worker trusts its client; the client does not."""
+    """Which frames the other end may send. This class trusts it, as a worker trusts its client; the client's does not."""
 
     def check(self, kind: bytes, length: int) -> None:
-        """Refuse a frame before it is read. Raises `LostError`."""
+        """Reject a frame before it is read. Raises `LostError`."""
         if length > (BLOCK if kind == b"D" else _LONGEST):
             raise LostError
 
-    def parse(self, kind: bytes, payload: bytes) -> Any:  # noqa: ARG002  # all kinds are alike here
-        """Return what the payload of a frame other than D says."""
+    def parse(self, kind: bytes, payload: bytes) -> Any:  # noqa: ARG002  # the same for all kinds
+        """Parse the payload of a frame other than D."""
         return json.loads(payload)
 
 
@@ -121,7 +120,7 @@ class Channel:
         self._sends_files = hasattr(os, "sendfile")
 
     def send(self, kind: bytes, value: Any) -> None:  # JSON
-        """Send a frame, together with others soon to come. Raises `LostError`."""
+        """Queue a frame, to be sent with the following ones. Raises `LostError`."""
         payload = json.dumps(value, separators=(",", ":")).encode()
         self._waiting += _HEAD.pack(kind, len(payload)) + payload
         if len(self._waiting) > BLOCK:
@@ -138,12 +137,12 @@ class Channel:
             self.flush()
 
     def send_part(self, file: int, offset: int, length: int) -> int:
-        """Send a block of a file from an offset on, and return how much of it there was; none at its end. Raises `LostError`.
+        """Send a block of a file from an offset on; return its size, 0 at the end of the file. Raises `LostError`.
 
-        Where the system can, it goes from the disk's cache into the pipe without passing through this process.
+        If the system supports it, the data goes from the disk cache into the pipe without passing through this process.
         """
         length = min(length, BLOCK, os.fstat(file).st_size - offset)
-        # Little is sent together with what comes next.
+        # A small block is sent together with the following frames.
         if length < BLOCK // 4 or not self._sends_files:
             block = os.pread(file, max(0, length), offset)
             if block:
@@ -158,11 +157,11 @@ class Channel:
             except BrokenPipeError as error:
                 raise LostError from error
             except OSError:
-                # Not for this kind of pipe, or of file: the rest of this block, and every other, is read and written.
+                # Unsupported for this kind of pipe or file: read and write the rest of this block, and all others.
                 self._sends_files = False
                 moved = 0
             if moved == 0:
-                # What is announced must come. A file that has become shorter is refused at its end.
+                # The announced size must be sent. A file that has become shorter is rejected at its end.
                 rest = os.pread(file, length - sent, offset + sent)
                 self.flush(memoryview(rest.ljust(length - sent, b"\0")))
                 return sent + len(rest)
@@ -170,7 +169,7 @@ class Channel:
         return sent
 
     def flush(self, last: memoryview = memoryview(b"")) -> None:  # noqa: B008  # it is constant
-        """Send what waits. Raises `LostError`."""
+        """Send the queued frames. Raises `LostError`."""
         parts = [memoryview(bytes(self._waiting)), last]
         self._waiting.clear()
         try:
@@ -184,7 +183,7 @@ class Channel:
             raise LostError from error
 
     def receive(self) -> tuple[bytes, Any]:  # JSON, or a view that is good until the next call
-        """Return the next frame. Raises `LostError`, and `RefusedError` where the other end gives up."""
+        """Return the next frame. Raises `LostError`, and `RefusedError` for the fatal error of the other end."""
         kind, length = _HEAD.unpack(self._exactly(_HEAD.size))
         self.frames.check(kind, length)
         if kind == b"D":

@@ -1,4 +1,4 @@
-"""The end of a copy that keeps: every file under a name of its own until it is whole. Nothing is ever deleted.
+"""The receiving end of a copy: every file has a temporary name until it is complete. Nothing is ever deleted.
 
 Part of a program for workers: Python 3.8, the standard library.
 """
@@ -29,19 +29,19 @@ from tpuctl.remote.onboard.copy_frames import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_UNSAID = 8 << 20  # so many bytes may come before the sender hears which files are whole
-_LONGEST_NAME = 200  # of 255 bytes, the rest is for what is put around it
-# After these no other file has a better chance.
+_UNSAID = 8 << 20  # bytes that may arrive before the sender is informed which files are complete
+_LONGEST_NAME = 200  # of 255 bytes; the rest is for prefix and suffix
+# After these errors every other file would fail too.
 _HOPELESS = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "disk"}
 
 
 def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] | None = None) -> None:
-    """Keep what a channel brings until its end. Where nobody on this side hears, its other end is told what became of each.
+    """Receive files until the end of the copy. Without `hear`, report the result of each file to the sender.
 
-    `hear` gets what is said at the start; who hears is the client, which tells a worker nothing of its own paths. Raises
-    `LostError`, and `RefusedError` where nothing more can be kept.
+    `hear` gets the sender's overview. The client passes it, and sends a worker nothing about its own paths. Raises `LostError`,
+    and `RefusedError` if no further file can be stored.
     """
-    told, unsaid = 0, 0
+    reported, unsaid = 0, 0
     while True:
         kind, value = channel.receive()
         if kind == b"D":
@@ -53,8 +53,8 @@ def keep(channel: Channel, keeper: Keeper, *, hear: Callable[[list[Any]], None] 
             channel.send(b"P", None)
         else:
             _obey(channel, keeper, kind, value)
-        news = keeper.reports[told:] if hear is None else []
-        told += len(news)
+        news = keeper.reports[reported:] if hear is None else []
+        reported += len(news)
         for report in news:
             channel.send(b"R", report)
         if kind in {b"S", b"L", b"K"} or unsaid > _UNSAID or any(problem for _, problem in news):
@@ -85,11 +85,10 @@ def _obey(channel: Channel, keeper: Keeper, kind: bytes, value: Any) -> None:  #
 
 
 class Keeper:
-    """Puts entries under a target: into it where it is a folder, else in its place.
+    """Stores entries in a target: into it if it is a folder, else in its place.
 
-    `reports` grows by the number of each entry that has ended and what went wrong with it. `place` is what an earlier
-    connection made of the target: what is half there must not be taken for a folder to copy into. With `is_confined` no
-    symlink below the target is followed out of it.
+    `reports` gets the number and the error of each finished entry. `place`: the decision of an earlier connection, because an
+    incomplete copy must not be mistaken for a folder to copy into. `is_confined`: follow no symlink out of the target.
     """
 
     def __init__(
@@ -100,24 +99,24 @@ class Keeper:
         preserve: bool,
         place: Place | None = None,
         is_confined: bool = False,
-        tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # nobody listens
+        tell: Callable[[int, int], None] = lambda skipped, arrived: None,  # noqa: ARG005  # no listener
     ) -> None:
         self._target, self._umask, self._preserve, self._tell = target, umask, preserve, tell
         self.place, self._is_confined = place, is_confined
         self.reports: list[tuple[int, str | None]] = []
-        self.files, self.size = 0, 0  # that are whole, in bytes
+        self.files, self.size = 0, 0  # complete files, and their bytes
         self._failed = False
         self._coming: dict[int, tuple[Entry, bytes, bytes, os.stat_result | None]] = {}
         self._folders: list[tuple[bytes, Entry, bool]] = []
         self._whole: set[int] = set()
-        self._offered: dict[int, int] = {}  # how much of a file is here, if the sender's is the same
-        self._agreed: dict[int, int] = {}  # how much of it is the same
+        self._offered: dict[int, int] = {}  # bytes stored of a file, if the sender's file is the same
+        self._agreed: dict[int, int] = {}  # bytes of it that are the same
         self._number = -1
         self._file = -1
         self._arrived = 0
 
     def settle(self, count: int, tree: str | None) -> Place:
-        """Decide where entries go. `tree` is the key of the one folder that comes. Raises `RefusedError`."""
+        """Decide where entries go. `tree`: the key if a single folder is copied. Raises `RefusedError`."""
         if self.place is None:
             self.place = self._decide(count, tree)
         return self.place
@@ -129,27 +128,24 @@ class Keeper:
         is_folder, target = target.endswith(b"/") and not tree, target.rstrip(b"/")
         if count > 1 and not is_folder:
             is_new = not os.path.lexists(target)
-            raise RefusedError("new folder" if is_new else "target", f"`{shown(target)}` is no folder that is there")
+            raise RefusedError("new folder" if is_new else "target", f"`{shown(target)}` is not an existing folder")
         parent = os.path.dirname(os.path.realpath(target))
         if not os.path.isdir(parent):
             raise RefusedError("target", f"there is no folder `{shown(os.path.dirname(target) or parent)}`")
         if is_folder:
-            return self._new_folder(target)
+            try:
+                os.mkdir(target)
+            except OSError as error:
+                raise RefusedError("target", f"cannot create `{shown(target)}`: {reason(error)}") from error
+            return Place(to_text(target), True, None)  # noqa: FBT003  # as above
         if tree and os.path.lexists(target):
-            raise RefusedError("target", f"`{shown(target)}` is there and is no folder")
+            raise RefusedError("target", f"`{shown(target)}` exists and is not a folder")
         if tree:
             return Place(to_text(_beside(target, tree)), False, to_text(target))  # noqa: FBT003  # as above
         return Place(to_text(target), False, None)  # noqa: FBT003  # as above
 
-    def _new_folder(self, path: bytes) -> Place:
-        try:
-            os.mkdir(path)
-        except OSError as error:
-            raise RefusedError("target", f"`{shown(path)}` cannot be made: {reason(error)}") from error
-        return Place(to_text(path), True, None)  # noqa: FBT003  # a row
-
     def expect(self, number: int, entry: Entry) -> int:
-        """Make ready for an entry, and return how many bytes of it may be here already."""
+        """Prepare for an entry; return how many bytes of it may be stored already."""
         path = self._path(entry)
         try:
             if self._is_confined and self._leads_out(path):
@@ -170,7 +166,7 @@ class Keeper:
         return self._offered.get(number, 0)
 
     def _leads_out(self, path: bytes) -> bool:
-        """Tell whether a path below the target is a symlink out of it; a target that was itself named may be one."""
+        """Return whether a path below the target is a symlink out of it; the target itself may be a symlink."""
         place = self.place
         if place is None or not os.path.islink(path) or (path == to_bytes(place.root) and place.final is None):
             return False
@@ -180,25 +176,25 @@ class Keeper:
     def _held(self, number: int, entry: Entry, path: bytes) -> int:
         found = os.stat(path) if os.path.lexists(path) else None
         if found and not stat.S_ISREG(found.st_mode):
-            what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is no file there"
+            what = "is a folder there" if stat.S_ISDIR(found.st_mode) else "is not a plain file there"
             self._report(number, f"`{shown(path)}` {what}")
             return 0
         unfinished = _beside(path, entry.key)
         self._coming[number] = (entry, path, unfinished, found)
         if os.path.lexists(unfinished):
             part = os.lstat(unfinished)
-            # A part that is longer than the whole is not of this file.
+            # A part that is longer than the file belongs to another one.
             if not stat.S_ISREG(part.st_mode) or part.st_size > entry.size:
                 return 0
             return part.st_size if part.st_size == entry.size else part.st_size - part.st_size % STEP
-        # The same command given again: what came whole before need not come again.
+        # The same command again: complete files are not sent again.
         if found and found.st_size == entry.size and (not entry.sample or sample(path, entry.size) == entry.sample):
             self._whole.add(number)
             return entry.size
         return 0
 
     def confirm(self, number: int, known: str) -> bool:
-        """Tell whether what is here of a file is what the sender has, by the sender's digest of it; it is then kept."""
+        """Return whether the stored bytes of a file match the sender's digest; then they are kept."""
         length = self._offered.pop(number, 0)
         if not length or number not in self._coming:
             return False
@@ -212,7 +208,7 @@ class Keeper:
         return is_same
 
     def begin(self, number: int) -> None:
-        """Begin a file, behind what is kept of it."""
+        """Begin a file, after its kept bytes."""
         offset = self._agreed.pop(number, 0)
         self._offered.pop(number, None)
         self._file, self._number, self._arrived = -1, number, offset
@@ -231,7 +227,7 @@ class Keeper:
             self._fail(number, path, error)
 
     def write(self, block: memoryview) -> None:
-        """Keep bytes of the file that has begun. Raises `RefusedError` where no other file can be kept either."""
+        """Write bytes of the current file. Raises `RefusedError` if no other file can be stored either."""
         if self._file < 0:
             return
         try:
@@ -245,17 +241,26 @@ class Keeper:
             self._fail(self._number, self._coming[self._number][1], error)
 
     def end(self, number: int, problem: str | None) -> None:
-        """Give a file its name and mode, if all of it is here and the sender has no problem with it."""
+        """Give a file its name and mode if it is complete and the sender reports no error."""
         coming = self._coming.pop(number, None)
         if coming is None:
-            return  # reported before
+            return  # already reported
         entry, path, unfinished, found = coming
         try:
             if problem is not None or self._arrived != entry.size:
-                self._report(number, problem or f"`{shown(path)}` has not come whole")
+                self._report(number, problem or f"`{shown(path)}` is incomplete")
                 return
             if number not in self._whole:
-                self._name(entry, path, unfinished, found)
+                os.ftruncate(self._file, entry.size)
+                os.fchmod(self._file, found.st_mode & 0o777 if found else entry.mode & 0o777 & ~self._umask)
+                if self._preserve:
+                    _preserve(unfinished, entry)
+                try:
+                    os.rename(unfinished, path)
+                except FileNotFoundError:
+                    # An abandoned connection may have been faster: the file that it renamed is this one.
+                    if not os.path.samestat(os.stat(path), os.fstat(self._file)):
+                        raise
             elif self._preserve:
                 _preserve(path, entry)
             self._report(number, None)
@@ -266,21 +271,8 @@ class Keeper:
         finally:
             self.close()
 
-    def _name(self, entry: Entry, path: bytes, unfinished: bytes, found: os.stat_result | None) -> None:
-        os.ftruncate(self._file, entry.size)
-        mode = found.st_mode & 0o777 if found else entry.mode & 0o777 & ~self._umask
-        os.fchmod(self._file, mode)
-        if self._preserve:
-            _preserve(unfinished, entry)
-        try:
-            os.rename(unfinished, path)
-        except FileNotFoundError:
-            # A connection that was given up may have been quicker: what it has named is this file.
-            if not os.path.samestat(os.stat(path), os.fstat(self._file)):
-                raise
-
     def finish(self) -> None:
-        """Give folders their modes, and a folder that came whole its name. Raises `RefusedError`."""
+        """Give folders their modes, and a complete tree its name. Raises `RefusedError`."""
         for path, entry, is_new in reversed(self._folders):
             try:
                 if self._preserve:
@@ -303,10 +295,10 @@ class Keeper:
 
     def _path(self, entry: Entry) -> bytes:
         first, _, rest = entry.path.partition("/")
-        # A worker is believed about its files, not about where they go on this side.
+        # A worker is trusted about its files, not about their target on this machine.
         parts = [first, *rest.split("/")] if rest else [first]
         if {"", ".."} & {*parts} or "." in parts[1:] or "\0" in entry.path or self.place is None:
-            raise RefusedError("wrong", f"`{entry.path!a}` is no path that can be kept")
+            raise RefusedError("wrong", f"`{entry.path!a}` is not a valid path")
         return os.path.join(to_bytes(self.place.root), *map(to_bytes, parts if self.place.is_into else parts[1:]))
 
     def _report(self, number: int, problem: str | None) -> None:
@@ -321,19 +313,19 @@ class Keeper:
         self._report(number, problem)
 
     def close(self) -> None:
-        """Leave the file that has begun as it is."""
+        """Close the current file as it is."""
         if self._file >= 0:
             file, self._file = self._file, -1
             os.close(file)
 
 
 def _preserve(path: bytes, entry: Entry) -> None:
-    # Bits that lend the owner's rights stay behind: here the owner is another.
+    # Without setuid and setgid bits: the owner differs here.
     os.chmod(path, entry.mode & 0o777)
     os.utime(path, ns=(entry.mtime, entry.mtime))
 
 
 def _beside(path: bytes, key: str) -> bytes:
-    """Return the name under which an unfinished copy lies beside what it will be."""
+    """Return the temporary name of an incomplete copy, in the folder of its final name."""
     name = os.path.basename(path)[:_LONGEST_NAME]
     return os.path.join(os.path.dirname(path), b".%s.tpuctl-%s" % (name, key.encode()))

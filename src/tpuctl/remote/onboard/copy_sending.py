@@ -1,4 +1,4 @@
-"""The end of a copy that sends: what there is, and its bytes.
+"""The sending end of a copy: lists files, and sends them.
 
 Part of a program for workers: Python 3.8, the standard library.
 """
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 BATCH = 512
-# The client reads at most 4 MiB at once, in which a byte of a name may take six characters.
+# The client reads at most 4 MiB at once, and a byte of a name may become six characters.
 _BATCH_ROOM, _NOTES_ROOM = 1 << 19, 1 << 18
 _UNFINISHED = re.compile(rb"\..+\.tpuctl-[0-9a-f]{12}", re.DOTALL)
 
 
 class Listing(NamedTuple):
-    """What is to be sent: where each file is, and its entry; what is left out; what cannot be read; how many were asked for."""
+    """The files to send with their entries, what is left out, what cannot be read, and the number of requested sources."""
 
     files: list[tuple[bytes, Entry]]
     notes: list[str]
@@ -46,11 +46,11 @@ class Listing(NamedTuple):
 def list_files(
     sources: Sequence[bytes], *, recurse: bool, names: Mapping[bytes, bytes] | None = None, hidden: bool = True
 ) -> Listing:
-    """Return all files to send, links followed.
+    """Return all files to send, following links.
 
-    `names` are those of sources whose path does not tell theirs. Without `hidden`, the hidden files right in a source `.` are
-    left out: it has no folder of its own in the target. Raises `RefusedError` for a source that is not there, or a folder
-    unasked for.
+    `names`: of sources whose path does not contain their name. Without `hidden`, hidden files directly in a source `.` are left
+    out: it has no folder of its own in the target. Raises `RefusedError` for a source that does not exist, and for a folder
+    without `recurse`.
     """
     listing = Listing([], [], [], len(sources))
     for source in sources:
@@ -75,17 +75,20 @@ def _walk(listing: Listing, top: bytes, name: bytes, *, hidden: bool) -> None:
             found = os.stat(path)
             here = (found.st_dev, found.st_ino)
             if path != top and _UNFINISHED.fullmatch(os.path.basename(path)):
-                listing.notes.append(f"`{shown(path)}` is left out: it belongs to a copy that has not ended")
+                listing.notes.append(f"`{shown(path)}` is left out: it belongs to an unfinished copy")
             elif stat.S_ISDIR(found.st_mode) and here in above:
-                listing.notes.append(f"`{shown(path)}` is left out: this link leads back to a folder that it is in")
+                listing.notes.append(f"`{shown(path)}` is left out: this link leads back to a folder that contains it")
             elif stat.S_ISDIR(found.st_mode):
                 inside = sorted(os.listdir(path), reverse=True)
                 if name == b"." and not hidden:
-                    inside = _without_hidden(listing, path, inside)
+                    why = "it is hidden, and the target is not empty: name it to copy it"
+                    skipped = [os.path.join(path, one) for one in reversed(inside) if one.startswith(b".")]
+                    listing.notes.extend(f"`{shown(one)}` is left out: {why}" for one in skipped)
+                    inside = [one for one in inside if not one.startswith(b".")]
                 listing.files.append((path, _entry(path, name, found)))
                 left += [(os.path.join(path, one), os.path.join(name, one), above | {here}) for one in inside]
             elif not stat.S_ISREG(found.st_mode):
-                listing.notes.append(f"`{shown(path)}` is left out: it is no file")
+                listing.notes.append(f"`{shown(path)}` is left out: it is not a plain file")
             elif not os.access(path, os.R_OK):
                 listing.failed.append(f"`{shown(path)}`: permission denied")
             else:
@@ -95,13 +98,6 @@ def _walk(listing: Listing, top: bytes, name: bytes, *, hidden: bool) -> None:
                 listing.notes.append(f"`{shown(path)}` is left out: this link leads nowhere")
             else:
                 listing.failed.append(f"`{shown(path)}`: {reason(error)}")
-
-
-def _without_hidden(listing: Listing, folder: bytes, names: Sequence[bytes]) -> list[bytes]:
-    why = "it is hidden, and the target is not empty: name it to copy it"
-    hidden = [os.path.join(folder, name) for name in reversed(names) if name.startswith(b".")]
-    listing.notes.extend(f"`{shown(path)}` is left out: {why}" for path in hidden)
-    return [name for name in names if not name.startswith(b".")]
 
 
 def _entry(path: bytes, name: bytes, found: os.stat_result) -> Entry:
@@ -116,9 +112,9 @@ def _entry(path: bytes, name: bytes, found: os.stat_result) -> Entry:
 class Sender:
     """Sends a listing.
 
-    `digest_of` reads the beginning of a file; `tell` gets how many bytes need not be sent, and how many were sent. `questions`
-    are the kinds of answers that are due, in their order; `listed` and `ended` the files that the receiver knows of, and
-    those of which it was sent all: each grows before the frame that makes it so is sent.
+    `digest_of` reads the beginning of a file; `tell` gets the bytes that need not be sent, and the bytes sent. `questions`: the
+    kinds of the expected answers, in their order; `listed` and `ended`: the files announced to the receiver, and those sent
+    completely; each grows before the corresponding frame is sent.
     """
 
     def __init__(
@@ -127,7 +123,7 @@ class Sender:
         listing: Listing,
         *,
         digest_of: Callable[[bytes, int], str] = digest,
-        tell: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # nobody listens
+        tell: Callable[[int, int], None] = lambda skipped, sent: None,  # noqa: ARG005  # no listener
     ) -> None:
         self._channel, self._listing, self._digest_of, self._tell = channel, listing, digest_of, tell
         self.questions: list[bytes] = []
@@ -149,7 +145,12 @@ class Sender:
         for batch in _batches(left, entries):
             self.listed.update(batch)
             self._ask(b"H", b"L", [[number, *entries[number]] for number in batch])
-            kept = self._agree(answer)
+            kept: dict[int, int] = {}
+            if held := answer(b"H"):
+                # The receiver keeps its beginning of a file if the digests match.
+                self._ask(b"A", b"K", [[number, self._digest(number, length)] for number, length in held])
+                agreed = set(answer(b"A"))
+                kept = {number: length for number, length in held if number in agreed}
             for number in batch:
                 if not entries[number].is_folder and number not in refused:
                     self._send_file(number, kept.get(number, 0), refused)
@@ -161,16 +162,7 @@ class Sender:
         self._channel.send(kind, value)
         self._channel.flush()
 
-    def _agree(self, answer: Callable[[bytes], Any]) -> dict[int, int]:
-        """Return how much the receiver keeps of the files of which it has a beginning."""
-        held = answer(b"H")
-        if not held:
-            return {}
-        self._ask(b"A", b"K", [[number, self._known(number, length)] for number, length in held])
-        kept = set(answer(b"A"))
-        return {number: length for number, length in held if number in kept}
-
-    def _known(self, number: int, length: int) -> str | None:
+    def _digest(self, number: int, length: int) -> str | None:
         try:
             return self._digest_of(self._listing.files[number][0], length) or None
         except OSError:
@@ -191,7 +183,7 @@ class Sender:
                     left -= length
                 now = os.fstat(file.fileno())
             if left or (now.st_size, now.st_mtime_ns) != (entry.size, entry.mtime):
-                problem = f"`{shown(path)}` was changed while it was copied"
+                problem = f"`{shown(path)}` changed during the copy"
         except OSError as error:
             problem = f"`{shown(path)}`: {reason(error)}"
         self.ended.add(number)
@@ -199,6 +191,7 @@ class Sender:
 
 
 def _batches(numbers: Sequence[int], entries: Sequence[Entry]) -> Iterator[list[int]]:
+    """Yield the numbers in batches whose entries fit into a frame."""
     batch: list[int] = []
     room = _BATCH_ROOM
     for number in numbers:
@@ -212,7 +205,7 @@ def _batches(numbers: Sequence[int], entries: Sequence[Entry]) -> Iterator[list[
 
 
 def _first(texts: Sequence[str]) -> list[str]:
-    """Return as many of the texts as fit into a frame, and how many do not."""
+    """Return as many texts as fit into a frame, and the number of the others."""
     found: list[str] = []
     room = _NOTES_ROOM
     for text in texts:
@@ -225,7 +218,7 @@ def _first(texts: Sequence[str]) -> list[str]:
 
 
 def expand(patterns: Sequence[str]) -> list[bytes]:
-    """Return the paths that `~` and wildcards stand for here; one that matches nothing stays as it is."""
+    """Expand `~` and wildcards; a pattern without a match stays unchanged."""
     import glob  # noqa: PLC0415  # only where something is fetched
 
     found = []

@@ -1,7 +1,7 @@
-"""Runs on a worker: tells what support would ask for. It changes nothing, and follows no link.
+"""Runs on a worker: sends what support needs. It changes nothing, and follows no link.
 
-First what the machine says of itself, then what jobs of tpuctl have printed, then libtpu's logs, the newest first, as long as
-there is room. Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real worker. Python 3.8, the standard library.
+First facts about the machine, then the output of tpuctl's jobs, then libtpu's logs, the newest first, as long as there is room.
+Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real worker. Python 3.8, the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = 64 * 1024
 
 
 def gather(order: dict[str, Any]) -> None:
-    """Tell all of it, within `room` bytes and `seconds`; a file gets `each` at most; `since` is in seconds, or nothing."""
+    """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
     report = Report(order["room"], order["seconds"])
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
     try:
@@ -44,13 +44,13 @@ def gather(order: dict[str, Any]) -> None:
         tell_versions(report)
         tell_jobs(report, order)
         tell_logs(report, order, root)
-    except Exception as error:  # noqa: BLE001  # what was told by then counts
+    except Exception as error:  # noqa: BLE001  # keep what was sent by then
         report.lacks("", "%s: %s" % (type(error).__name__, error))
     put_frame(b"z", b"")
 
 
 def tell_jobs(report: Report, order: dict[str, Any]) -> None:
-    """Tell what the newest jobs of this worker were, how they ended, and what they printed, in half of the room."""
+    """Send the newest jobs of this worker, how they ended, and their output, in half of the room."""
     place = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs")
     end = ".%d" % order["worker"]
     try:
@@ -76,16 +76,16 @@ def tell_jobs(report: Report, order: dict[str, Any]) -> None:
 
 
 def tell_logs(report: Report, order: dict[str, Any], root: str) -> None:
-    """Tell libtpu's logs, the newest first."""
+    """Send libtpu's logs, the newest first."""
     named = os.environ.get("TPU_LOG_DIR", "")
     folders = [root + order["logs"]] + ([named] if os.path.isabs(named) else [])
     for number, folder in enumerate(dict.fromkeys(os.path.normpath(folder) for folder in folders)):
         name = "tpu_logs" if not number else "tpu_log_dir"
         if os.path.islink(folder) or not os.path.isdir(folder):
             is_there = os.path.lexists(folder)
-            report.lacks(name, "%s is %s" % (folder, "no folder of its own" if is_there else "not there"))
+            report.lacks(name, "%s %s" % (folder, "is not a plain folder" if is_there else "does not exist"))
             continue
-        told, left_out, odd = 0, 0, 0
+        sent, left_out, odd = 0, 0, 0
         files = []
         for path, about in below(os.fsencode(folder)):
             if about is None:
@@ -93,20 +93,20 @@ def tell_logs(report: Report, order: dict[str, Any], root: str) -> None:
             elif not order["since"] or time.time() - about.st_mtime <= order["since"]:
                 files.append((about.st_mtime, path))
         for _, path in sorted(files, reverse=True):
-            if told >= FILES or report.room < SMALL or not report.time_left():
+            if sent >= FILES or report.room < SMALL or not report.time_left():
                 left_out += 1
                 continue
             inside = os.path.relpath(os.fsdecode(path), folder)
             tell_if_possible(report, name + "/" + inside, path, min(order["each"], report.room), 0)
-            told += 1
+            sent += 1
         if left_out:
-            report.lacks(name, "%d older files are left out: there is no room, or no time, for more" % left_out)
+            report.lacks(name, "%d older files are left out: the limit of size or time was reached" % left_out)
         if odd:
             report.lacks(name, "%d links, pipes or devices are left out" % odd)
 
 
 def tell_if_possible(report: Report, path: str, source: bytes, most: int, start: int) -> None:
-    """Tell a file, or why that cannot be done."""
+    """Send a file, or why that failed."""
     try:
         tell_file(report, path, source, most, start)
     except OSError as error:
@@ -116,7 +116,7 @@ def tell_if_possible(report: Report, path: str, source: bytes, most: int, start:
 def below(
     folder: bytes, depth: int = 0, budget: list[int] | None = None
 ) -> Iterator[tuple[bytes, os.stat_result | None]]:
-    """Yield the plain files below a folder, and nothing about what is neither file nor folder. No link is followed."""
+    """Yield the plain files below a folder with their status, and None for other entries. No link is followed."""
     left = [LOOKED_AT] if budget is None else budget
     try:
         with os.scandir(folder) as entries:
@@ -143,7 +143,7 @@ def below(
 
 
 def changed(path: str) -> float:
-    """Return when a file was changed; 0 where it is not there."""
+    """Return when a file was modified, 0 if it does not exist."""
     try:
         return os.lstat(path).st_mtime
     except OSError:

@@ -1,8 +1,8 @@
-"""Runs on a worker: what is told of it, as frames: a letter, four bytes of length, the payload. Within bounds of size and time.
+"""Runs on a worker: sends evidence as frames: a letter, four bytes of length, the payload. Within limits of size and time.
 
-f: a file begins, as JSON: its path below the worker's folder, its source there, its size, when it was changed. d: bytes of it.
-c: so many bytes are left out here. e: it has ended. n: what could not be had and why, as JSON. z: that was all. Whatever a
-login shell prints comes before the mark. Python 3.8, the standard library.
+f: a file begins, as JSON: its path below the worker's folder, its source, its size, its modification time. d: bytes of it.
+c: number of bytes left out here. e: it ends. n: what is missing and why, as JSON. z: the end. The output of a login shell comes
+before the mark. Python 3.8, the standard library.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 EVIDENCE_MARK = b"\n\0tpuctl-evidence\n"
 PIECE = 64 * 1024
-# Where a part begins in the midst of a file, what is left of its line is left out: it may be the end of a secret.
+# If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
 LONGEST_REST = 64 * 1024
 
 
 class Report:
-    """What is told, while there is room and time for it."""
+    """Sends evidence within the limits of size and time."""
 
     def __init__(self, room: int, seconds: float) -> None:
         self.room = room
@@ -31,15 +31,15 @@ class Report:
         put_all(EVIDENCE_MARK)
 
     def time_left(self) -> float:
-        """Return how many seconds are left; none where the time is up."""
+        """Return the remaining seconds, 0 after the deadline."""
         return max(0.0, self.until - time.monotonic())
 
     def lacks(self, what: str, why: str) -> None:
-        """Tell what could not be had."""
+        """Report what is missing."""
         put_frame(b"n", json.dumps({"path": what, "why": why[:500]}).encode("ascii"))
 
     def text(self, path: str, source: str, data: bytes, most: int) -> None:
-        """Tell what a program printed; of much the beginning and the end."""
+        """Send the output of a program; of a long one the beginning and the end."""
         self.begin(path, source, len(data), None)
         most = min(most, self.room)
         if len(data) <= most:
@@ -59,22 +59,22 @@ class Report:
         put_frame(b"f", json.dumps(about).encode("ascii"))
 
     def put(self, data: bytes) -> None:
-        """Tell bytes of the file that was begun."""
+        """Send bytes of the current file."""
         self.room -= len(data)
         for at in range(0, len(data), PIECE):
             put_frame(b"d", data[at : at + PIECE])
 
 
 def tell_file(report: Report, path: str, source: bytes, most: int, start: int = 0) -> None:
-    """Tell what is in a plain file from `start` on; of much the beginning and the end. Raises `OSError`."""
+    """Send a plain file from `start` on; of a long one the beginning and the end. Raises `OSError`."""
     import stat  # noqa: PLC0415  # `os` has loaded it
 
-    # Nothing is followed, nor waited for.
+    # Follow no link, wait for no pipe.
     file = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
-            raise OSError(0, "it is no plain file")
+            raise OSError(0, "not a plain file")
         size = max(0, about.st_size - start)
         report.begin(path, os.fsdecode(source), about.st_size, about.st_mtime)
         if size <= most:
@@ -95,7 +95,7 @@ def tell_file(report: Report, path: str, source: bytes, most: int, start: int = 
 
 
 def tell_part(report: Report, file: int, at: int, end: int) -> None:
-    """Tell bytes of a file, while there is time; those that are gone meanwhile are left out."""
+    """Send bytes of a file while there is time; bytes that no longer exist are left out."""
     while at < end:
         data = os.pread(file, min(PIECE, end - at), at) if report.time_left() else b""
         if not data:
@@ -106,7 +106,7 @@ def tell_part(report: Report, file: int, at: int, end: int) -> None:
 
 
 def after_break(data: bytes) -> bytes:
-    """Return what follows the first line's end, else the first blank or quote; nothing where there is none."""
+    """Return what follows the first newline, or else the first blank or quote; empty without any."""
     end = data.find(b"\n", 0, LONGEST_REST)
     if end < 0:
         found = [at for at in (data.find(mark, 0, LONGEST_REST) for mark in (b" ", b'"', b"'", b",")) if at >= 0]
@@ -115,12 +115,12 @@ def after_break(data: bytes) -> bytes:
 
 
 def put_frame(kind: bytes, payload: bytes) -> None:
-    """Send a frame; waits while the client takes nothing."""
+    """Send a frame; blocks while the client reads nothing."""
     put_all(kind + len(payload).to_bytes(4, "big") + payload)
 
 
 def put_all(data: bytes) -> None:
-    """Write to stdout; a client that is gone ends this process quietly."""
+    """Write to stdout; exit quietly if the client has gone."""
     try:
         while data:
             data = data[os.write(1, data) :]

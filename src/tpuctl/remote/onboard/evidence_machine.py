@@ -1,6 +1,6 @@
-"""Runs on a worker: what the machine tells of itself. Programs run with a time limit, and as root only where sudo asks nothing.
+"""Runs on a worker: sends facts about the machine. Programs run with a time limit, and as root only if sudo needs no password.
 
-Processes are read from /proc, where it is known which words a command line has. Python 3.8, the standard library.
+Processes are read from /proc, which keeps the words of a command line apart. Python 3.8, the standard library.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from tpuctl.remote.onboard.evidence_frames import Report
 from tpuctl.remote.onboard.holders import MARK, status, user_name
 
-LONGEST = 10.0
+PROGRAM_TIMEOUT = 10.0
 PRINTED = 256 * 1024
 PROCESSES = 2000
 LONGEST_LINE = 4096
 UNIT = "google-startup-scripts.service"
-# Which packages there are, as that Python sees them.
+# Prints the packages that a Python finds.
 VERSIONS = """
 import sys
 print("#", sys.executable, sys.version.split()[0])
@@ -37,7 +37,7 @@ for name, version in sorted(found, key=lambda one: (str(one[0]).lower(), str(one
 
 
 def tell_machine(report: Report, since: float | None, *, is_sandbox: bool) -> None:
-    """Tell of disk, memory, kernel, system and startup. A sandbox's worker has no kernel of its own."""
+    """Send disk, memory, kernel, system and startup. A sandbox worker has no kernel of its own."""
     sudo = as_root()
     after = ["--since", "-%ds" % since] if since else []
     programs = [
@@ -61,7 +61,7 @@ def tell_machine(report: Report, since: float | None, *, is_sandbox: bool) -> No
 
 
 def tell_printed(report: Report, path: str, commands: list[list[str]]) -> None:
-    """Tell what programs print, one after the other."""
+    """Send the output of programs, one after the other."""
     printed, source = [], "; ".join(shlex.join(words) for words in commands)
     for words in commands:
         output, why = output_of(report, words)
@@ -75,17 +75,17 @@ def tell_printed(report: Report, path: str, commands: list[list[str]]) -> None:
 
 
 def output_of(report: Report, words: list[str]) -> tuple[bytes, str]:
-    """Return what a program prints, and why that is not all, if it is not."""
+    """Return the output of a program, and why it is incomplete, empty if it is complete."""
     if shutil.which(words[0]) is None:
         return b"", "is not installed"
-    patience = min(LONGEST, report.time_left())
+    patience = min(PROGRAM_TIMEOUT, report.time_left())
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, check=False,
             env=dict(os.environ, LC_ALL="C"),
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
-        return late.stdout or b"", "did not end within %d s" % patience
+        return late.stdout or b"", "timed out after %d s" % patience
     except OSError as error:
         return b"", "could not be run: %s" % error.strerror
     if done.returncode and not done.stdout.strip():
@@ -94,22 +94,22 @@ def output_of(report: Report, words: list[str]) -> tuple[bytes, str]:
 
 
 def as_root() -> list[str]:
-    """Return what makes root of us where no password is needed for that."""
+    """Return the prefix that runs a program as root, empty if that needs a password."""
     return ["sudo", "-n"] if is_quiet(["sudo", "-n", "true"]) else []
 
 
 def is_quiet(words: list[str]) -> bool:
-    """Tell whether a program does what it is asked without asking anything."""
+    """Return whether a program succeeds without input."""
     try:
-        return subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LONGEST, check=False
-        ).returncode == 0  # fmt: skip
+        null = subprocess.DEVNULL
+        done = subprocess.run(words, stdin=null, stdout=null, stderr=null, timeout=PROGRAM_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
 def tell_processes(report: Report, root: str) -> None:
-    """Tell which processes there are, with their memory and age; of a sandbox's worker only its own."""
+    """Send the processes with their memory and age; of a sandbox worker only its own."""
     lines, ticks = [], os.sysconf("SC_CLK_TCK")
     try:
         with open("/proc/uptime", encoding="ascii") as file:
@@ -141,7 +141,7 @@ def tell_processes(report: Report, root: str) -> None:
 
 
 def words_of(pid: int) -> list[str]:
-    """Return the command line of a process; none of what is part of the kernel, or has ended."""
+    """Return the command line of a process, empty for kernel threads and after its end."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
             return file.read(64 * 1024).rstrip(b"\0").decode("utf-8", "replace").split("\0")
@@ -150,7 +150,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def belongs(pid: int, root: str) -> bool:
-    """Tell whether a process was started on this worker of a sandbox."""
+    """Return whether a process was started on this sandbox worker."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             return b"TPUCTL_DEVICE_ROOT=" + os.fsencode(root) in file.read().split(b"\0")
@@ -159,7 +159,7 @@ def belongs(pid: int, root: str) -> bool:
 
 
 def tell_devices(report: Report, root: str, patterns: list[str]) -> None:
-    """Tell which device files there are, whose, and with which mode."""
+    """Send the device files with their owner and mode."""
     lines = []
     for path in sorted(path for pattern in patterns for path in glob.glob(glob.escape(root) + pattern)):
         about = os.lstat(path)
@@ -168,23 +168,23 @@ def tell_devices(report: Report, root: str, patterns: list[str]) -> None:
     if lines:
         report.text("devices.txt", " ".join(patterns), "".join(lines).encode("utf-8", "replace"), PRINTED)
     else:
-        report.lacks("devices.txt", "there are no device files of a TPU")
+        report.lacks("devices.txt", "no device files of a TPU")
 
 
 def tell_holders(report: Report, program: str) -> None:
-    """Tell what holds the TPU, as the program that looks for it says."""
+    """Send what holds the TPU, as reported by the program of `holders`."""
     root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
     words = [*as_root(), "env", "TPUCTL_DEVICE_ROOT=" + root, sys.executable, "-ISc", program]
     output, why = output_of(report, words)
-    told = [line for line in output.splitlines() if line.startswith(MARK.encode())]
-    if told:
-        report.text("holders.json", "/proc", told[-1][len(MARK) :] + b"\n", PRINTED)
+    reports = [line for line in output.splitlines() if line.startswith(MARK.encode())]
+    if reports:
+        report.text("holders.json", "/proc", reports[-1][len(MARK) :] + b"\n", PRINTED)
     else:
-        report.lacks("holders.json", "it could not be looked for: the program " + (why or "told nothing"))
+        report.lacks("holders.json", "examination failed: the program " + (why or "printed nothing"))
 
 
 def tell_versions(report: Report) -> None:
-    """Tell which packages each Python has that a user may have started."""
+    """Send the packages of each Python that a user may have started."""
     found: dict[str, str] = {}
     for path in (shutil.which("python3"), "/usr/bin/python3"):
         if path and os.path.exists(path):

@@ -1,8 +1,8 @@
-"""Runs on a worker: tells of its disks, memory, log folder, variables, Pythons, TPU and clock, as one line of JSON.
+"""Runs on a worker: prints facts about its disks, memory, log folder, variables, Pythons, TPU and clock, as one line of JSON.
 
-Nothing is changed and no framework is imported. What hangs (a dead network file system, a login shell) is left behind when its
-time is up: all programs are asked side by side. Each answer is bounded, and has its own failure. Files are looked for below
-$TPUCTL_DEVICE_ROOT; those of the kernel at their own place where that has none. It must run under Python 3.8.
+Nothing is changed and no framework is imported. All programs run in parallel, and one that hangs (a dead network file system, a
+login shell) is abandoned after a timeout. Each fact is limited in size, and has its own error. Files are searched below
+$TPUCTL_DEVICE_ROOT; those of the kernel in their usual place if that has none. It must run under Python 3.8.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MARK = "tpuctl-examination "
 VARIABLES_MARK = "tpuctl-variables"
-# What one program may print, and how much of a value is told.
+# The limits of the output of one program and of a value.
 MOST_PRINTED = 1 << 20
 LONGEST_TEXT = 4000
 LONGEST_VALUE = 300
@@ -39,9 +39,9 @@ NAMES = (
     *("JAX_PLATFORMS", "JAX_PLATFORM_NAME", "PJRT_DEVICE", "XRT_TPU_CONFIG", "LIBTPU_INIT_ARGS", "TPU_LIBRARY_PATH"),
     *("VIRTUAL_ENV", "CONDA_PREFIX"),
 )
-# Lines of the kernel's log about a process that was ended for want of memory [Linux source, mm/oom_kill.c and memcontrol.c].
+# Lines of the kernel's log about a process killed for lack of memory [Linux source, mm/oom_kill.c and memcontrol.c].
 KILLED = re.compile(r"Out of memory: Kill|Memory cgroup out of memory|oom-kill:|oom_reaper: reaped")
-# As root where that needs no password; sudo keeps nothing of the environment.
+# As root if that needs no password; sudo drops the environment.
 AS_ROOT = """\
 if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
     exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
@@ -51,48 +51,48 @@ exec "$@"
 
 
 def examine(inspection: str, holders: str, patience: float) -> None:
-    """Print what there is to tell. `inspection` is a script for sh, `holders` a program for Python; both are run here."""
+    """Print all facts. `inspection`: a script for sh, `holders`: a program for Python; both are run here."""
     began = time.time()
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     home = os.path.expanduser("~")
     asked = ask_programs(inspection, holders, [root or "/", home, "/tmp"])  # noqa: S108  # where programs write
-    told: dict[str, Any] = {"version": 1, "began": began}
-    put(told, "memory", lambda: first_text(root, "/proc/meminfo")[:LONGEST_TEXT])
-    put(told, "uptime", lambda: first_text(root, "/proc/uptime").split()[0])
-    told["kernel"], told["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
+    facts: dict[str, Any] = {"version": 1, "began": began}
+    put(facts, "memory", lambda: first_text(root, "/proc/meminfo")[:LONGEST_TEXT])
+    put(facts, "uptime", lambda: first_text(root, "/proc/uptime").split()[0])
+    facts["kernel"], facts["python"] = os.uname().release, "%d.%d.%d" % sys.version_info[:3]
     jobs = job_variables(home)
     said = gather(asked, patience)
-    put(told, "login", lambda: login_variables(said.pop("login"), patience))
-    put(told, "killed", lambda: killed(said.pop("dmesg")))
-    told["session"], told["jobs"], told["said"] = wanted(os.environ), jobs, said
-    every = [*jobs, told["login"].get("ok", {}), told["session"]]
+    put(facts, "login", lambda: login_variables(said.pop("login"), patience))
+    put(facts, "killed", lambda: killed(said.pop("dmesg")))
+    facts["session"], facts["jobs"], facts["said"] = wanted(os.environ), jobs, said
+    every = [*jobs, facts["login"].get("ok", {}), facts["session"]]
     put(
-        told,
+        facts,
         "logs",
         lambda: log_folder(root, next((one["TPU_LOG_DIR"] for one in every if "TPU_LOG_DIR" in one), None)),
     )
     places = [one[name] for one in every for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if name in one]
-    put(told, "environments", lambda: environments(root, home, places))
-    told["ended"] = time.time()
-    sys.stdout.write("\n" + MARK + json.dumps(told) + "\n")
+    put(facts, "environments", lambda: environments(root, home, places))
+    facts["ended"] = time.time()
+    sys.stdout.write("\n" + MARK + json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 class UntoldError(Exception):
-    """What keeps something from being told, in words for whoever asked."""
+    """Why a fact is unknown, as a message for the user."""
 
 
-def put(told: dict[str, Any], name: str, find: Callable[[], Any]) -> None:
-    """Keep what was found under a name, or why it was not."""
+def put(facts: dict[str, Any], name: str, find: Callable[[], Any]) -> None:
+    """Store a fact under its name, or the error."""
     try:
-        told[name] = {"ok": find()}
+        facts[name] = {"ok": find()}
     except UntoldError as error:
-        told[name] = {"error": str(error)[:LONGEST_VALUE]}
+        facts[name] = {"error": str(error)[:LONGEST_VALUE]}
     except OSError as error:
-        told[name] = {"error": ("%s: %s" % (error.filename or name, error.strerror))[:LONGEST_VALUE]}
-    except Exception as error:  # noqa: BLE001  # one answer that fails must not take the others with it
-        told[name] = {"error": ("it is not as expected (%s)" % type(error).__name__)[:LONGEST_VALUE]}
+        facts[name] = {"error": ("%s: %s" % (error.filename or name, error.strerror))[:LONGEST_VALUE]}
+    except Exception as error:  # noqa: BLE001  # one failing fact must not affect the others
+        facts[name] = {"error": ("unexpected content (%s)" % type(error).__name__)[:LONGEST_VALUE]}
 
 
 def ask_programs(inspection: str, holders: str, folders: list[str]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def ask_programs(inspection: str, holders: str, folders: list[str]) -> dict[str,
 
 
 def start(words: list[str], text: str) -> Any:
-    """Start a program that reads a short text; return its process, or why there is none."""
+    """Start a program that reads a short text; return its process, or an error message."""
     environ = {**os.environ, "LC_ALL": "C"}
     try:
         process = subprocess.Popen(
@@ -127,7 +127,7 @@ def start(words: list[str], text: str) -> Any:
     except OSError as error:
         return str(error.strerror)
     try:
-        if process.stdin is not None:  # less than a pipe holds, so that this never waits
+        if process.stdin is not None:  # it fits into a pipe, so this never blocks
             process.stdin.write(text.encode())
             process.stdin.close()
     except OSError:
@@ -136,7 +136,7 @@ def start(words: list[str], text: str) -> Any:
 
 
 def gather(asked: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Return what each program printed and its exit code, none where it was ended because the time was up."""
+    """Return the output and exit code of each program; no exit code after a timeout."""
     until = time.monotonic() + seconds
     printed = dict.fromkeys(asked, b"")
     waiting = {one.stdout.fileno(): name for name, one in asked.items() if not isinstance(one, str)}
@@ -169,7 +169,7 @@ def finish(process: Any) -> int | None:
 
 
 def end(process: Any) -> None:
-    """End a program and what it started. One of root's can only be left behind; it ends with its pipe."""
+    """Kill a program and its children. One that runs as root can only be abandoned; it ends with its pipe."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(1)
@@ -178,7 +178,7 @@ def end(process: Any) -> None:
 
 
 def first_text(root: str, path: str) -> str:
-    """Return what is in a file of the kernel's, below the root where there is one."""
+    """Return the content of a file of the kernel, below the root if it exists there."""
     if root and os.path.exists(root + path):
         path = root + path
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -186,30 +186,30 @@ def first_text(root: str, path: str) -> str:
 
 
 def wanted(environ: Any) -> dict[str, str]:
-    """Return the variables that TPU programs mind, and no others: the rest may hold secrets."""
+    """Return the variables that TPU programs read, and no others: the rest may contain secrets."""
     return {name: environ[name][:LONGEST_VALUE] for name in NAMES if environ.get(name)}
 
 
 def login_variables(said: dict[str, Any], patience: float) -> dict[str, str]:
-    """Return the variables of a login shell, after whatever its profile printed."""
+    """Return the variables of a login shell, which follow the output of its profile."""
     _, marked, text = said["out"].rpartition("\n%s\n" % VARIABLES_MARK)
     if not marked and said["code"] is None:
-        raise UntoldError("a login shell did not start within %g s: something in its profile waits" % patience)
+        raise UntoldError("a login shell did not start within %g s: a command in its profile waits" % patience)
     if not marked:
-        ended = last_line(said["out"]) or "it ended with %d" % said["code"]
+        ended = last_line(said["out"]) or "exit %d" % said["code"]
         raise UntoldError("a login shell runs no commands: %s" % ended)
     pairs = [entry.partition("=") for entry in text.split("\0")]
     return wanted({name: value for name, _, value in pairs})
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something."""
+    """Return the last non-empty line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:LONGEST_VALUE] if lines else ""
 
 
 def job_variables(home: str) -> list[dict[str, str]]:
-    """Return the variables of running jobs of `tpuctl run`, the newest first; what cannot be read is left out."""
+    """Return the variables of running jobs of `tpuctl run`, the newest first; those that cannot be read are left out."""
     folder = os.path.join(home, ".tpuctl", "jobs")
     found = []
     try:
@@ -234,10 +234,10 @@ def job_variables(home: str) -> list[dict[str, str]]:
 
 
 def killed(said: dict[str, Any]) -> dict[str, Any]:
-    """Return how many lines of the kernel's log tell of a process ended for want of memory, and the last of them."""
+    """Return the number of processes killed for lack of memory, and the last such lines of the kernel's log."""
     if said["code"] != 0:
         if said["code"] is None:
-            raise UntoldError("`dmesg` did not end in time")
+            raise UntoldError("`dmesg` timed out")
         raise UntoldError(last_line(said["out"]) or "`dmesg` failed: exit %d" % said["code"])
     lines = [line[:LONGEST_VALUE] for line in said["out"].splitlines() if KILLED.search(line)]
     events = [line for line in lines if "Kill" in line or "out of memory" in line]
@@ -245,9 +245,9 @@ def killed(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def log_folder(root: str, named: str | None) -> dict[str, Any]:
-    """Return size and modes of the folder that libtpu writes its log to, which is below the root as the lock file is."""
+    """Return size and state of libtpu's log folder, which is below the root like the lock file."""
     path = named or "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
-    if not path.startswith("/"):  # below wherever the program is started, or libtpu's word for none
+    if not path.startswith("/"):  # relative to the program's working directory, or libtpu's word for none
         return {"path": path, "state": "relative", "bytes": 0, "files": 0, "isComplete": True}
     place = root + path
     above = os.path.dirname(place.rstrip("/")) or "/"

@@ -1,4 +1,4 @@
-"""The worker's end of `tpuctl scp`: keeps what comes, or sends what is asked for. Python 3.8, the standard library."""
+"""The worker's end of `tpuctl scp`: receives files, or sends them. Python 3.8, the standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def receive(target: str, place: Sequence[Any] | None, *, preserve: bool) -> None:
-    """Keep what comes under `target`, `~` expanded; `place` is what an earlier connection made of it."""
+    """Receive files into `target`, with `~` expanded; `place`: the decision of an earlier connection."""
 
     def copy(channel: Channel) -> None:
         umask = os.umask(0o077)
@@ -29,7 +29,7 @@ def receive(target: str, place: Sequence[Any] | None, *, preserve: bool) -> None
 
 
 def fetch(patterns: Sequence[str], *, recurse: bool, names: Mapping[str, str], hidden: bool) -> None:
-    """Send what the patterns stand for. `names` are those of homes; without `hidden` see `list_files`."""
+    """Send the files that match the patterns. `names`: of home folders; `hidden`: see `list_files`."""
 
     def copy(channel: Channel) -> None:
         def answer(kind: bytes) -> Any:  # JSON
@@ -41,7 +41,7 @@ def fetch(patterns: Sequence[str], *, recurse: bool, names: Mapping[str, str], h
         homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in names.items()}
         listing = list_files(expand(patterns), recurse=recurse, names=homes, hidden=hidden)
         Sender(channel, listing).send(answer)
-        answer(b"Z")  # the other end may still say why it cannot keep what it has got
+        answer(b"Z")  # the receiver may still report an error
 
     _serve(copy)
 

@@ -1,4 +1,4 @@
-"""The folder on a worker that a tree is sent to, and what earlier syncs put there: the first half of `tree.py`.
+"""The target folder of a sync on a worker, and the record of earlier syncs: part of the program `tree.py`.
 
 Nothing is written, read or deleted outside the folder, nor through a symlink in it. Must run under Python 3.8.
 """
@@ -25,11 +25,11 @@ LOCK_PATIENCE = 10.0
 
 
 class RefusalError(Exception):
-    """What was asked for is not done; the text says why."""
+    """A refused request; the text says why."""
 
 
 class Folder:
-    """The folder that a tree is sent to, and what earlier syncs put there: size and mtime of each file, target of each link."""
+    """The target folder, and what earlier syncs put there: size and mtime of each file, target of each link."""
 
     def __init__(self, wish: dict[str, Any]) -> None:
         home = os.path.expanduser(b"~")
@@ -50,11 +50,11 @@ class Folder:
         self._lock = -1
 
     def path(self, name: str) -> bytes:
-        """Return where a file of the tree is on the worker."""
+        """Return the path of a file of the tree on the worker."""
         return os.path.join(self.root, raw(name))
 
     def lock(self) -> None:
-        """Keep others out. A sync that lost its client is ended by the next try of the same client."""
+        """Lock the folder. A sync that lost its client is terminated by the next attempt of the same client."""
         os.makedirs(os.path.dirname(self.note), mode=0o700, exist_ok=True)
         self._lock = os.open(self.note + b".lock", os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + LOCK_PATIENCE
@@ -64,7 +64,7 @@ class Folder:
                 break
             except OSError as error:
                 if time.monotonic() > until:
-                    message = f"another sync to `{shown(self.root)}` is under way on the worker"
+                    message = f"another sync to `{shown(self.root)}` is running on the worker"
                     raise RefusalError(message) from error
             holder = os.pread(self._lock, 200, 0).decode().split()
             if len(holder) == 2 and holder[1] == self.token:
@@ -78,18 +78,18 @@ class Folder:
         self.forget_stage()
 
     def remember(self) -> None:
-        """Write down what was put here."""
+        """Store the record of what was put here."""
         part = self.note + b".part"
         with open(part, "w", encoding="ascii") as file:
             json.dump({"folder": shown(self.root), "files": self.records}, file)
         os.replace(part, self.note + b".json")
 
     def forget_stage(self) -> None:
-        """Remove what was not finished."""
+        """Remove unfinished files."""
         shutil.rmtree(os.path.join(self.root, STAGE), ignore_errors=True)
 
     def stage(self, name: str, number: int) -> bytes:
-        """Return where a file is written before it gets its name: on the same file system."""
+        """Return the temporary path of a file, on the same file system."""
         parent, scratch = os.path.dirname(self.path(name)), os.path.join(self.root, STAGE)
         os.makedirs(scratch, mode=0o700, exist_ok=True)
         if os.lstat(parent).st_dev == os.lstat(scratch).st_dev:
@@ -97,11 +97,11 @@ class Folder:
         return os.path.join(parent, b".tpuctl-sync-%d" % number)
 
     def stand(self, name: str) -> os.stat_result | None:
-        """Return what is in a file's place, without following a symlink anywhere below the root."""
+        """Return the status of the entry at a path, without following any symlink below the root."""
         return seen(self.path(name)) if self.is_open(name.rpartition("/")[0]) else None
 
     def is_open(self, parent: str) -> bool:
-        """Tell whether a folder is there. What stands in its place must have been put there by a sync."""
+        """Return whether a folder exists. Any other entry there must come from a sync, or `RefusalError` is raised."""
         if parent not in self._open:
             status = self.stand(parent)
             if status is not None and not stat.S_ISDIR(status.st_mode) and not self.is_ours(parent, status):
@@ -111,7 +111,7 @@ class Folder:
         return self._open[parent]
 
     def is_ours(self, name: str, status: os.stat_result) -> bool:
-        """Tell whether something is as a sync left it."""
+        """Return whether an entry is unchanged since a sync put it there."""
         record = self.records.get(name)
         if record is None:
             return False
@@ -120,19 +120,19 @@ class Folder:
         return stat.S_ISREG(status.st_mode) and record == [status.st_size, status.st_mtime_ns]
 
     def record(self, name: str) -> None:
-        """Remember something as it is now."""
+        """Record an entry as it is now."""
         status = os.lstat(self.path(name))
         is_link = stat.S_ISLNK(status.st_mode)
         self.records[name] = [shown(os.readlink(self.path(name)))] if is_link else [status.st_size, status.st_mtime_ns]
 
     def obsolete(self, names: set[str]) -> tuple[list[str], list[str]]:
-        """Return what a sync put here that is no longer in the tree: what is as it was left, and what was changed since."""
+        """Return what a sync put here and is no longer in the tree: unchanged entries, and changed ones."""
         gone: list[str] = []
         kept: list[str] = []
         for name in sorted(set(self.records) - names):
             try:
                 status = self.stand(name)
-            except RefusalError:  # somebody has put something else in the place of its folder
+            except RefusalError:  # its folder was replaced by something else
                 status = None
             if status is None:
                 del self.records[name]
@@ -141,7 +141,7 @@ class Folder:
         return gone, kept
 
     def remove(self, name: str, *, prune: bool = True) -> bool:
-        """Delete what a sync put here, and the folders that it leaves empty. What is not as it was left stays."""
+        """Delete an unchanged entry of a sync, and folders that become empty; keep a changed one."""
         status = self.stand(name)
         if status is None or not self.is_ours(name, status):
             return False
@@ -159,7 +159,7 @@ class Folder:
         return True
 
     def make_room(self, name: str) -> None:
-        """Make the folders above a file, and clear its place of a folder that holds nothing but what syncs put there."""
+        """Create the folders above a file, and remove a folder in its place if that has only entries of syncs."""
         parent = name.rpartition("/")[0]
         if not self.is_open(parent):
             self.make_room(parent)
@@ -176,7 +176,7 @@ class Folder:
 
 
 def seen(path: bytes) -> os.stat_result | None:
-    """Return what is there, a symlink as such."""
+    """Return the status of a path without following a symlink; None if it does not exist."""
     try:
         return os.lstat(path)
     except OSError as error:
@@ -186,10 +186,10 @@ def seen(path: bytes) -> os.stat_result | None:
 
 
 def raw(name: str) -> bytes:
-    """Return the bytes that a name stands for, whatever the locale here is."""
+    """Encode a name, independent of the locale."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def shown(path: bytes) -> str:
-    """Return bytes as a name."""
+    """Decode a path."""
     return path.decode("utf-8", "surrogateescape")

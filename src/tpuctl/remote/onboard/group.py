@@ -7,14 +7,14 @@ import time
 
 from tpuctl.remote.onboard.small_files import read
 
-# So long after its end a command's output is waited for from processes that it has left behind.
+# How long, in seconds, to wait after the end of a command for output of processes that it left behind.
 AFTERWARDS = 5.0
 
 
 class Rest:
-    """What a command has left behind: processes of its group that have its output open. ssh waits for those, too.
+    """The processes of a command's group that outlive it with its output open. ssh waits for those, too.
 
-    `prints` tells whether there were any at the last look.
+    `prints`: whether there were any at the last check.
     """
 
     def __init__(self, folder: str) -> None:
@@ -24,7 +24,7 @@ class Rest:
         self.is_final = False
 
     def is_over(self) -> bool:
-        """Tell, of a command that has ended, whether nothing more is to be waited for."""
+        """Return whether no more output can come, after the end of the command."""
         if not self.is_final:
             now = time.monotonic()
             if self.since is None:
@@ -34,15 +34,15 @@ class Rest:
         return self.is_final
 
     def ended_ago(self) -> float:
-        """Return how many seconds ago the command ended: a later connection need not wait again."""
+        """Return how many seconds ago the command ended, so that a later connection does not wait again."""
         try:
             return time.time() - os.stat(self.folder + "/exit").st_mtime
-        except FileNotFoundError:  # somebody has removed the job
+        except FileNotFoundError:  # the job was removed
             return AFTERWARDS
 
 
 def can_print(folder: str) -> bool:
-    """Tell whether processes of a command's group, beside its first, have its output open."""
+    """Return whether processes of a command's group, other than its leader, have its output open."""
     words = (read(folder + "/pid") or b"").split()
     if not words:
         return False
@@ -51,7 +51,7 @@ def can_print(folder: str) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # they are another user's
+    except PermissionError:  # they belong to another user
         pass
     files = []
     for name in ("/out", "/err"):
@@ -63,7 +63,7 @@ def can_print(folder: str) -> bool:
 
 
 def others(group: int) -> list[str]:
-    """Return the processes of a group that still run, without its first."""
+    """Return the running processes of a group, without its leader."""
     try:
         entries = os.listdir("/proc")
     except OSError:
@@ -73,7 +73,7 @@ def others(group: int) -> list[str]:
         if entry.isdigit() and int(entry) != group:
             try:
                 text = read("/proc/%s/stat" % entry) or b""
-            except OSError:  # it has ended this moment
+            except OSError:  # it has just ended
                 continue
             # After the name, which may hold any character: state, parent, group.
             words = text[text.rfind(b")") + 2 :].split(None, 3)
@@ -83,13 +83,13 @@ def others(group: int) -> list[str]:
 
 
 def has_open(pid: str, files: list[os.stat_result]) -> bool:
-    """Tell whether a process has one of these files open, as far as that can be seen."""
+    """Return whether a process has one of these files open; true if that cannot be determined."""
     handles = "/proc/%s/fd" % pid
     try:
         names = os.listdir(handles)
-    except PermissionError:  # another user's, as with sudo
+    except PermissionError:  # it belongs to another user, as with sudo
         return True
-    except OSError:  # it has ended this moment
+    except OSError:  # it has just ended
         return False
     for name in names:
         try:

@@ -1,11 +1,11 @@
-"""Runs on a worker: finds what holds its TPU, ends the processes it is told to, removes a lock file that nobody holds.
+"""Runs on a worker: finds the processes that hold its TPU, terminates those that are requested, removes an unused lock file.
 
-A process holds the TPU that has a device file open or mapped, or libtpu's lock file open: libtpu locks it by `lockf` for as
-long as the process lives (TensorFlow's source), others by `flock`. One that has only mapped the library is found too, but
-holds nothing. /proc shows the processes of containers as well, under the pids that count here.
+A process holds the TPU if it has a device file open or mapped, or libtpu's lock file open: libtpu locks it by `lockf` for the
+life of the process (TensorFlow's source), other programs by `flock`. One that has only mapped the library is reported, too,
+although it holds nothing. /proc also shows the processes of containers, under the pids of the machine.
 
-A pid may be given to another process between two looks, so processes are known by pid and start, the kernel's count of
-clock ticks since the machine booted. It must run under Python 3.8, and ends nothing that it was not told to.
+A pid may be reused between two checks, so a process is identified by pid and start, in clock ticks of the kernel since boot. It
+must run under Python 3.8, and terminates no process that was not requested.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 MARK = "tpuctl-holders "
 LONGEST_COMMAND = 300
 LOOK_AGAIN = 0.05
-# From KILL on a process has this long: only one that waits inside the kernel needs more.
+# Seconds after KILL: only a process blocked inside the kernel needs more.
 AFTER_KILL = 5.0
 UNTOUCHABLE = {"init", "systemd", "sshd", "sshd-session", "sshd-auth"}
 
 
 def main(devices: list[str], lock_file: str, order: dict[str, Any] | None = None) -> None:
-    """Print what holds the TPU, after an order has been carried out if there is one. Paths begin at $TPUCTL_DEVICE_ROOT."""
+    """Execute the request, if any, and print what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
     root = os.path.realpath(named) if named else ""
     lock_file = root + lock_file
     patterns = [root + pattern for pattern in devices]
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     if order is not None:
-        told["outcomes"] = end(order)
-        told["lockOutcome"] = remove(lock_file)
+        report["outcomes"] = end(order)
+        report["lockOutcome"] = remove_lock_file(lock_file)
     holders, hidden = look(root, patterns, lock_file)
-    told.update(holders=holders, hidden=hidden, lockFile=describe_lock(lock_file), isRoot=os.geteuid() == 0)
-    sys.stdout.write("\n" + MARK + json.dumps(told) + "\n")
+    report.update(holders=holders, hidden=hidden, lockFile=describe_lock(lock_file), isRoot=os.geteuid() == 0)
+    sys.stdout.write("\n" + MARK + json.dumps(report) + "\n")
     sys.stdout.flush()
 
 
 def look(root: str, patterns: list[str], lock_file: str) -> tuple[list[dict[str, Any]], int]:
-    """Return what holds the TPU, by pid, and how many processes cannot be looked into."""
+    """Return the processes that hold the TPU, and the number of processes that cannot be examined."""
     found, hidden, family = [], 0, ancestors()
     lock = identity(lock_file)
     for pid in processes():
@@ -81,7 +81,7 @@ def look(root: str, patterns: list[str], lock_file: str) -> tuple[list[dict[str,
 
 
 def processes() -> list[int]:
-    """Return the processes of this machine; none on macOS, where the sandbox has its workers but there is no /proc."""
+    """Return the processes of this machine; none on macOS, where sandbox workers run without /proc."""
     try:
         return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except FileNotFoundError:
@@ -112,13 +112,13 @@ def mapped(pid: int) -> Iterator[str]:
 
 
 def as_it_was(path: str) -> str:
-    """Return a path without what the kernel adds once the file has been removed."""
+    """Return a path without the suffix that the kernel adds after the file was removed."""
     gone = " (deleted)"
     return path[: -len(gone)] if path.endswith(gone) else path
 
 
 def describe(pid: int) -> dict[str, Any] | None:
-    """Return what a person wants to know of a process, or nothing where it has ended."""
+    """Return the description of a process, None if it has ended."""
     facts = status(pid)
     try:
         owner = os.stat("/proc/%d" % pid).st_uid
@@ -147,18 +147,18 @@ def describe(pid: int) -> dict[str, Any] | None:
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey."""
+    """Return a text without control characters."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
 def status(pid: int) -> dict[str, Any] | None:
-    """Return name, state, parent and start of a process, or nothing where it has ended."""
+    """Return name, state, parent and start of a process, None if it has ended."""
     try:
         with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    # The name stands in parentheses and may hold any character, these too.
+    # The name is in parentheses and may contain any character, including these.
     begin, end_of_name = text.find("("), text.rfind(")")
     fields = text[end_of_name + 2 :].split()
     return {
@@ -170,7 +170,7 @@ def status(pid: int) -> dict[str, Any] | None:
 
 
 def ancestors() -> set[int]:
-    """Return this process and those that it runs in: the session that brought it here."""
+    """Return this process and its ancestors: the session that started it."""
     family, pid = {1}, os.getpid()
     while pid > 1 and pid not in family:
         family.add(pid)
@@ -180,9 +180,9 @@ def ancestors() -> set[int]:
 
 
 def end(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Send a signal to processes, KILL to those that remain after the grace, and return what became of each.
+    """Send a signal to processes, KILL to those that remain after the grace period, and return the outcomes.
 
-    `ended` by the signal, `killed`, `survives`, `refused` (another user's), or `gone` before anything was sent.
+    `ended` by the signal, `killed`, `survives`, `refused` (it belongs to another user), or `gone` before the signal.
     """
     first = getattr(signal, "SIG" + order["signal"])
     family = ancestors()
@@ -201,10 +201,10 @@ def end(order: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def send(pid: int, start: int, number: int) -> str:
-    """Send a signal to a process if the pid is still its own; return `sent`, `gone` or `refused`."""
+    """Send a signal to a process if it still has the pid; return `sent`, `gone` or `refused`."""
     handle = None
     try:
-        # From here on the handle means one process, whatever becomes of its pid. Python 3.8 and old kernels have none.
+        # From here on the handle identifies one process, even if its pid is reused. Python 3.8 and old kernels have none.
         if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
             try:
                 handle = os.pidfd_open(pid)
@@ -229,7 +229,7 @@ def send(pid: int, start: int, number: int) -> str:
 
 
 def wait_for(processes: list[tuple[int, int]], seconds: float) -> list[tuple[int, int]]:
-    """Wait until these have ended, and return those that have not when the time is up."""
+    """Wait until these have ended; return those that still run after `seconds`."""
     until = time.monotonic() + seconds
     while True:
         processes = [key for key in processes if is_alive(key[0], key[1])]
@@ -239,13 +239,13 @@ def wait_for(processes: list[tuple[int, int]], seconds: float) -> list[tuple[int
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Tell whether this very process still runs; a zombie does not."""
+    """Return whether this process still runs; a zombie does not."""
     facts = status(pid)
     return facts is not None and facts["start"] == start and facts["state"] not in "ZXx"
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells a file from all others, or nothing where it is not there."""
+    """Return device and inode of a file, None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -254,7 +254,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def describe_lock(path: str) -> dict[str, Any] | None:
-    """Return whose the lock file is and how old, or nothing where there is none."""
+    """Return path, owner and age of the lock file, None if it does not exist."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -262,10 +262,10 @@ def describe_lock(path: str) -> dict[str, Any] | None:
     return {"path": path, "user": user_name(found.st_uid), "age": max(0.0, time.time() - found.st_mtime)}
 
 
-def remove(path: str) -> str:
-    """Remove the lock file while we hold it ourselves: `removed`, `absent`, `held` by another, or `refused`."""
+def remove_lock_file(path: str) -> str:
+    """Remove the lock file while holding its lock: `removed`, `absent`, `held` by another process, or `refused`."""
     try:
-        # A link or a pipe of somebody's in /tmp is not followed, nor waited for.
+        # A link or a pipe of another user in /tmp must be neither followed nor waited for.
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return "absent"
@@ -277,7 +277,7 @@ def remove(path: str) -> str:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if identity(path) != identity("/proc/self/fd/%d" % handle):
-            return "held"  # made anew this moment
+            return "held"  # it was just recreated
         os.unlink(path)
     except BlockingIOError:
         return "held"
@@ -289,7 +289,7 @@ def remove(path: str) -> str:
 
 
 def user_name(number: int) -> str:
-    """Return the name of a user, or the number where it has none here, as in a container."""
+    """Return the name of a user, or the number if it has none here, as in a container."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

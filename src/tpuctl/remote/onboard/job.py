@@ -1,20 +1,20 @@
-"""Runs on a worker: starts a command at most once, streams what it prints, and does so again after the link broke.
+"""Runs on a worker: starts a command at most once, streams its output, and continues after a broken connection.
 
-A job is a folder, `~/.tpuctl/jobs/NAME`, that appears whole, by a rename, or not at all: of all connections that bring the
-same order, one starts the command and the others join it. In it:
+A job is a folder, `~/.tpuctl/jobs/NAME`, that appears atomically, by a rename: of all connections with the same request, one
+starts the command and the others join it. Its files:
 
-    token    whose order it was                     out, err   what the command has printed (out alone: both)
-    about    what the client wants to remember      in         a FIFO, where the command reads what the client sends
-    lock     held while somebody waits for the      fed        who gives it that, how much it was given, and `end`
-             command                                attached   held, shared, by whoever streams
+    token    identifies the request                 out, err   output of the command (out alone: both)
+    about    stored for the client                  in         FIFO: the stdin of the command, with data from the client
+    lock     held while a supervisor waits for      fed        pid of its writer, number of bytes written, and `end`
+             the command                            attached   held, shared, by each client that streams
     pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`,
-                                                               and what else happened: `abandoned`, `late`, `full`
-    trimmed  from where on out and err are kept     ending     it was told TERM, and all of it is to end
-    detached all of it is kept until somebody removes it; what is left of other commands goes a day after their end
+                                                               and remarks: `abandoned`, `late`, `full`
+    trimmed  first stored bytes of out and err      ending     TERM was sent: all its processes must end
+    detached the job is kept until it is removed; other jobs are removed one day after their end
 
-The command is the child of a supervisor in a session of its own, which outlives the connection. Frames go both ways: a
-letter, four bytes of length, the payload (remote/running/frames.py has the other end). It must run under Python 3.8, import
-little, for 64 of these may start on one machine, and leave nothing behind that the client did not ask for.
+The command is the child of a supervisor in its own session, which outlives the connection. Frames go both ways: a letter, four
+bytes of length, the payload (the client's end: workers/worker_session.py). The program must run under Python 3.8, import
+little, since 64 of these may start on one machine, and leave nothing behind that the client did not request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FORGOTTEN = 24 * 3600.0
 
 
 def serve(order: dict[str, Any]) -> None:
-    """Do what an order says, for as long as its client is there."""
+    """Execute a request, as long as its client is connected."""
     link = Link()
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs", order["name"])
     try:
@@ -64,9 +64,9 @@ def serve(order: dict[str, Any]) -> None:
 
 
 def tidy(folder: str, token: bytes) -> None:
-    """Remove what earlier connections for the same order have prepared: what they may still be told is out of date.
+    """Remove what earlier connections prepared for the same request: a GO that they still receive is outdated.
 
-    Also what followed commands have left whose clients never came back for it.
+    Remove also the jobs of followed commands whose clients never returned.
     """
     parent, name = os.path.split(folder)
     try:
@@ -80,7 +80,7 @@ def tidy(folder: str, token: bytes) -> None:
 
 
 def is_forgotten(path: str) -> bool:
-    """Tell whether something is left of a command that was followed, or never started, and that ended long ago."""
+    """Return whether a folder belongs to a followed or never started command that ended more than a day ago."""
     end = path if os.path.basename(path).startswith(".") else path + "/exit"
     try:
         return time.time() - os.stat(end).st_mtime > FORGOTTEN and not os.path.exists(path + "/detached")
@@ -89,13 +89,13 @@ def is_forgotten(path: str) -> bool:
 
 
 def begin(link: Link, prepared: Prepared) -> None:
-    """Start the command when the client says so, and follow it."""
+    """Start the command after GO, and follow it."""
     folder, order = prepared.folder, prepared.order
     ended = None
     try:
         link.send(b"h", b"new")
-        said = link.wait_for_go()
-        if said is None:
+        frames = link.wait_for_go()
+        if frames is None:
             return
         try:
             ended = prepared.launch()
@@ -109,14 +109,14 @@ def begin(link: Link, prepared: Prepared) -> None:
     finally:
         remove(prepared.scratch)
     link.send(b"s")
-    for kind, payload in said:
+    for kind, payload in frames:
         obey(folder, kind, payload, None)
     if not order["detach"]:
         stream(link, folder, order, ended)
 
 
 def stream(link: Link, folder: str, order: dict[str, Any], ended: int | None) -> None:
-    """Send what the command prints, from the client's offsets on, and pass on what the client sends, until either ends."""
+    """Send output from the client's offsets on, and obey the client's frames, until either side ends."""
     attached = os.open(folder + "/attached", os.O_RDONLY)
     fcntl.flock(attached, fcntl.LOCK_SH)
     streams = [Stream(link, folder, kind, offset) for kind, offset in zip((b"o", b"e"), order["offsets"])]
@@ -124,7 +124,7 @@ def stream(link: Link, folder: str, order: dict[str, Any], ended: int | None) ->
     rest = Rest(folder)
     delay = QUICK
     while link.is_open:
-        # First how it ended and who can still print, then what was printed: what was printed before is then complete.
+        # Read the end first, then the output: the output is then complete.
         end = read(folder + "/exit")
         is_over = end is not None and rest.is_over()
         if is_over and rest.prints:
@@ -146,7 +146,7 @@ def stream(link: Link, folder: str, order: dict[str, Any], ended: int | None) ->
 
 
 def wait_a_little(link: Link, folder: str, feed: Feed | None, ended: int | None, delay: float) -> int | None:
-    """Wait until the client says something, the command reads or ends, or the time is up; return `ended` while it is open."""
+    """Wait for the client, the command or the delay, and serve the client; return `ended` while it is open."""
     reading = [0] if ended is None else [0, ended]
     writing = [feed.pipe] if feed is not None and feed.pending and feed.pipe >= 0 else []
     ready, takes, _ = select.select(reading, writing, [], delay)
@@ -159,7 +159,7 @@ def wait_a_little(link: Link, folder: str, feed: Feed | None, ended: int | None,
 
 
 def obey(folder: str, kind: bytes, payload: bytes, feed: Feed | None) -> None:
-    """Do what a frame of the client's says."""
+    """Obey a frame of the client."""
     if kind == b"k":
         signal_group(folder, int(payload))
     elif kind in {b"i", b"f"} and feed is not None:
@@ -172,8 +172,8 @@ def obey(folder: str, kind: bytes, payload: bytes, feed: Feed | None) -> None:
 
 
 def signal_group(folder: str, number: int) -> None:
-    """Send a signal to all processes of the command's group, unless it has ended and left nothing behind that prints."""
-    # The file is written a moment after the command has begun.
+    """Send a signal to all processes of the command's group, if any of them can still print."""
+    # The file is written just after the start of the command.
     for _ in range(200):
         group = read(folder + "/pid")
         if group is not None or read(folder + "/exit") is not None:
@@ -181,7 +181,7 @@ def signal_group(folder: str, number: int) -> None:
         time.sleep(0.005)
     if group is not None and (read(folder + "/exit") is None or can_print(folder)):
         if number == TERM:
-            # All of it is to end, also what outlives the shell that was started.
+            # All processes must end, also those that outlive the shell.
             mark(folder + "/ending")
         try:
             os.killpg(int(group.split()[0]), number)
@@ -190,7 +190,7 @@ def signal_group(folder: str, number: int) -> None:
 
 
 def say_goodbye(link: Link, folder: str) -> None:
-    """Keep everything until the client has all of it and says so; what it has not taken it may ask for again."""
+    """Keep the job until the client confirms that it has received everything, or disconnects."""
     while link.is_open:
         for kind, payload in link.frames():
             obey(folder, kind, payload, None)

@@ -1,8 +1,8 @@
-"""Runs on a worker: tells of the jobs that are there, reads what they printed, signals them, removes those that have ended.
+"""Runs on a worker: lists jobs, reads their output, signals them, removes those that have ended.
 
-A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (remote/onboard/job.py says what is in it). Other workers' jobs may lie beside
-it, for a home may be shared; they are left alone. Answers are one frame: `x` with JSON, `m` where there is no such job, `!`
-with what went wrong. It must run under Python 3.8 and import little.
+A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (job.py describes its files). A home may be shared, so the jobs of other workers
+may lie beside it; they are ignored. An answer is one frame: `x` with JSON, `m` if the job does not exist, `!` with an error.
+It must run under Python 3.8 and import little.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TERM = 15
 
 
 def answer(order: dict[str, Any]) -> None:
-    """Do what an order says, and answer."""
+    """Execute a request, and answer."""
     link = Link()
     do = {"list": tell, "read": show, "signal": signal_one, "remove": remove_some}[order["do"]]
     try:
@@ -41,21 +41,21 @@ def place() -> str:
 
 
 def folder_of(order: dict[str, Any], name: str) -> str:
-    """Return a job's folder. The client has looked at the name."""
+    """Return a job's folder. The client has validated the name."""
     return os.path.join(place(), "%s.%d" % (name, order["worker"]))
 
 
 def tell(link: Link, order: dict[str, Any]) -> None:
-    """Tell of the newest jobs, or of those that are named."""
+    """Send the newest jobs, or those that are named."""
     found = jobs_here(order["worker"])
     if order["names"]:
         found = [one for one in found if one[1] in order["names"]]
-    told = [describe(folder_of(order, name), name, order["tail"]) for _, name in found[: order["limit"]]]
-    send_value(link, {"total": len(found), "jobs": [one for one in told if one is not None]})
+    jobs = [describe(folder_of(order, name), name, order["tail"]) for _, name in found[: order["limit"]]]
+    send_value(link, {"total": len(found), "jobs": [one for one in jobs if one is not None]})
 
 
 def jobs_here(worker: int) -> list[tuple[float, str]]:
-    """Return when each job of this worker began, and its name, the newest first."""
+    """Return the start and the name of each job of this worker, the newest first."""
     try:
         entries = os.listdir(place())
     except FileNotFoundError:
@@ -65,23 +65,23 @@ def jobs_here(worker: int) -> list[tuple[float, str]]:
     for entry in entries:
         if entry.endswith(end) and not entry.startswith("."):
             try:
-                # Written before the command began, and never again.
+                # Written once, before the start of the command.
                 began = os.stat(os.path.join(place(), entry, "token")).st_mtime
-            except OSError:  # no job, or one that has gone this moment
+            except OSError:  # not a job, or one that was just removed
                 continue
             found.append((began, entry[: -len(end)]))
     return sorted(found, reverse=True)
 
 
 def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
-    """Return what there is to know of a job; nothing where it is gone. Times are seconds."""
+    """Return the description of a job, None if it is gone. Times are in seconds."""
     try:
         began = os.stat(folder + "/token").st_mtime
         about = read(folder + "/about") or b""
         end = read(folder + "/exit")
         is_running = end is None and is_locked(folder + "/lock")
         if end is None and not is_running:
-            # It may have ended between the two looks.
+            # It may have ended between the two checks.
             end = read(folder + "/exit")
         sizes = [size_of(folder + file) for _, file in FILES]
         starts = [
@@ -104,7 +104,7 @@ def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
 
 
 def size_of(path: str) -> int:
-    """Return how long a file is; one that is not there is empty."""
+    """Return the size of a file, 0 if it does not exist."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -112,12 +112,12 @@ def size_of(path: str) -> int:
 
 
 def tail_of(path: str, floor: int, size: int, lines: int) -> int:
-    """Return where the last lines of a file begin, not below `floor`. It is read from its end, no further than needed."""
+    """Return the offset of the last lines of a file, not below `floor`. Reads from the end, as little as possible."""
     if size <= floor or not lines:
         return size
     file = os.open(path, os.O_RDONLY)
     try:
-        # A newline at the very end begins no line.
+        # A newline at the end begins no line.
         at = size - 1
         while at > floor:
             begin = max(floor, at - BLOCK)
@@ -135,7 +135,7 @@ def tail_of(path: str, floor: int, size: int, lines: int) -> int:
 
 
 def show(link: Link, order: dict[str, Any]) -> None:
-    """Send parts of what a job has printed: `o` and `e` frames, then `x`."""
+    """Send parts of the output of a job: `o` and `e` frames, then `x`."""
     folder = folder_of(order, order["name"])
     if read(folder + "/token") is None:
         link.send(b"m")
@@ -147,12 +147,12 @@ def show(link: Link, order: dict[str, Any]) -> None:
 
 
 def show_part(link: Link, folder: str, kind: bytes, at: int, end: int) -> None:
-    """Send a part of a file; where its beginning is not kept any more, how much that is."""
+    """Send a part of a file; if its beginning is no longer stored, send the size of that."""
     file = os.open(folder + dict(FILES)[kind], os.O_RDONLY)
     try:
         while at < end:
             data = os.pread(file, min(BLOCK, end - at), at)
-            # Looked at after the data was read: where there was a hole by then, this says so.
+            # Checked after the read: a hole that existed by then is known now.
             kept_from = min(end, trimmed(folder)[kind == b"e"])
             if kept_from > at:
                 link.send(kind.upper(), b"%d" % (kept_from - at))
@@ -167,7 +167,7 @@ def show_part(link: Link, folder: str, kind: bytes, at: int, end: int) -> None:
 
 
 def signal_one(link: Link, order: dict[str, Any]) -> None:
-    """Send a signal to a job's processes if it runs, and tell how it was before and how it is now."""
+    """Send a signal to a job's processes if it runs, and send its state afterwards."""
     folder = folder_of(order, order["name"])
     before = describe(folder, order["name"], None)
     if before is None:
@@ -183,7 +183,7 @@ def signal_one(link: Link, order: dict[str, Any]) -> None:
 def send(folder: str, number: int) -> bool:
     """Send a signal to all processes of a job's group; return whether there were any."""
     words: list[bytes] = []
-    # The file is written a moment after the command has begun.
+    # The file is written just after the start of the command.
     for _ in range(200):
         words = (read(folder + "/pid") or b"").split()
         if len(words) == 2 or read(folder + "/exit") is not None:
@@ -195,7 +195,7 @@ def send(folder: str, number: int) -> bool:
     if not is_child(group, supervisor):
         raise OSError("its processes are not on this machine")
     if number == TERM:
-        # All of it is to end, also what outlives the shell that was started: the supervisor sees to that.
+        # All processes must end, also those that outlive the shell: the supervisor ensures it.
         mark(folder + "/ending")
     try:
         os.killpg(group, number)
@@ -205,18 +205,18 @@ def send(folder: str, number: int) -> bool:
 
 
 def is_child(pid: int, parent: int) -> bool:
-    """Tell whether a number still means the same process: numbers are given again, and homes may be shared."""
+    """Return whether a pid still belongs to the same process: pids are reused, and homes may be shared."""
     text = read("/proc/%d/stat" % pid)
     if text is None:
-        return not os.path.exists("/proc/self/stat")  # nothing can be told there
-    # The name stands in parentheses and may hold any character, these too.
+        return not os.path.exists("/proc/self/stat")  # macOS: no way to know
+    # The name is in parentheses and may contain any character, including these.
     return int(text[text.rfind(b")") + 2 :].split()[1]) == parent
 
 
 def remove_some(link: Link, order: dict[str, Any]) -> None:
-    """Remove the jobs that are named, or all that ended so long ago; what runs, or is being read, is left alone.
+    """Remove the jobs that are named, or all that ended long enough ago, except those that run or are followed.
 
-    With `only_looks` nothing is removed yet: the client asks all workers before the first removes anything.
+    With `only_looks` only report: the client asks all workers before the first removes anything.
     """
     outcomes = {}
     if order["names"]:
@@ -238,7 +238,7 @@ def remove_some(link: Link, order: dict[str, Any]) -> None:
 
 
 def ended_ago(folder: str) -> float:
-    """Return how many seconds ago a job ended; of a lost one, how long ago it last printed something."""
+    """Return how many seconds ago a job ended, or for a lost job, last printed."""
     try:
         return time.time() - os.stat(folder + "/exit").st_mtime
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def send_value(link: Link, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """Return JSON, in ASCII. The standard library's module costs more to import than all else here."""
+    """Return JSON, in ASCII. Importing the standard library's module would cost more than the rest of the program."""
     if isinstance(value, str):
         return '"%s"' % "".join(map(escaped, value))
     if isinstance(value, dict):
@@ -264,7 +264,7 @@ def to_json(value: Any) -> str:
 
 
 def escaped(char: str) -> str:
-    """Return a character as it stands in a JSON string."""
+    """Return a character as written in a JSON string."""
     if " " <= char <= "~" and char not in '"\\':
         return char
     units = char.encode("utf-16-be", "surrogatepass").hex()

@@ -18,11 +18,11 @@ class Link:
         write_all(1, MARK)
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
-        """Send a frame; waits while the client takes nothing."""
+        """Send a frame; blocks while the client reads nothing."""
         write_all(1, kind + len(payload).to_bytes(4, "big") + payload)
 
     def frames(self) -> list[tuple[bytes, bytes]]:
-        """Return what the client has sent, without waiting for more than there is; `is_open` tells whether it is there."""
+        """Return the frames received so far; clear `is_open` at the end of the connection."""
         data = os.read(0, BLOCK)
         self.is_open = bool(data)
         self.waiting += data
@@ -36,16 +36,16 @@ class Link:
         return found
 
     def wait_for_go(self) -> list[tuple[bytes, bytes]] | None:
-        """Return what else the client said along with go. It may instead be gone: nothing, and nothing may start."""
+        """Wait for GO; return the frames that arrived with it. None: the client has gone, and nothing may start."""
         while self.is_open:
-            said = self.frames()
-            if any(kind == b"g" for kind, _ in said):
-                return said
+            frames = self.frames()
+            if any(kind == b"g" for kind, _ in frames):
+                return frames
         return None
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of it; a client that is gone ends this process quietly."""
+    """Write all of `data`; exit quietly if the client has gone."""
     try:
         while data:
             data = data[os.write(file, data) :]

@@ -1,4 +1,4 @@
-"""Runs on a worker before a program that is started often: compiles it there once, which takes longer than all it does."""
+"""Runs on a worker before a frequently used program: compiles it once, which takes longer than running it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def load(size: int, name: str, digest: str) -> CodeType:
-    """Return the program whose text is the next of stdin, compiled; from `~/.tpuctl/programs` where it is there already.
+    """Return the compiled program whose text is next on stdin, from the cache in `~/.tpuctl/programs` if possible.
 
-    What cannot be read or kept there is compiled each time.
+    A program that cannot be cached is compiled each time.
     """
     text = sys.stdin.buffer.read(size)
     if len(text) < size:
-        # The link was cut. Half a program must not run, and least of all be kept.
+        # The connection broke. Half a program must not run, and must not be cached.
         sys.exit(0)
     folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "programs")
     kept = "%s-%s.%s" % (name, digest, sys.implementation.cache_tag)
     try:
         with open(os.path.join(folder, kept), "rb") as file:
-            # Whoever can write there can run what they like as this user anyway.
+            # A user who can write there can run any program as this user anyway.
             return marshal.loads(file.read())  # type: ignore[no-any-return]  # noqa: S302
     except (OSError, EOFError, ValueError, TypeError):
         code = compile(text, "tpuctl", "exec")
@@ -36,7 +36,7 @@ def load(size: int, name: str, digest: str) -> CodeType:
 
 
 def keep(folder: str, name: str, kept: str, data: bytes) -> None:
-    """Keep a program, in place of what other versions of tpuctl have left of it. It is there whole, or not at all."""
+    """Cache a program atomically, replacing those of other versions of tpuctl."""
     os.makedirs(folder, 0o700, exist_ok=True)
     for other in os.listdir(folder):
         if other.startswith(name + "-") and other.partition(".")[0] != kept.partition(".")[0]:

@@ -1,7 +1,7 @@
-"""Runs on a worker: finds the Python environments that hold frameworks for TPUs, and which versions, without importing any.
+"""Runs on a worker: finds the Python environments with frameworks for TPUs, and their versions, without importing any.
 
-What is installed is told by the names of `*.dist-info` folders [PEP 376, 427], what a package asks of others by its
-`Requires-Dist` lines. It must run under Python 3.8 and import little.
+The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements. It
+must run under Python 3.8 and import little.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ USUAL = ("venv", ".venv", "env", "miniconda3", "anaconda3", "miniforge3", "mamba
 
 
 def environments(root: str, home: str, named: list[str]) -> list[dict[str, Any]]:
-    """Return the environments that hold such packages: the system's with the user's own over it, then others, `named` first."""
+    """Return the environments with such packages: the system's with the user's packages over it, then others, `named` first."""
     own = "python%d.%d" % sys.version_info[:2]
     found = []
     system: dict[str, Any] = {}
     for folder in system_folders(root, home, own):
         system.update(packages_of(folder))
     if system:
-        found.append(told("system", "/usr", own, system))
+        found.append(environment("system", "/usr", own, system))
     for place in places(root, home, named):
         packages: dict[str, Any] = {}
         version = ""
@@ -45,26 +45,26 @@ def environments(root: str, home: str, named: list[str]) -> list[dict[str, Any]]
             version = python
         if packages:
             kind = "conda" if os.path.isdir(os.path.join(place, "conda-meta")) else "venv"
-            found.append(told(kind, shown(place, root, home), version, packages))
+            found.append(environment(kind, shown(place, root, home), version, packages))
         if len(found) >= MOST_ENVIRONMENTS:
             break
     return found
 
 
-def told(kind: str, path: str, python: str, packages: dict[str, Any]) -> dict[str, Any]:
-    """Return one environment as it is told."""
+def environment(kind: str, path: str, python: str, packages: dict[str, Any]) -> dict[str, Any]:
+    """Return one environment as JSON."""
     return {"kind": kind, "path": path, "python": python.replace("python", ""), "packages": packages}
 
 
 def shown(place: str, root: str, home: str) -> str:
-    """Return a path as it is the same on all workers: homes may differ."""
+    """Return a path in a form that is the same on all workers: homes may differ."""
     if place == home or place.startswith(home + "/"):
         return "~" + place[len(home) :]
     return place[len(root) :] if root and place.startswith(root + "/") else place
 
 
 def system_folders(root: str, home: str, own: str) -> Iterator[str]:
-    """Yield where the system's Python finds packages, what counts most last: Debian's, pip's, the user's own."""
+    """Yield the package folders of the system's Python, later ones override: Debian's, pip's, the user's."""
     yield root + "/usr/lib/python3/dist-packages"
     for name in ("dist-packages", "site-packages"):
         yield "%s/usr/local/lib/%s/%s" % (root, own, name)
@@ -72,7 +72,7 @@ def system_folders(root: str, home: str, own: str) -> Iterator[str]:
 
 
 def places(root: str, home: str, named: list[str]) -> Iterator[str]:
-    """Yield folders that may be environments, each once: those that are named, usual ones, and what lies in the home."""
+    """Yield folders that may be environments, each once: named ones, usual ones, and those in the home."""
     candidates = [root + "/opt/conda", *(os.path.join(home, name) for name in USUAL)]
     try:
         inside = sorted(name for name in os.listdir(home) if name not in USUAL)[:MOST_FOLDERS]
@@ -104,7 +104,7 @@ def site_folders(place: str) -> Iterator[tuple[str, str]]:
 
 
 def packages_of(folder: str) -> dict[str, Any]:
-    """Return the packages in a folder by name: version, and what they ask of one another."""
+    """Return the packages in a folder by name: version and requirements among one another."""
     found = {}
     try:
         names = os.listdir(folder)
@@ -120,12 +120,12 @@ def packages_of(folder: str) -> dict[str, Any]:
 
 
 def plain(name: str) -> str:
-    """Return the name of a package as it is compared [PEP 503]."""
+    """Return the normalized name of a package [PEP 503]."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(path: str) -> list[str]:
-    """Return what a package asks of the others: `jaxlib<=0.4.35,>=0.4.34`, perhaps with `; extra == "tpu"`."""
+    """Return the requirements of a package on the others: `jaxlib<=0.4.35,>=0.4.34`, perhaps with `; extra == "tpu"`."""
     found = []
     try:
         with open(path, encoding="utf-8", errors="replace") as file:

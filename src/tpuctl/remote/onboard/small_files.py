@@ -7,14 +7,14 @@ import os
 
 LONGEST = 64 * 1024
 RESERVED = 64
-# With less than that to write to a file system may have no block left.
+# With less free space than this, a file system may have no block left.
 SPARE = 64 * 1024
 
 
 def is_locked(path: str) -> bool:
-    """Tell whether somebody holds a lock on a file."""
+    """Return whether a process holds a lock on a file."""
     try:
-        # On NFS an exclusive lock needs a file that is open for writing.
+        # On NFS an exclusive lock needs a file open for writing.
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
@@ -28,7 +28,7 @@ def is_locked(path: str) -> bool:
 
 
 def read(path: str) -> bytes | None:
-    """Return what is in a small file; nothing where there is none."""
+    """Return the content of a small file, None if it does not exist."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a small file that only its owner may read."""
+    """Write a small file that only its owner can read."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         while data:
@@ -50,7 +50,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def mark(path: str) -> None:
-    """Make an empty file, if that can be done."""
+    """Create an empty file, if possible."""
     try:
         write(path, b"")
     except OSError:
@@ -58,12 +58,12 @@ def mark(path: str) -> None:
 
 
 def reserve(folder: str, name: str) -> None:
-    """Take the space on the disk for a file of at most so many bytes that must be written later, also where all is full."""
+    """Reserve disk space for a small file that must be written later, even on a full disk."""
     write("%s/%s.new" % (folder, name), b" " * RESERVED)
 
 
 def settle(folder: str, name: str, data: bytes) -> None:
-    """Write a file that was reserved; it appears whole."""
+    """Write a reserved file; it appears atomically."""
     path = "%s/%s.new" % (folder, name)
     file = os.open(path, os.O_WRONLY)
     try:
@@ -75,7 +75,7 @@ def settle(folder: str, name: str, data: bytes) -> None:
 
 
 def is_full(folder: str) -> bool:
-    """Tell whether the disk under a folder has no room for what a command prints."""
+    """Return whether the disk under a folder has no room for output."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -84,10 +84,10 @@ def is_full(folder: str) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a job's folder, unless it is gone already. There are no folders in it."""
+    """Remove a job's folder, which has no subfolders, if it exists."""
     gone = "%s/.gone.%d.%s" % (os.path.dirname(folder), os.getpid(), os.path.basename(folder).lstrip("."))
     try:
-        # Of two that want this one does it, and nobody sees half of it.
+        # Of two processes that remove it one succeeds, and no process sees half of it.
         os.rename(folder, gone)
     except FileNotFoundError:
         return

@@ -1,4 +1,4 @@
-"""Runs on a worker: what the command prints, and what it is given to read."""
+"""Runs on a worker: the output of the command, and its stdin."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tpuctl.remote.onboard.link import BLOCK, Link
 from tpuctl.remote.onboard.small_files import RESERVED
 from tpuctl.remote.onboard.trimming import trimmed
 
-# Blocks of each stream at a time: a signal from the client must not wait for a gigabyte of output.
+# Blocks of each stream in one round: a signal from the client must not wait for a gigabyte of output.
 ROUND = 16
 
 
 class Stream:
-    """What the command prints into one file, sent from an offset on."""
+    """The output of the command in one file, sent from an offset on."""
 
     def __init__(self, link: Link, folder: str, kind: bytes, offset: int) -> None:
         self.link, self.folder, self.kind, self.offset = link, folder, kind, offset
@@ -25,14 +25,14 @@ class Stream:
             self.file = -1
 
     def pump(self) -> bool:
-        """Send some of what there is; return whether there was any."""
+        """Send some of the available output; return whether there was any."""
         before = self.offset
         for _ in range(ROUND if self.file >= 0 else 0):
             most = BLOCK if self.end is None else max(0, min(BLOCK, self.end - self.offset))
             data = os.pread(self.file, most, self.offset)
             if not data:
                 break
-            # Looked at after the data was read: where there was a hole by then, this says so.
+            # Checked after the read: a hole that existed by then is known now.
             kept_from = trimmed(self.folder)[self.kind == b"e"]
             if kept_from > self.offset:
                 self.link.send(self.kind.upper(), b"%d" % (kept_from - self.offset))
@@ -43,16 +43,16 @@ class Stream:
         return self.offset > before
 
     def stop_here(self) -> None:
-        """Send no more than there is by now: whoever prints on may never end."""
+        """Send only what exists now: processes left behind may print without end."""
         if self.end is None and self.file >= 0:
             self.end = os.fstat(self.file).st_size
 
 
 class Feed:
-    """The command's stdin. How much it was given is written down, for the next connection to go on from there.
+    """The command's stdin. The number of bytes written to it is recorded, for the next connection to continue there.
 
-    A command that reads nothing must not keep its output or a signal waiting, so nothing here waits for it. Only the last
-    connection feeds: what still arrives over an earlier one was sent again over this.
+    Nothing here blocks: a command that does not read must not delay its output or a signal. Only the latest connection writes
+    to it: data that still arrives over an earlier one was sent again over the latest.
     """
 
     def __init__(self, link: Link, folder: str) -> None:
@@ -62,7 +62,7 @@ class Feed:
         self.book = os.open(folder + "/fed", os.O_RDWR)
         try:
             self.pipe = os.open(folder + "/in", os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # the command has ended, or has had all of it
+        except OSError:  # the command has ended, or has received all of it
             self.pipe = -1
         fcntl.flock(self.book, fcntl.LOCK_EX)
         _, given, *rest = os.pread(self.book, RESERVED, 0).split()
@@ -72,14 +72,14 @@ class Feed:
         link.send(b"a", b"%d" % self.given)
 
     def take(self, kind: bytes, payload: bytes) -> None:
-        """Take more from the client, or the end of it."""
+        """Receive data from the client, or its end."""
         self.pending += payload
         self.is_whole = self.is_whole or kind == b"f"
         self.give()
 
     def give(self) -> None:
-        """Give the command as much as it takes now."""
-        # Held only for what does not wait.
+        """Write as much as the command accepts now."""
+        # Nothing blocks while the lock is held.
         fcntl.flock(self.book, fcntl.LOCK_EX)
         try:
             if int(os.pread(self.book, RESERVED, 0).split()[0]) != os.getpid():
@@ -91,14 +91,14 @@ class Feed:
         self.link.send(b"a", b"%d" % self.given)
 
     def pass_on(self) -> None:
-        """Give the command as much as it takes now, and write down how much that is."""
+        """Write as much as the command accepts now, and record the number of bytes."""
         before = len(self.pending)
         try:
             while self.pending and self.pipe >= 0:
                 self.pending = self.pending[os.write(self.pipe, self.pending) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:  # nobody will read the rest
+        except BrokenPipeError:  # the command no longer reads
             os.close(self.pipe)
             self.pipe = -1
         if self.pipe < 0:
@@ -111,5 +111,5 @@ class Feed:
         self.note(b"end" if end else b"")
 
     def note(self, end: bytes) -> None:
-        """Write down who feeds, how much was given, and whether that is all; in place, for the disk may be full."""
+        """Record this process, the number of bytes written, and whether that is all; in place, as the disk may be full."""
         os.pwrite(self.book, (b"%d %d %s" % (os.getpid(), self.given, end)).ljust(RESERVED), 0)

@@ -1,4 +1,4 @@
-"""Runs on a worker: starts the command of an order, once, and waits for its end, which it writes down."""
+"""Runs on a worker: starts a command, once, waits for its end, and records how it ended."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SOON, LATER = 0.004, 0.1
 LOOK_AROUND = 3.0
 TERM, KILL = 15, 9
-# What ends a command that nobody follows any more, and one whose time is up: INT, TERM, KILL, and the time between them.
+# The signals for a command without a client, and for one that timed out, and the time between them.
 ENDING = {b"abandoned": (2, TERM, KILL), b"late": (TERM, KILL)}
 PATIENCE = 10.0
-# macOS, where the sandbox has its workers, lacks it before Python 3.13. There a process that has ended keeps no number.
+# macOS, where the sandbox has its workers, lacks it before Python 3.13. A process that has ended loses its pid there.
 WAITID = getattr(os, "waitid", None)
 
 
 class Prepared:
-    """A job's folder under another name, with all in it that the command needs: what could go wrong has gone wrong here.
+    """A job's folder under a temporary name, with all that the command needs: errors happen before the start.
 
     Raises `OSError`.
     """
@@ -49,7 +49,7 @@ class Prepared:
             raise
 
     def fill(self) -> None:
-        """Make all that the command needs."""
+        """Create all files that the command needs."""
         order = self.order
         for file, text in (("about", order["about"]), ("token", order["token"]), ("out", b""), ("attached", b"")):
             write(os.path.join(self.scratch, file), text)
@@ -62,32 +62,32 @@ class Prepared:
         if order["stdin"]:
             write(self.scratch + "/fed", b"0 0".ljust(RESERVED))
             os.mkfifo(self.scratch + "/in", 0o600)
-            # Open for both, it can be written to from now on, and has no end before the supervisor closes it.
+            # Opened for both, it accepts data from now on, and does not end before the supervisor closes it.
             self.feeding = os.open(self.scratch + "/in", os.O_RDWR)
         self.lock = os.open(self.scratch + "/lock", os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(self.lock, fcntl.LOCK_EX)
 
     def launch(self) -> int:
-        """Start the command; return what becomes readable when it has ended.
+        """Start the command; return a descriptor that becomes readable when it has ended.
 
-        Raises `OSError` where the folder is there already, and `FileNotFoundError` where the order is another connection's now.
+        Raises `OSError` if the folder exists, and `FileNotFoundError` if another connection has taken the request over.
         """
         os.rename(self.scratch, self.folder)
-        ended, told = os.pipe()
+        ended, writer = os.pipe()
         if os.fork() == 0:
             os.close(ended)
             try:
                 supervise(self.folder, self.order, self.feeding)
             finally:
                 os._exit(1)
-        for handle in (self.lock, told, self.feeding):
+        for handle in (self.lock, writer, self.feeding):
             if handle is not None:
                 os.close(handle)
         return ended
 
 
 def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoReturn:
-    """Run the command and write down how it ended, whoever follows it."""
+    """Run the command and record how it ended, with or without a client."""
     os.setsid()
     began = time.monotonic()
     child = os.fork()
@@ -101,10 +101,10 @@ def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoRetu
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nowhere, number)
-    # Written last: whoever reads it may signal the group.
+    # Written last: its readers may signal the group.
     settle(folder, "pid", b"%d %d" % (child, os.getpid()))
     watch = Watch(child, folder, order, began)
-    # The process is kept as a zombie until its end is written down, so that its number is nobody else's.
+    # The process stays a zombie until its end is recorded, so that no other process gets its pid.
     how, number = watch.wait(feeding)
     seconds = time.monotonic() - began
     if watch.why or os.path.exists(folder + "/ending"):
@@ -118,7 +118,7 @@ def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoRetu
 
 
 def end_of(child: int, waitid: Any = WAITID) -> tuple[bytes, int] | None:
-    """Return how a process has ended, `exit` or `signal`, and its number; None while it runs. It stays a zombie."""
+    """Return how a process ended, `exit` or `signal`, and the number; None while it runs. It stays a zombie."""
     if waitid is not None:
         status = waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         return status and (b"exit" if status.si_code == os.CLD_EXITED else b"signal", status.si_status)
@@ -137,7 +137,7 @@ def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
     os.dup2(err, 2)
     # The supervisor has the FIFO open for writing, so this does not wait.
     os.dup2(os.open(folder + "/in" if order["stdin"] else os.devnull, os.O_RDONLY), 0)
-    # Python ignores these, and what is ignored stays so.
+    # Python ignores these, and a new program inherits that.
     signal(SIGPIPE, SIG_DFL)
     signal(SIGXFSZ, SIG_DFL)
     environment = environment_of_login()
@@ -147,7 +147,7 @@ def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
 
 
 def environment_of_login() -> dict[bytes, bytes]:
-    """Return the environment as the login shell left it: Python sets LC_CTYPE where there is no locale."""
+    """Return the environment of the login shell: Python adds LC_CTYPE if there is no locale."""
     try:
         with open("/proc/self/environ", "rb") as file:
             pairs = file.read().split(b"\0")
@@ -157,7 +157,7 @@ def environment_of_login() -> dict[bytes, bytes]:
 
 
 class Watch:
-    """A command that runs, and what is to end it. `why` is what did so, if anything; `is_full`: its disk once was."""
+    """A running command and its limits. `why`: why it was terminated, if it was; `is_full`: its disk was full once."""
 
     def __init__(self, child: int, folder: str, order: dict[str, Any], began: float) -> None:
         self.child, self.folder = child, folder
@@ -171,7 +171,7 @@ class Watch:
     def wait(self, feeding: int | None) -> tuple[bytes, int]:
         """Wait until it has ended, and return how.
 
-        `feeding` keeps its stdin open until the file `fed` says that all was given.
+        `feeding` keeps its stdin open until the file `fed` says that all data was written.
         """
         handle = os.pidfd_open(self.child) if hasattr(os, "pidfd_open") else None
         delay = SOON
@@ -179,24 +179,24 @@ class Watch:
             if feeding is not None and b"end" in (read(self.folder + "/fed") or b""):
                 os.close(feeding)
                 feeding = None
-            pause = self.look(time.monotonic())
-            # Without a handle on the process, or while its stdin is being fed, there is nothing to wait for but time.
+            pause = self.check(time.monotonic())
+            # Without a pidfd, or while its stdin is written, polling is the only way.
             idle = handle is None or feeding is not None
             delay = min(delay * 1.5, LATER) if idle else LOOK_AROUND
             select.select([] if handle is None else [handle], [], [], min(delay, pause))
         return end
 
-    def look(self, now: float) -> float:
-        """Look around, end it if that is due, and return in how many seconds to look again."""
+    def check(self, now: float) -> float:
+        """Check the limits, send the signals that are due, and return the seconds until the next check."""
         self.is_full = self.is_full or is_full(self.folder)
         if self.linger and is_locked(self.folder + "/attached"):
             self.followed = now
-            if self.why == b"abandoned":  # somebody has come back for it
+            if self.why == b"abandoned":  # a client has returned
                 self.due = now + self.linger
         if self.why != b"late" and self.limit and now - self.began >= self.limit:
-            self.begin(b"late", now)
+            self.terminate(b"late", now)
         elif not self.why and self.linger and now - self.followed > self.linger:
-            self.begin(b"abandoned", now)
+            self.terminate(b"abandoned", now)
         if self.signals and now >= self.due:
             send(self.child, self.signals.pop(0))
             self.due = now + PATIENCE
@@ -205,13 +205,13 @@ class Watch:
             pause = min(pause, self.began + self.limit - now)
         return max(0.0, min(pause, self.due - now) if self.signals else pause)
 
-    def begin(self, why: bytes, now: float) -> None:
-        """Have it ended from now on."""
+    def terminate(self, why: bytes, now: float) -> None:
+        """Start to send the signals for this reason."""
         self.why, self.signals, self.due = why, list(ENDING[why]), now
 
 
 def wait_for_others(group: int) -> None:
-    """Wait until the rest of a group that was told to end has done so; what takes too long is killed."""
+    """Wait until the rest of a terminated group has ended; kill it after a while."""
     for _ in range(2):
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -222,7 +222,7 @@ def wait_for_others(group: int) -> None:
 
 
 def send(group: int, number: int) -> None:
-    """Send a signal to a group, as far as its processes are ours: what became another user's must not end the supervisor."""
+    """Send a signal to a group; processes that now belong to another user must not fail the supervisor."""
     try:
         os.killpg(group, number)
     except OSError:

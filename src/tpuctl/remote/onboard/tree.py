@@ -1,13 +1,13 @@
 """Runs on a worker: makes a folder hold the files that the client lists. Must run under Python 3.8.
 
-What differs is found out here, from size and time, and from the content where only the time differs. A file is written under
-another name and renamed, so that nobody sees half of one. Nothing is written, read or deleted outside the folder, nor through
-a symlink in it. What was put here is remembered in `~/.tpuctl/sync/KEY.json`: nothing else is ever deleted, and a file that is
-replaced although no sync put it there is kept in `~/.tpuctl/sync/KEY.replaced/`.
+This program finds the differences, by size and time, and by content if only the time differs. A file is written under a
+temporary name and renamed, so that no process sees half of it. Nothing is written, read or deleted outside the folder, nor
+through a symlink in it. `~/.tpuctl/sync/KEY.json` records what syncs put here: nothing else is ever deleted, and a replaced
+file that no sync put there is kept in `~/.tpuctl/sync/KEY.replaced/`.
 
-Both sides speak in frames: eight bytes of length, so many of JSON. The client says what it has, the worker what differs, the
-client what it sends, then the files: a head, blocks with their length, an empty block, and a byte that says whether the file
-stood still meanwhile. Last, the worker says what was done. The other end is `remote/syncing/visit.py`.
+Both sides send frames: eight bytes of length, then JSON. The client sends its list, the worker the differences, the client its
+plan, then the files: a head, blocks with their length, an empty block, and a byte that says whether the file was unchanged
+during the transfer. At last the worker reports what was done. The other end is in `workers` (sync).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEAD = struct.Struct(">IIq")  # number, mode, mtime in ns
 SIZE = struct.Struct(">I")
 END = 0xFFFFFFFF
 BLOCK = 1 << 20
-# A client that says nothing for so long is gone, though nobody told.
+# Seconds without data after which the client counts as gone.
 SILENCE, RSYNC_SILENCE = 600, 24 * 3600
 
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Compare, take what is sent, delete, report."""
+    """Compare, receive files, delete, report."""
     wish = hear(source)
     folder = Folder(wish)
     if not wish["look"]:
@@ -80,7 +80,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 class Delivery:
-    """What is put into the folder in one sync."""
+    """Writes the files of one sync into the folder."""
 
     def __init__(self, folder: Folder, entries: list[list[Any]]) -> None:
         self.folder, self.entries = folder, entries
@@ -88,7 +88,7 @@ class Delivery:
         self.replaced: list[str] = []
 
     def prepare(self, work: dict[str, Any]) -> None:
-        """Make ready for the files that come: folders, copies of what is not ours. Put the symlinks; set times and modes."""
+        """Prepare for the files: create folders, keep replaced files. Create the symlinks; set times and modes."""
         foreign = set(work["foreign"])
         for number in work["send"] + work["link"]:
             name = self.entries[number][0]
@@ -104,7 +104,7 @@ class Delivery:
             name, mode, _, mtime, _ = self.entries[number]
             status = self.folder.stand(name)
             if status is None or not stat.S_ISREG(status.st_mode):
-                continue  # it went meanwhile: the next sync sees to it
+                continue  # it has gone meanwhile: left to the next sync
             is_ours = self.folder.is_ours(name, status)
             os.chmod(self.folder.path(name), mode)
             os.utime(self.folder.path(name), ns=(mtime, mtime))
@@ -112,7 +112,7 @@ class Delivery:
                 self.folder.record(name)
 
     def keep(self, name: str) -> None:
-        """Keep a copy of what is about to be replaced and was not put here by a sync."""
+        """Keep a copy of an entry that no sync put here, before it is replaced."""
         path, copy = self.folder.path(name), os.path.join(self.folder.note + b".replaced", raw(name))
         status = self.folder.stand(name)
         if status is None or stat.S_ISDIR(status.st_mode):
@@ -126,12 +126,12 @@ class Delivery:
         self.replaced.append(name)
 
     def missing(self, numbers: list[int]) -> list[int]:
-        """Return which files rsync did not bring; those that it brought count from now on."""
+        """Return the files that rsync did not transfer; record the others."""
         missing = []
         for number in numbers:
             name, _, size, mtime, _ = self.entries[number]
             status = self.folder.stand(name)
-            # An old rsync knows no more than seconds.
+            # An old rsync stores times in seconds.
             if status is None or status.st_size != size or status.st_mtime_ns // 10**9 != mtime // 10**9:
                 missing.append(number)
             else:
@@ -140,7 +140,7 @@ class Delivery:
         return missing
 
     def receive(self, source: BinaryIO) -> None:
-        """Take the files that are sent."""
+        """Receive the files."""
         while True:
             signal.alarm(SILENCE)
             number, mode, mtime = HEAD.unpack(exactly(source, HEAD.size))
@@ -161,16 +161,16 @@ class Delivery:
                 os.unlink(part)
 
     def finish(self, part: bytes, name: str, size: int) -> None:
-        """Give something its name."""
+        """Give a file or link its name."""
         os.replace(part, self.folder.path(name))
         self.folder.record(name)
         self.count, self.size = self.count + 1, self.size + size
 
 
 def compare(folder: Folder, entries: list[list[Any]]) -> dict[str, Any]:
-    """Return the numbers of what is to be sent or linked, of what needs but another mode, and digests where only times differ.
+    """Return the numbers of entries to send, to link, and to change the mode of, and digests if only times differ.
 
-    `foreign` are those that would replace something that no sync put there, or that was changed since.
+    `foreign`: those that would replace an entry that no sync put there, or that has changed since.
     """
     send, link, attributes, foreign = [], [], [], []
     digests = {}
@@ -196,7 +196,7 @@ def compare(folder: Folder, entries: list[list[Any]]) -> dict[str, Any]:
 
 
 def write(source: BinaryIO, part: bytes) -> tuple[int, bool]:
-    """Write the blocks of one file. Returns its size, and whether it stood still while it was read."""
+    """Write the blocks of one file. Return its size, and whether it was unchanged during the transfer."""
     total = 0
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb", buffering=0) as file:
@@ -212,7 +212,7 @@ def write(source: BinaryIO, part: bytes) -> tuple[int, bool]:
 
 
 def clear(copy: bytes) -> None:
-    """Remove an older copy that is where a copy, or a folder above it, is to be."""
+    """Remove an older copy at the path of a copy, or of a folder above it."""
     above = copy
     while seen(above) is None:
         above = os.path.dirname(above)
@@ -229,7 +229,7 @@ def check(name: str) -> None:
 
 
 def digest(path: bytes) -> str:
-    """Return what two files of the same content have in common."""
+    """Return a digest of the content of a file."""
     found = hashlib.blake2b(digest_size=16)
     with open(path, "rb", buffering=0) as file:
         while block := file.read(BLOCK):
@@ -238,7 +238,7 @@ def digest(path: bytes) -> str:
 
 
 def exactly(source: BinaryIO, size: int) -> bytes:
-    """Read so many bytes. A client that has gone ends the program."""
+    """Read `size` bytes. Exit if the client has gone."""
     found = source.read(size)
     if len(found) < size:
         raise SystemExit(1)

@@ -1,1 +1,5 @@
-"""Commands on many workers at once, each at most once: one ssh for each worker, and one loop that serves them all."""
+"""Commands on workers: run them, follow their jobs, copy and sync files, open sessions.
+
+Start reading at `commands`, then `execution` (a run from request to result), `runner` (the loop that serves all workers) and
+`worker_session` (one worker). Each command runs at most once on each worker: one ssh for each, one loop for all.
+"""

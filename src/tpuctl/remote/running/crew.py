@@ -1,4 +1,4 @@
-"""The loop that serves all workers of a run: who connects next, when the command begins, what is done when a link breaks."""
+"""The loop that serves all workers of a run: connect, start the command, reconnect, stop."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import selectors
 import signal
 from contextlib import suppress
 from datetime import timedelta
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tpuctl.remote.answers import UnexpectedAnswerError
 from tpuctl.remote.running.failure import Failure, failure
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
 _PAUSES = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
-# Most links that break are joined again before.
+# Most broken connections are back before that.
 _DOUBTFUL = timedelta(seconds=2)
 _WONDERING = timedelta(seconds=1)
 _FAREWELL = timedelta(seconds=2)
-# ssh notices by itself what it waits for, and says more about it.
+# ssh reports its own timeouts first, with more detail.
 _MARGIN = timedelta(seconds=1)
 _ABSENT = (Outcome.UNREACHABLE, Outcome.REFUSED)
 
 
 class Interrupts(Protocol):
-    """The signals that this process was sent."""
+    """The signals sent to this process."""
 
     def fileno(self) -> int:
-        """Return what becomes readable when there is one."""
+        """Return the descriptor that becomes readable when a signal arrives."""
 
     def take(self) -> list[int]:
-        """Return those that have come since the last call."""
+        """Return the signals that have arrived since the last call."""
 
 
 class Crew:
-    """All workers of one run. `inquire` tells why a node cannot be running any more, or nothing.
+    """All workers of one run. `inquire` returns why a node cannot be running any more, or None.
 
-    `is_unheard` tells that nobody takes the output any more: then the commands are ended.
+    `is_unheard` returns whether the output is no longer read; the commands are terminated then.
     """
 
     def __init__(
         self,
-        posts: Sequence[Post],
+        sessions: Sequence[Post],
         limits: Limits,
         audience: Audience,
         clock: Clock,
@@ -62,239 +62,222 @@ class Crew:
         source: Source | None = None,
         is_unheard: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._posts, self._limits, self._audience, self._clock = posts, limits, audience, clock
+        self._sessions, self._limits, self._audience, self._clock = sessions, limits, audience, clock
         self._interrupts, self._inquiry, self._source = interrupts, Inquiry(inquire), source
         self._is_unheard = is_unheard
         self._selector = selectors.DefaultSelector()
         self._stopping = Stopping(limits, clock.monotonic())
-        # Whether the command may begin: all that are to run it answer, or need not.
-        self._may_begin = all(post.order.must_exist for post in posts)
-        self._began, self._there = clock.monotonic(), -1
-        # Why we ended connections ourselves that are to be made again.
+        # Whether the command may start: all workers that shall run it are connected, or need not be.
+        self._may_begin = all(session.request.must_exist for session in sessions)
+        self._began, self._connected = clock.monotonic(), -1
+        # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[Post, str] = {}
 
     @property
     def stopping(self) -> Stopping:
-        """Why the commands were told to end, if they were."""
+        """Why the commands were terminated, if they were."""
         return self._stopping
 
     def work(self) -> tuple[Ending, ...]:
-        """Run it to its end on all workers. Raises `SshProgramMissingError`."""
+        """Run the command to its end on all workers. Raises `SshProgramMissingError`."""
         self._selector.register(self._interrupts.fileno(), selectors.EVENT_READ, None)
         try:
-            while any(post.phase is not Phase.ENDED for post in self._posts):
-                self._advance()
-                self._listen()
+            while any(session.phase is not Phase.ENDED for session in self._sessions):
+                now = self._clock.monotonic()
+                self._stop(now)
+                self._end_silent_connections(now)
+                self._connect(now)
+                self._start_commands()
+                for session in self._sessions:
+                    if session.may_run and session.is_adrift and now - (session.trying_since or now) >= _DOUBTFUL:
+                        self._probe_node(session, now)
+                if self._source is not None:
+                    self._feed(self._source)
+                self._wait_and_serve()
         except BaseException:
-            # Somebody wants to get on with something else.
-            for post in self._posts:
-                post.drop()
+            # Do not keep the caller waiting.
+            for session in self._sessions:
+                session.kill()
             raise
         finally:
-            self._close()
-        return tuple(post.ending for post in self._posts if post.ending is not None)
-
-    def _advance(self) -> None:
-        """Do what is due."""
-        now = self._clock.monotonic()
-        self._stop(now)
-        self._lose_patience(now)
-        self._connect(now)
-        self._begin()
-        for post in self._posts:
-            if post.may_run and post.is_adrift and now - (post.trying_since or now) >= _DOUBTFUL:
-                self._doubt(post, now)
-        if self._source is not None:
-            self._feed(self._source)
+            # Close all before waiting for the first.
+            for session in self._sessions:
+                session.close_stdin()
+            until = self._clock.monotonic() + _FAREWELL
+            for session in self._sessions:
+                session.close(max(timedelta(), until - self._clock.monotonic()))
+            self._selector.close()
+        return tuple(session.ending for session in self._sessions if session.ending is not None)
 
     def _feed(self, source: Source) -> None:
-        """Read what the one worker that has our stdin may take, and send it."""
-        # First what was taken makes room, then that is filled, then it is sent: nothing else would wake us for it.
-        source.serve(self._posts[0])
-        known = source in self._selector.get_map()
+        """Read stdin for the one worker that receives it, and send it."""
+        # Data that was received makes room, then the room is filled, then it is sent: no event would do the latter.
+        source.serve(self._sessions[0])
+        is_registered = source in self._selector.get_map()
         if not source.may_wait:
             while source.wants_more:
                 source.fill()
-        elif source.wants_more and not known:
+        elif source.wants_more and not is_registered:
             self._selector.register(source, selectors.EVENT_READ, None)
-        elif known and not source.wants_more:
+        elif is_registered and not source.wants_more:
             self._selector.unregister(source)
-        source.serve(self._posts[0])
+        source.serve(self._sessions[0])
 
     def _stop(self, now: timedelta) -> None:
-        failed = self._limits.fail_fast and any(post.ending and not post.ending.is_good for post in self._posts)
+        """Send the signals that are due."""
+        failed = self._limits.fail_fast and any(one.ending and not one.ending.is_good for one in self._sessions)
         signals = self._interrupts.take()
         if signal.SIGINT in signals:
             self._audience.pressed()
-        order = self._stopping.due(now, signals, has_failed=failed, is_unheard=self._is_unheard())
-        if order is None:
+        stop = self._stopping.due(now, signals, has_failed=failed, is_unheard=self._is_unheard())
+        if stop is None:
             return
-        if order.text:
-            told = any(post.may_run and post.phase is not Phase.ENDED for post in self._posts)
-            self._audience.note(None, order.text if told else self._untold())
-        for post in self._posts:
-            if post.phase is Phase.ENDED:
-                continue
-            if not post.may_run:
-                post.end(Outcome.NOT_STARTED, order.why)
-            elif order.number is None:
-                post.end(Outcome.LOST, order.why)
+        if stop.text:
+            if any(session.may_run and session.phase is not Phase.ENDED for session in self._sessions):
+                text = stop.text
+            elif all(session.request.must_exist for session in self._sessions):
+                text = "no signal was sent to the job: not connected to it yet"
+            elif any(session.may_run for session in self._sessions):
+                text = "not started on any further worker"
             else:
-                post.signal(order.number)
+                text = "not started on any worker"
+            self._audience.note(None, text)
+        for session in self._sessions:
+            if session.phase is Phase.ENDED:
+                continue
+            if not session.may_run:
+                session.end(Outcome.NOT_STARTED, stop.why)
+            elif stop.number is None:
+                session.end(Outcome.LOST, stop.why)
+            else:
+                session.signal(stop.number)
 
-    def _untold(self) -> str:
-        """Return what comes of a stop where the command runs nowhere."""
-        if all(post.order.must_exist for post in self._posts):
-            return "nothing was sent to the job: no connection to it was made yet"
-        return "nothing more is started" if any(post.may_run for post in self._posts) else "nothing was started"
-
-    def _lose_patience(self, now: timedelta) -> None:
-        """End connections on which nothing has answered for too long: a login may hang where the link does not."""
-        for post in self._posts:
-            if post.phase is Phase.CONNECTING and now - post.since > self._limits.connect_within + _MARGIN:
-                self._dropped[post] = f"no answer within {self._limits.connect_within.total_seconds():g} s"
-                if not post.may_run:
-                    post.end(Outcome.UNREACHABLE, self._dropped[post])
-                post.drop()
+    def _end_silent_connections(self, now: timedelta) -> None:
+        """End connections without an answer for too long: a login may hang although the connection is up."""
+        for session in self._sessions:
+            if session.phase is Phase.CONNECTING and now - session.since > self._limits.connect_within + _MARGIN:
+                self._dropped[session] = f"no answer within {self._limits.connect_within.total_seconds():g} s"
+                if not session.may_run:
+                    session.end(Outcome.UNREACHABLE, self._dropped[session])
+                session.kill()
 
     def _connect(self, now: timedelta) -> None:
-        """Let those whose turn it is connect: so many handshakes at once, however many commands run."""
-        free = self._limits.fanout - sum(post.phase is Phase.CONNECTING for post in self._posts)
-        for post in self._posts:
+        """Connect to the next workers; `fanout` limits the handshakes in progress, not the running commands."""
+        free = self._limits.fanout - sum(session.phase is Phase.CONNECTING for session in self._sessions)
+        for session in self._sessions:
             if free <= 0:
                 return
-            if post.phase is Phase.WAITING and post.next_try <= now:
-                if post.trying_since is None:
-                    post.trying_since = now
-                post.since = now
-                post.connect(self._limits.connect_within)
-                self._selector.register(post.stdout, selectors.EVENT_READ, post)
+            if session.phase is Phase.WAITING and session.next_try <= now:
+                if session.trying_since is None:
+                    session.trying_since = now
+                session.since = now
+                session.connect(self._limits.connect_within)
+                self._selector.register(session.stdout, selectors.EVENT_READ, session)
                 free -= 1
 
-    def _begin(self) -> None:
-        """Give the word when all are there that shall run the command."""
+    def _start_commands(self) -> None:
+        """Start the command once all workers that shall run it are connected; on none if one of them is absent."""
         if not self._may_begin:
-            awaited = sum(self._is_awaited(post) for post in self._posts)
+            awaited = sum(one.is_adrift and not one.may_run for one in self._sessions)
             if awaited:
-                self._tell_gathering(len(self._posts) - awaited)
+                connected = len(self._sessions) - awaited
+                if connected != self._connected and self._clock.monotonic() - self._began > _WONDERING:
+                    self._connected = connected
+                    self._audience.gathering(connected, len(self._sessions))
                 return
-            absent = [post for post in self._posts if post.ending and post.ending.outcome in _ABSENT]
+            absent = [one for one in self._sessions if one.ending and one.ending.outcome in _ABSENT]
             if absent and not self._limits.partial:
-                self._call_off(absent)
+                # On a part of a slice the command would wait for the rest for ever.
+                names = ", ".join(session.member.label for session in absent)
+                for session in self._sessions:
+                    if session.phase is not Phase.ENDED:
+                        session.end(Outcome.NOT_STARTED, f"worker {names} cannot run it")
                 return
             self._may_begin = True
-        running = sum(post.phase is Phase.RUNNING for post in self._posts)
-        for post in self._posts:
-            if post.phase is Phase.READY and (self._limits.batch is None or running < self._limits.batch):
-                post.go()
+        running = sum(session.phase is Phase.RUNNING for session in self._sessions)
+        for session in self._sessions:
+            if session.phase is Phase.READY and (self._limits.batch is None or running < self._limits.batch):
+                session.start()
                 running += 1
 
-    def _tell_gathering(self, there: int) -> None:
-        """Tell how far it is, where it takes long enough to wonder."""
-        if there != self._there and self._clock.monotonic() - self._began > _WONDERING:
-            self._there = there
-            self._audience.gathering(there, len(self._posts))
-
-    def _is_awaited(self, post: Post) -> bool:
-        return post.phase in {Phase.WAITING, Phase.CONNECTING} and not post.may_run
-
-    def _call_off(self, absent: Sequence[Post]) -> None:
-        """Start the command nowhere: on a part of a slice it would wait for the rest for ever."""
-        names = ", ".join(post.member.label for post in absent)
-        for post in self._posts:
-            if post.phase is not Phase.ENDED:
-                post.end(Outcome.NOT_STARTED, f"worker {names} cannot run it")
-
-    def _listen(self) -> None:
-        """Wait for whatever comes first, and serve it."""
-        for post in self._posts:
-            self._watch_writing(post)
-        if all(post.phase is Phase.ENDED for post in self._posts):
+    def _wait_and_serve(self) -> None:
+        """Wait for the next event, and serve it."""
+        for session in self._sessions:
+            self._watch_stdin(session)
+        if all(session.phase is Phase.ENDED for session in self._sessions):
             return
         now = self._clock.monotonic()
-        # One whose turn has come waits for another's handshake to end, not for the time.
-        waits = [post.next_try for post in self._posts if post.phase is Phase.WAITING and post.next_try > now]
+        # A worker whose turn has come waits for the handshake of another to end, not for a time.
+        waits = [one.next_try for one in self._sessions if one.phase is Phase.WAITING and one.next_try > now]
         patience = self._limits.connect_within + _MARGIN
         waits += [now + LOOK_AGAIN] if self._inquiry.is_pending else []
-        waits += [post.since + patience for post in self._posts if post.phase is Phase.CONNECTING]
+        waits += [one.since + patience for one in self._sessions if one.phase is Phase.CONNECTING]
         until = min([now + _LONGEST_WAIT, *waits, *self._stopping.waits()])
         for key, mask in self._selector.select(max(0.0, (until - now).total_seconds())):
-            post = key.data
-            if not isinstance(post, Post):
+            session = key.data
+            if not isinstance(session, Post):
                 if self._source is not None and key.fileobj is self._source:
                     self._source.fill()
                 continue
-            # One of its streams may have told, this moment, that the connection is gone.
-            if mask & selectors.EVENT_WRITE and post.can_write:
-                post.write()
-            if mask & selectors.EVENT_READ and post.is_connected:
-                self._read(post)
+            # Another stream of the session may just have reported the end of the connection.
+            if mask & selectors.EVENT_WRITE and session.can_write:
+                session.write()
+            if mask & selectors.EVENT_READ and session.is_connected:
+                self._read(session)
 
-    def _read(self, post: Post) -> None:
-        streams = (post.stdout, post.stdin)
+    def _read(self, session: Post) -> None:
+        streams = (session.stdout, session.stdin)
         try:
-            is_there = post.read()
+            is_connected = session.read()
         except UnexpectedAnswerError as error:
-            # Whether it is a hostile worker or something there that prints into the session: nothing it says counts.
-            post.reject(error)
+            # Either a hostile worker, or a program there that prints into the session: none of its output counts.
+            session.reject(error)
             return
-        if not is_there:
+        if not is_connected:
             for stream in streams:
-                self._forget(stream)
-            self._hung_up(post)
+                # ValueError: it is closed, and was not registered.
+                with suppress(KeyError, ValueError):
+                    self._selector.unregister(stream)
+            self._reconnect_or_end(session)
 
-    def _hung_up(self, post: Post) -> None:
+    def _reconnect_or_end(self, session: Post) -> None:
         """Decide what the end of a connection means."""
-        if post.phase is Phase.ENDED:
+        if session.phase is Phase.ENDED:
             return
         now = self._clock.monotonic()
-        found = failure(post)
-        if dropped := self._dropped.pop(post, None):
+        found = failure(session)
+        if dropped := self._dropped.pop(session, None):
             found = Failure(dropped, is_retriable=True)
-        since = post.trying_since if post.trying_since is not None else now
-        post.trying_since = since
-        within = self._limits.attach_within if post.may_run else self._limits.connect_within
+        since = session.trying_since if session.trying_since is not None else now
+        session.trying_since = since
+        within = self._limits.attach_within if session.may_run else self._limits.connect_within
         if not found.is_retriable or now - since > within:
-            outcome = Outcome.LOST if post.may_run else Outcome.UNREACHABLE
-            post.end(outcome, found.why or "the connection broke, and no other could be made", ssh_said=found.ssh_said)
+            outcome = Outcome.LOST if session.may_run else Outcome.UNREACHABLE
+            session.end(outcome, found.why or "connection lost, and reconnecting failed", ssh_said=found.ssh_said)
             return
-        if post.has_started and post.tries == 0:
+        if session.has_started and session.tries == 0:
             because = f" ({found.why})" if found.why else ""
-            self._audience.note(post.member, f"connection lost{because}; attaching again")
-        post.phase = Phase.WAITING
-        post.next_try = now + timedelta(seconds=_PAUSES[min(post.tries, len(_PAUSES) - 1)])
+            self._audience.note(session.member, f"connection lost{because}; reconnecting")
+        session.phase = Phase.WAITING
+        session.next_try = now + timedelta(seconds=_PAUSES[min(session.tries, len(_PAUSES) - 1)])
 
-    def _doubt(self, post: Post, now: timedelta) -> None:
-        """Find out whether a worker that cannot be reached can still be there."""
-        why = self._inquiry.why_gone(post.member, now)
+    def _probe_node(self, session: Post, now: timedelta) -> None:
+        """Ask the API whether the node of an unreachable worker still exists; end its workers if not."""
+        why = self._inquiry.why_gone(session.member, now)
         if why is not None:
-            for other in self._posts:
-                if other.member.node.name == post.member.node.name and other.is_adrift:
+            for other in self._sessions:
+                if other.member.node.name == session.member.node.name and other.is_adrift:
                     other.end(Outcome.LOST, why)
 
-    def _watch_writing(self, post: Post) -> None:
-        """Have the selector tell when ssh takes more, only while something waits to be sent."""
-        if not post.can_write:
+    def _watch_stdin(self, session: Post) -> None:
+        """Watch the stdin of ssh only while data waits to be sent."""
+        if not session.can_write:
             return
-        known = post.stdin in self._selector.get_map()
-        if post.has_unsent and not known:
-            self._selector.register(post.stdin, selectors.EVENT_WRITE, post)
-        elif not post.has_unsent:
-            if known:
-                self._selector.unregister(post.stdin)
-            if post.phase is Phase.ENDED:
-                post.let_go()
-
-    def _forget(self, stream: IO[bytes]) -> None:
-        # ValueError: it was closed, and never watched.
-        with suppress(KeyError, ValueError):
-            self._selector.unregister(stream)
-
-    def _close(self) -> None:
-        # All are told before the first is waited for.
-        for post in self._posts:
-            post.let_go()
-        until = self._clock.monotonic() + _FAREWELL
-        for post in self._posts:
-            post.close(max(timedelta(), until - self._clock.monotonic()))
-        self._selector.close()
+        is_registered = session.stdin in self._selector.get_map()
+        if session.has_unsent and not is_registered:
+            self._selector.register(session.stdin, selectors.EVENT_WRITE, session)
+        elif not session.has_unsent:
+            if is_registered:
+                self._selector.unregister(session.stdin)
+            if session.phase is Phase.ENDED:
+                session.close_stdin()

@@ -1,4 +1,4 @@
-"""What goes to and fro between this machine and the program on a worker (`remote/onboard/job.py`). No IO."""
+"""The frames between this machine and the job program on a worker (`ssh/agent/job.py`). No IO."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ LONGEST_FRAME = 64 * 1024
 
 
 class Told(Enum):
-    """What a worker tells."""
+    """A frame that a worker sends."""
 
-    READY = b"h"  # it is there; nothing was started yet (`new`), or was by an earlier connection (`known`)
+    READY = b"h"  # `new`: nothing was started yet; `known`: an earlier connection started the command
     STARTED = b"s"
     OUT = b"o"
     ERR = b"e"
-    OUT_GONE = b"O"  # so many bytes are not kept any more
+    OUT_GONE = b"O"  # this number of bytes is no longer stored
     ERR_GONE = b"E"
-    TAKEN = b"a"  # so many bytes of stdin
+    TAKEN = b"a"  # number of bytes of stdin that the command has received
     EXIT = b"x"
-    LOST = b"l"  # it was started, and nobody knows how it ended
-    MISSING = b"m"  # there is no such job
+    LOST = b"l"  # started, and how it ended is unknown
+    MISSING = b"m"  # no such job
     CONFLICT = b"c"  # another job has that name
     REFUSED = b"!"  # it could not be started
 
 
 class Said(Enum):
-    """What is said to a worker."""
+    """A frame that the client sends to a worker."""
 
     GO = b"g"
     KILL = b"k"
     IN = b"i"
     FINAL = b"f"  # the end of stdin
-    HAVE = b"t"  # so much of stdout and of stderr has arrived: what is below need not be kept
-    BYE = b"b"  # all has arrived: nothing need be kept
+    HAVE = b"t"  # bytes of stdout and of stderr that have arrived: the worker may delete them
+    BYE = b"b"  # everything has arrived: the worker may delete the job
 
 
 _KINDS = {kind.value: kind for kind in Told}
 
 
 def frame(kind: Said, payload: bytes = b"") -> bytes:
-    """Return a frame as it goes over the connection."""
+    """Return a frame as it is sent."""
     return kind.value + len(payload).to_bytes(4, "big") + payload
 
 
 class Decoder:
-    """Makes frames of what arrives in pieces. What a login shell prints before the mark is left out.
+    """Decodes frames from data that arrives in pieces, skipping what a login shell prints before the mark.
 
-    No more is kept than one frame of at most `longest` bytes, and what was fed last.
+    Buffers at most one frame of `longest` bytes and the data fed last.
     """
 
     def __init__(self, longest: int = LONGEST_FRAME) -> None:
         self._longest = longest
         self._data = bytearray()
-        self._has_begun = False
+        self._found_mark = False
         self._skipped = 0
 
     def feed(self, data: bytes) -> list[tuple[Told, bytes]]:
         """Return the frames that are complete now.
 
-        Raises `UnexpectedAnswerError` for bytes that are none, for a frame that is too long, and for a login that prints
-        without end before the mark.
+        Raises `UnexpectedAnswerError` for bytes that are no frame, for a frame that is too long, and for a login shell that
+        prints without end before the mark.
         """
         self._data += data
-        if not self._has_begun and not self._begin():
+        if not self._found_mark and not self._find_mark():
             return []
-        found = []
+        frames = []
         at = 0
         while len(self._data) - at >= _HEAD:
             letter, size = bytes(self._data[at : at + 1]), int.from_bytes(self._data[at + 1 : at + _HEAD], "big")
@@ -80,13 +80,13 @@ class Decoder:
             end = at + _HEAD + size
             if len(self._data) < end:
                 break
-            found.append((_KINDS[letter], bytes(self._data[at + _HEAD : end])))
+            frames.append((_KINDS[letter], bytes(self._data[at + _HEAD : end])))
             at = end
         del self._data[:at]
-        return found
+        return frames
 
-    def _begin(self) -> bool:
-        """Find the mark; of what is not it, no more is kept than may be its beginning."""
+    def _find_mark(self) -> bool:
+        """Drop everything up to the mark; without a mark, all that cannot be its beginning."""
         at = self._data.find(MARK)
         self._skipped += max(0, len(self._data) - len(MARK)) if at < 0 else 0
         if self._skipped > LONGEST_BANNER:
@@ -95,5 +95,5 @@ class Decoder:
             del self._data[: -len(MARK)]
             return False
         del self._data[: at + len(MARK)]
-        self._has_begun = True
+        self._found_mark = True
         return True

@@ -1,4 +1,4 @@
-"""What is between the workers and whoever listens: it notices when nobody can take the output any more."""
+"""A sink that notices when output can no longer be written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class Hearing:
-    """Passes everything on until that fails. `failure` is why: a reader that went away, or a full disk.
+    """Passes output and events on until the sink fails. `failure` is the error: its reader has gone, or a disk is full.
 
-    Its notes say what comes of it: whoever listens no more has the commands ended.
+    After a failure the commands are terminated; the note on the error says so.
     """
 
     def __init__(self, audience: Audience) -> None:
@@ -20,7 +20,7 @@ class Hearing:
         self.failure: OSError | None = None
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
-        """Pass on what a command printed."""
+        """Pass on output of a command."""
         if self.failure is None:
             try:
                 self._audience.output(member, data, is_error=is_error)
@@ -28,7 +28,7 @@ class Hearing:
                 self._fail(error)
 
     def ended(self, ending: Ending) -> None:
-        """Pass on how it ended on one worker."""
+        """Pass on the result of one worker."""
         if self.failure is None:
             try:
                 self._audience.ended(ending)
@@ -37,18 +37,18 @@ class Hearing:
 
     def _fail(self, error: OSError) -> None:
         self.failure = error
-        # A local command in a pipe that closes ends quietly, too.
+        # A local command that writes to a closed pipe ends quietly, too.
         if not isinstance(error, BrokenPipeError):
-            error.add_note("what still ran of the command was ended on its workers")
+            error.add_note("the command was terminated on the workers where it was still running")
 
     def gathering(self, there: int, total: int) -> None:
-        """Pass on how many workers answer so far."""
+        """Pass on how many workers are connected."""
         self._audience.gathering(there, total)
 
     def pressed(self) -> None:
-        """Pass on that Ctrl-C was pressed."""
+        """Pass on a Ctrl-C."""
         self._audience.pressed()
 
     def note(self, member: Member | None, text: str) -> None:
-        """Pass on what the user should know."""
+        """Pass on a note for the user."""
         self._audience.note(member, text)

@@ -1,4 +1,4 @@
-"""Asking whether a worker that does not answer can still be there, while everything else goes on."""
+"""Ask the API whether a worker that does not answer can still exist, without blocking the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOOK_AGAIN = timedelta(seconds=0.25)
 
 
 class Inquiry:
-    """Asks about nodes, each in a thread: where the network is down an answer takes minutes, and nobody waits for it.
+    """Asks about nodes, each in a thread: with the network down an answer takes minutes, and the run does not wait for it.
 
-    `ask` tells why a node cannot be running any more, or nothing.
+    `ask` returns why a node cannot be running any more, or None.
     """
 
     def __init__(self, ask: Callable[[Member], str | None]) -> None:
@@ -29,19 +29,20 @@ class Inquiry:
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether an answer may come at any moment."""
+        """Whether an answer may arrive at any moment."""
         return any(thread.is_alive() for thread in self._threads.values())
 
     def why_gone(self, member: Member, now: timedelta) -> str | None:
-        """Return why the member's node cannot be running any more, as far as that is known by now; ask if it is time to."""
+        """Return why the node cannot be running any more, None if that is not known; ask again every 15 seconds."""
         name = str(member.node.name)
         thread = self._threads.get(name)
         is_asking = thread is not None and thread.is_alive()
         if not is_asking and now - self._asked.get(name, -_EVERY) >= _EVERY:
+
+            def ask() -> None:
+                self._answers[name] = self._ask(member)
+
             self._asked[name] = now
-            self._threads[name] = threading.Thread(target=self._find_out, args=(name, member), daemon=True)
+            self._threads[name] = threading.Thread(target=ask, daemon=True)
             self._threads[name].start()
         return self._answers.get(name)
-
-    def _find_out(self, name: str, member: Member) -> None:
-        self._answers[name] = self._ask(member)

@@ -1,4 +1,4 @@
-"""The signals that this process is sent while commands run on workers: they are passed on, not obeyed."""
+"""Collect the signals sent to this process while commands run on workers: they are forwarded, not obeyed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
 
 class PassedOn:
-    """SIGINT and SIGTERM, in the order in which they came.
+    """SIGINT and SIGTERM, in the order of their arrival.
 
-    Each that arrives is a byte in a pipe (`signal.set_wakeup_fd`): Python calls a handler once for several that come together.
+    Each signal is a byte in a pipe (`signal.set_wakeup_fd`): for several that arrive together Python calls a handler once.
     """
 
     def __init__(self) -> None:
@@ -27,11 +26,11 @@ class PassedOn:
             os.set_blocking(end, False)
 
     def fileno(self) -> int:
-        """Return what becomes readable when there is one."""
+        """Return the descriptor that becomes readable when a signal arrives."""
         return self._reader
 
     def take(self) -> list[int]:
-        """Return those that have come since the last call."""
+        """Return the signals that have arrived since the last call."""
         taken = b""
         with suppress(BlockingIOError):
             while data := os.read(self._reader, 64):
@@ -39,20 +38,21 @@ class PassedOn:
         return [number for number in taken if number in _CAUGHT]
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         os.close(self._reader)
         os.close(self.writer)
 
 
 @contextmanager
 def passed_on(*, catch: bool = True) -> Iterator[PassedOn]:
-    """Collect SIGINT and SIGTERM instead of being ended by them; without `catch` they do what they did before.
+    """Collect SIGINT and SIGTERM instead of obeying them; without `catch` they keep their effect.
 
-    In a thread no signal arrives, and none is collected.
+    Outside the main thread no signal arrives, and none is collected.
     """
     interrupts = PassedOn()
     caught = _CAUGHT if catch and threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, _take) for number in caught}
+    # A handler that does nothing: without one no byte is written to the pipe.
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in caught}
     woken = signal.set_wakeup_fd(interrupts.writer, warn_on_full_buffer=False) if caught else -1
     try:
         yield interrupts
@@ -62,7 +62,3 @@ def passed_on(*, catch: bool = True) -> Iterator[PassedOn]:
         for number, handler in before.items():
             signal.signal(number, handler)
         interrupts.close()
-
-
-def _take(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal is in the pipe. Without a handler it would not get there."""

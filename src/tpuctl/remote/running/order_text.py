@@ -1,4 +1,4 @@
-"""An order as the program on a worker takes it: a Python literal."""
+"""A request in the form that the program on a worker takes: a Python literal."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from tpuctl.remote.running.values import Order
 
 
-def order_text(order: Order, worker: int, *, offsets: tuple[int, int], must_exist: bool) -> str:
-    """Return the literal. Output is wanted from `offsets` on; with `must_exist` the command is not started."""
+def order_text(request: Order, worker: int, *, offsets: tuple[int, int], must_exist: bool) -> str:
+    """Return the literal. The worker sends output from `offsets` on; with `must_exist` it does not start the command."""
     return repr(
         {
-            "name": f"{order.job}.{worker}",
-            "token": order.token.encode(),
-            "line": os.fsencode(order.line),
-            "environment": {os.fsencode(key): os.fsencode(value) for key, value in order.environment.items()},
-            "folder": order.folder,
-            "about": order.about.encode(errors="surrogateescape"),
-            "detach": order.detach,
-            "merged": order.merged,
-            "stdin": order.stdin,
-            "linger": order.linger.total_seconds() if order.linger else 0,
-            "limit": order.limit.total_seconds() if order.limit else 0,
+            "name": f"{request.job}.{worker}",
+            "token": request.token.encode(),
+            "line": os.fsencode(request.line),
+            "environment": {os.fsencode(key): os.fsencode(value) for key, value in request.environment.items()},
+            "folder": request.folder,
+            "about": request.about.encode(errors="surrogateescape"),
+            "detach": request.detach,
+            "merged": request.merged,
+            "stdin": request.stdin,
+            "linger": request.linger.total_seconds() if request.linger else 0,
+            "limit": request.limit.total_seconds() if request.limit else 0,
             "offsets": offsets,
             "must_exist": must_exist,
         }

@@ -1,4 +1,4 @@
-"""One worker of a run: its ssh, what it has told so far, and what is to be done with it next."""
+"""One worker of a run: its ssh process, the dialogue with the program on the worker, and the result."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 _BLOCK = 256 * 1024
 _ERRORS_KEPT = 8 * 1024
-# As often as the worker may give back the disk under it.
+# The worker frees disk space in steps of this size.
 _WORTHWHILE = 64 * 1024 * 1024
-# A dead link is noticed after three unanswered ones: soon enough to say within half a minute that a node was preempted.
+# Three unanswered messages mean a dead connection: a preempted node is noticed within half a minute.
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _BATCH_MODE = ("-o", "BatchMode=yes")
 _FAREWELL = timedelta(seconds=2)
 
 
 class _Stage(Enum):
-    """How far the dialogue over one connection has come."""
+    """The state of the dialogue over one connection."""
 
     HELLO = auto()
-    OFFERED = auto()  # it is ready to start the command, and was not told to
-    STARTING = auto()  # it was told to, or says that an earlier connection has
+    OFFERED = auto()  # the worker is ready to start the command, and has not received GO
+    STARTING = auto()  # it has received GO, or says that an earlier connection started the command
     FOLLOWED = auto()
 
 
-# What a worker may tell at each stage; all else breaks the protocol.
+# The frames that a worker may send in each stage; any other breaks the protocol.
 _ALLOWED = {
     _Stage.HELLO: {Told.READY, Told.MISSING, Told.CONFLICT, Told.REFUSED},
     _Stage.OFFERED: set[Told](),
@@ -54,9 +54,9 @@ _ALLOWED = {
     },
 }
 _WHERE = {
-    _Stage.HELLO: "before it said that it is ready",
-    _Stage.OFFERED: "before it was told to start the command",
-    _Stage.STARTING: "before it said that the command was started",
+    _Stage.HELLO: "before it reported ready",
+    _Stage.OFFERED: "before it was asked to start the command",
+    _Stage.STARTING: "before it reported the command as started",
     _Stage.FOLLOWED: "after the command was started",
 }
 _WITHOUT_PAYLOAD = frozenset({Told.STARTED, Told.LOST, Told.MISSING})
@@ -65,8 +65,8 @@ _WITHOUT_PAYLOAD = frozenset({Told.STARTED, Told.LOST, Told.MISSING})
 class Post:
     """One worker of a run."""
 
-    def __init__(self, member: Member, order: Order, audience: Audience, *, options: tuple[str, ...]) -> None:
-        self.member, self.order = member, order
+    def __init__(self, member: Member, request: Order, audience: Audience, *, options: tuple[str, ...]) -> None:
+        self.member, self.request = member, request
         self.phase = Phase.WAITING
         self.ending: Ending | None = None
         # Whether the command may have been started: from then on a connection only joins it.
@@ -74,17 +74,17 @@ class Post:
         self.has_started = False
         self.taken: int | None = None
         self.next_try = timedelta()
-        self.since = timedelta()  # when this try began
-        self.trying_since: timedelta | None = None  # when the first began, of those since it was last connected
+        self.since = timedelta()  # start of this attempt to connect
+        self.trying_since: timedelta | None = None  # start of the first attempt since the worker was last connected
         self.tries = 0
         self.errors = ""
         self.code: int | None = None
         self._audience, self._options = audience, options
-        self._sizes = list(order.start)
+        self._sizes = list(request.start)
         self._process: subprocess.Popen[bytes] | None = None
         self._decoder = Decoder()
         self._stage = _Stage.HELLO
-        # Bytes of stdin: sent by now over this connection, sent over any, and taken by the command, as far as it has told.
+        # Bytes of stdin: sent over this connection, sent over any, and received by the command according to the worker.
         self._fed_here = self._fed = self._taken_before = 0
         self._unsent = bytearray()
         self._signals: list[int] = []
@@ -92,17 +92,17 @@ class Post:
 
     @property
     def stdout(self) -> IO[bytes]:
-        """What is to be read."""
-        return _stream(self._of_process.stdout)
+        """The stream to read."""
+        return _stream(self._connected.stdout)
 
     @property
     def stdin(self) -> IO[bytes]:
-        """What is to be written to, while `has_unsent`."""
-        return _stream(self._of_process.stdin)
+        """The stream to write while `has_unsent`."""
+        return _stream(self._connected.stdin)
 
     @property
     def has_unsent(self) -> bool:
-        """Tell whether something waits to be sent."""
+        """Whether data waits to be sent."""
         return bool(self._unsent)
 
     @property
@@ -112,30 +112,30 @@ class Post:
 
     @property
     def is_connected(self) -> bool:
-        """Tell whether there is an ssh."""
+        """Whether an ssh process exists."""
         return self._process is not None
 
     @property
     def is_adrift(self) -> bool:
-        """Tell whether there is no connection, or one that has not answered yet."""
+        """Whether there is no connection, or one without an answer so far."""
         return self.phase in {Phase.WAITING, Phase.CONNECTING}
 
     @property
     def can_write(self) -> bool:
-        """Tell whether there is an ssh that has not been told that nothing more comes."""
+        """Whether the stdin of an ssh process is open."""
         return self._process is not None and not self.stdin.closed
 
     def connect(self, within: timedelta) -> None:
-        """Start ssh, which is to reach the worker within that time. Raises `SshProgramMissingError`."""
-        must_exist = self.order.must_exist or self.has_started
-        order = order_text(self.order, self.member.worker, offsets=self.sizes, must_exist=must_exist)
-        line, source = bootstrap("job", f"serve({order})", is_kept=True)
-        # What is kept from an earlier command may be what broke.
+        """Start ssh with `within` as its connection timeout. Raises `SshProgramMissingError`."""
+        must_exist = self.request.must_exist or self.has_started
+        request = order_text(self.request, self.member.worker, offsets=self.sizes, must_exist=must_exist)
+        line, source = bootstrap("job", f"serve({request})", is_kept=True)
+        # A shared connection may be what broke.
         shared = self._options if self.tries == 0 else FRESH
         soon = ("-o", f"ConnectTimeout={max(1, ceil(min(within, CONNECT_TIMEOUT).total_seconds()))}")
         words = argv(self.member.way, (line,), options=(*_BATCH_MODE, *shared, *_ALIVE, *soon))
         try:
-            # In a process group of its own: Ctrl-C at the terminal is for us to pass on.
+            # In its own process group: a Ctrl-C at the terminal reaches only this process, which forwards it.
             self._process = subprocess.Popen(
                 words,
                 bufsize=0,
@@ -156,22 +156,22 @@ class Post:
         self._unsent = bytearray(source)
         self.write()
 
-    def go(self) -> None:
-        """Let the command begin."""
+    def start(self) -> None:
+        """Start the command."""
         self.may_run = True
         self.phase = Phase.RUNNING
         self._stage = _Stage.STARTING
-        self.say(Said.GO)
+        self.send(Said.GO)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command; later, where the link is down."""
+        """Send a signal to the command; without a connection, once there is one."""
         if self.is_connected and self.phase is Phase.RUNNING:
-            self.say(Said.KILL, str(number).encode())
+            self.send(Said.KILL, str(number).encode())
         elif self.may_run:
             self._signals.append(number)
 
-    def say(self, kind: Said, payload: bytes = b"") -> None:
-        """Send a frame, as soon as ssh takes it."""
+    def send(self, kind: Said, payload: bytes = b"") -> None:
+        """Send a frame as soon as ssh accepts it."""
         if kind is Said.IN:
             self._fed_here += len(payload)
             self._fed = max(self._fed, self._fed_here)
@@ -179,126 +179,128 @@ class Post:
         self.write()
 
     def write(self) -> None:
-        """Write as much as ssh takes now."""
+        """Write as much as ssh accepts now."""
         with suppress(BlockingIOError):
             try:
                 while self._unsent:
                     del self._unsent[: os.write(self.stdin.fileno(), self._unsent)]
             except BrokenPipeError:
-                # Its end tells what was wrong.
+                # The end of ssh will say what went wrong.
                 self._unsent.clear()
 
     def read(self) -> bool:
-        """Take what has arrived; return whether the connection is still there.
+        """Process what has arrived; return whether the connection still exists.
 
-        Raises `UnexpectedAnswerError` where the worker breaks the protocol: nothing that it says from then on counts.
+        Raises `UnexpectedAnswerError` if the worker breaks the protocol; the caller must ignore its further output.
         """
         try:
             data = os.read(self.stdout.fileno(), _BLOCK)
         except BlockingIOError:
             return True
         if not data:
-            self._hang_up()
+            self._reap()
             return False
         for kind, payload in [] if self.phase is Phase.ENDED else self._decoder.feed(data):
             self._check(kind, payload)
-            self._hear(kind, payload)
+            self._process_frame(kind, payload)
             if self.phase is Phase.ENDED:
                 return True
         if self.phase is Phase.ENDED:
-            # It was not asked for more.
-            self.drop()
+            # Unrequested data.
+            self.kill()
         return True
 
     def reject(self, error: UnexpectedAnswerError) -> None:
-        """Take the worker for one that failed, whatever else it says."""
+        """Count the worker as failed, and ignore its further output."""
         if self.phase is not Phase.ENDED:
             outcome = Outcome.LOST if self.may_run else Outcome.REFUSED
             out, err = self.sizes
-            ending = Ending(
-                member=self.member, outcome=outcome, why=error.what, out_size=out, err_size=err, is_unexpected=True
+            self.finish(
+                Ending(
+                    member=self.member, outcome=outcome, why=error.what, out_size=out, err_size=err, is_unexpected=True
+                )
             )
-            self.finish(ending)
-        self.drop()
+        self.kill()
 
     def finish(self, ending: Ending) -> None:
-        """Note how it ended here."""
+        """Record the result of this worker."""
         self.ending = ending
         self.phase = Phase.ENDED
         self._audience.ended(ending)
 
     def end(self, outcome: Outcome, why: str = "", *, ssh_said: str | None = None) -> None:
-        """Note an end of which the worker has not told."""
+        """Record a result that the worker has not reported."""
         if self.phase is Phase.CONNECTING:
-            self.drop()
+            self.kill()
         out, err = self.sizes
         self.finish(Ending(member=self.member, outcome=outcome, why=why, out_size=out, err_size=err, ssh_said=ssh_said))
 
-    def let_go(self) -> None:
-        """Tell the worker that nothing more comes: then it ends the session."""
+    def close_stdin(self) -> None:
+        """Close the stdin of ssh: then the worker ends the session."""
         if self.can_write:
             with suppress(BrokenPipeError):
                 self.stdin.close()
 
-    def drop(self) -> None:
-        """End ssh at once; the command goes on."""
+    def kill(self) -> None:
+        """Kill ssh; the command continues."""
         if self._process is not None:
             self._process.kill()
 
     def close(self, patience: timedelta) -> None:
-        """Let ssh end; it is given that long."""
+        """Wait for the end of ssh, and kill it after `patience`."""
         if self._process is None:
             return
         try:
             self._process.wait(patience.total_seconds())
         except subprocess.TimeoutExpired:
             self._process.kill()
-        self._hang_up()
+        self._reap()
 
     @property
-    def _of_process(self) -> subprocess.Popen[bytes]:
+    def _connected(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise AssertionError(f"worker {self.member.label} is not connected")
         return self._process
 
-    def _hang_up(self) -> None:
-        """Take leave of an ssh that has ended, or is about to."""
-        process = self._of_process
+    def _reap(self) -> None:
+        """Read exit code and stderr of an ssh process that has ended or is about to, and close its pipes."""
+        process = self._connected
         try:
             code = process.wait(_FAREWELL.total_seconds())
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        self.code = code  # negative: ssh was ended by that signal
+        self.code = code  # negative: the signal that terminated ssh
         errors = Kept(head=0, tail=_ERRORS_KEPT)
-        # Not to its end: the process that keeps a connection open may hold it, and a pipe is no longer than a block.
+        # Not to its end: the master of a shared connection may hold it open, and a pipe is no longer than a block.
         with suppress(BlockingIOError):
             errors.add(os.read(_stream(process.stderr).fileno(), _BLOCK))
-        self.errors = _told(bytes(errors))
+        lines = bytes(errors).decode(errors="replace").splitlines()
+        self.errors = "\n".join(line for line in lines if not is_about_keeping(line))
         for stream in (process.stdin, process.stdout, process.stderr):
             with suppress(BrokenPipeError):
                 _stream(stream).close()
         self._process = None
 
     def _check(self, kind: Told, payload: bytes) -> None:
-        """Raise `UnexpectedAnswerError` where a frame does not belong where it stands."""
+        """Raise `UnexpectedAnswerError` for a frame that the protocol does not allow at this point."""
         if kind not in _ALLOWED[self._stage]:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` {_WHERE[self._stage]}")
         if kind in _WITHOUT_PAYLOAD and payload:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` with {shown(payload)} in it")
-        if kind is Told.MISSING and not (self.order.must_exist or self.has_started):
-            raise UnexpectedAnswerError(f"a frame `{kind.name}` about a job that was to be started")
-        if kind is Told.TAKEN and not self.order.stdin:
-            raise UnexpectedAnswerError(f"a frame `{kind.name}` about stdin, of which nothing was sent")
+        if kind is Told.MISSING and not (self.request.must_exist or self.has_started):
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` about a job that does not exist yet")
+        if kind is Told.TAKEN and not self.request.stdin:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` about stdin, although none was sent")
         if kind in {Told.OUT, Told.ERR} and not payload:
-            raise UnexpectedAnswerError(f"a frame `{kind.name}` with nothing in it")
+            raise UnexpectedAnswerError(f"an empty frame `{kind.name}`")
 
-    def _hear(self, kind: Told, payload: bytes) -> None:
+    def _process_frame(self, kind: Told, payload: bytes) -> None:
         match kind:
             case Told.READY:
-                self._ready(payload)
+                self._receive_ready(payload)
             case Told.STARTED:
-                self._started()
+                self._receive_started()
             case Told.OUT | Told.ERR:
                 is_error = kind is Told.ERR
                 self._sizes[is_error] += len(payload)
@@ -306,64 +308,66 @@ class Post:
                 self._acknowledge()
             case Told.OUT_GONE | Told.ERR_GONE:
                 most = MOST_BYTES - self._sizes[kind is Told.ERR_GONE]
-                gone = decimal(payload, "bytes that are not kept", low=1, high=most)
+                gone = decimal(payload, "bytes that are not stored", low=1, high=most)
                 self._sizes[kind is Told.ERR_GONE] += gone
-                self._audience.note(self.member, f"{gone} bytes of what it printed are not kept any more")
+                self._audience.note(self.member, f"{gone} bytes of its output are no longer stored")
             case Told.TAKEN:
                 taken = decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
                 if self.taken is None:
-                    # From there on it is sent over this connection.
+                    # This connection sends what follows.
                     self._fed_here = taken
                 self.taken = self._taken_before = taken
             case Told.EXIT:
                 ending = parse_end(self.member, payload, self.sizes)
-                if not self.order.must_exist:
-                    # Who only follows a job leaves its output and its exit code where they are.
-                    self.say(Said.BYE)
+                if not self.request.must_exist:
+                    # A client that only follows a job leaves output and exit code on the worker.
+                    self.send(Said.BYE)
                 self.finish(ending)
             case Told.LOST:
-                self.end(Outcome.LOST, "nothing there knows how it ended: the worker was rebooted, or out of memory")
+                self.end(Outcome.LOST, "no exit code was recorded there: the worker was rebooted, or out of memory")
             case Told.MISSING:
-                why = "the job is no longer there" if self.has_started else "there is no such job"
+                why = "the job no longer exists" if self.has_started else "there is no such job"
                 self.end(Outcome.LOST if self.has_started else Outcome.MISSING, why)
             case Told.CONFLICT:
-                self.end(Outcome.REFUSED, f"a job `{self.order.job}` is there already")
+                self.end(Outcome.REFUSED, f"a job `{self.request.job}` already exists")
             case Told.REFUSED:
                 outcome = Outcome.LOST if self.has_started else Outcome.REFUSED
                 self.end(outcome, one_line(payload.decode(errors="replace")))
 
     def _acknowledge(self) -> None:
-        """Tell the worker that it need not keep what has arrived, so that its disk is not filled by a long run."""
-        if sum(self._sizes) - self._acknowledged >= _WORTHWHILE and not (self.order.detach or self.order.must_exist):
+        """Let the worker delete what has arrived, so that a long run does not fill its disk."""
+        if sum(self._sizes) - self._acknowledged >= _WORTHWHILE and not (
+            self.request.detach or self.request.must_exist
+        ):
             self._acknowledged = sum(self._sizes)
-            self.say(Said.HAVE, b"%d %d" % self.sizes)
+            self.send(Said.HAVE, b"%d %d" % self.sizes)
 
-    def _ready(self, payload: bytes) -> None:
-        """Note that the worker is there: it has the job already (`known`), or would start it (`new`)."""
-        must_exist = self.order.must_exist or self.has_started
+    def _receive_ready(self, payload: bytes) -> None:
+        """Process READY: the worker has the job already (`known`), or would start it (`new`)."""
+        must_exist = self.request.must_exist or self.has_started
         if payload not in {b"known", b"new"}:
             raise UnexpectedAnswerError(f"a frame `{Told.READY.name}` with {shown(payload)} in it")
         if payload == b"known" and not (must_exist or self.may_run):
-            raise UnexpectedAnswerError("it says that it has started the command, which it was not told to do")
+            raise UnexpectedAnswerError("it reports the command as started, which it was not asked to do")
         if payload == b"new" and must_exist:
-            raise UnexpectedAnswerError("it would start a job that was only to be followed")
+            raise UnexpectedAnswerError("it would start a job that it was asked to follow")
         self._stage = _Stage.STARTING if payload == b"known" else _Stage.OFFERED
         if payload == b"known":
             self.may_run = True
             self.phase = Phase.RUNNING
         elif self.may_run:
-            # The word was given, and got lost with the connection. Where it only was slow the worker no longer obeys it.
-            self.go()
+            # GO was lost with the connection. If it is only late, the worker no longer obeys it.
+            self.start()
         else:
             self.phase = Phase.READY
 
-    def _started(self) -> None:
+    def _receive_started(self) -> None:
         self._stage = _Stage.FOLLOWED
         self.has_started = self.may_run = True
         self.phase = Phase.RUNNING
         self.trying_since = None
         self.tries = 0
-        if self.order.detach:
+        if self.request.detach:
             self.end(Outcome.DETACHED)
             return
         signals, self._signals = self._signals, []
@@ -371,13 +375,7 @@ class Post:
             self.signal(number)
 
 
-def _told(errors: bytes) -> str:
-    """Return ssh's words, without those about how a connection is shared."""
-    lines = errors.decode(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not is_about_keeping(line))
-
-
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
-        raise AssertionError("all three were asked for as pipes")
+        raise AssertionError("all three were opened as pipes")
     return stream

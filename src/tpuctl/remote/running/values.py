@@ -1,4 +1,4 @@
-"""What is to be run on a worker, within which limits, and how it ended there."""
+"""What to run on a worker, the limits of a run, and its result on one worker."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from tpuctl.remote.member import Member
 
-# How a command ended, as its supervisor writes it down (remote/onboard/supervisor.py).
+# How a command ended, as its supervisor on the worker writes it (ssh/agent/job.py).
 _END = re.compile(rb"(exit|signal) ([0-9]{1,3}) ([0-9]{1,9}(?:\.[0-9]{1,6})?)((?: [a-z]{1,9}){0,4})")
 _REMARKS = frozenset({"abandoned", "late", "full", "outlived"})
 _HIGHEST_CODE, _HIGHEST_SIGNAL = 255, 64
 _WHYS = {
-    "abandoned": "ended by its worker: nobody followed it any more",
-    "late": "ended by its worker: its time was up",
+    "abandoned": "terminated by its worker: no client followed it any more",
+    "late": "terminated by its worker: timed out",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What one worker is to run, or which job of it is to be followed.
+    """A command for one worker, or a job of that worker to follow.
 
-    `job` names the job's folder there; `token` tells this order from all others, and is empty where any job of that name is
-    meant. `line` goes to the login shell as it is. `about` is kept with the job. With `must_exist` nothing is started.
-    `linger` is how long the command goes on when nobody follows it, `limit` how long it may take until its worker ends it;
-    nothing is for ever. `merged` puts stdout and stderr into
-    one file, in the order in which they were written. Output is wanted from `start` on: bytes of stdout and of stderr.
+    `job` names the job's folder on the worker. `token` distinguishes this request from all others; empty: any job of that name.
+    `line` goes to the login shell unchanged. `about` is stored with the job. `must_exist`: only follow, start nothing.
+    `linger`: how long the command continues after its last client has gone. `limit`: how long it may run until its worker
+    terminates it. None means no limit. `merged` writes stdout and stderr to one file, in the order of the writes.
+    `start`: the first bytes of stdout and of stderr to send.
     """
 
     job: str
@@ -53,10 +53,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How a run is paced. `batch` is how many workers run the command at a time, nothing for all at once.
+    """The limits of a run. `batch`: how many workers run the command at a time, None for all.
 
-    `connect_within` is how long a worker is tried before it counts as unreachable; `attach_within` the same for one whose
-    command has begun.
+    `connect_within`: how long a worker may be unreachable before the run gives it up; `attach_within`: the same after its
+    command has started. `partial`: start the command although some workers cannot be reached.
     """
 
     fanout: int = 64
@@ -69,36 +69,36 @@ class Limits:
 
 
 class Phase(Enum):
-    """Where a worker is on its way."""
+    """What a worker is doing in this run."""
 
-    WAITING = auto()  # for its turn to connect, or to connect again
+    WAITING = auto()  # for its turn to connect, or to reconnect
     CONNECTING = auto()
-    READY = auto()  # it waits for the word
+    READY = auto()  # connected, waiting for the signal to start
     RUNNING = auto()
     ENDED = auto()
 
 
 class Outcome(StrEnum):
-    """What became of the command on one worker."""
+    """The result of the command on one worker."""
 
     EXITED = "exited"
     SIGNALED = "signaled"
     DETACHED = "detached"
-    NOT_STARTED = "not-started"  # it could have been
-    UNREACHABLE = "unreachable"  # and so it was not started
+    NOT_STARTED = "not-started"  # although the worker could have run it
+    UNREACHABLE = "unreachable"  # and therefore not started
     REFUSED = "refused"  # by the worker
-    MISSING = "missing"  # it was to be followed, and no such job is there
-    LOST = "lost"  # it was started, and its end is not known
+    MISSING = "missing"  # the job to follow does not exist
+    LOST = "lost"  # started, and how it ended is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How it ended on one worker. `code` is what a shell would report, where it is known; sizes are in bytes.
+    """The result on one worker. `code`: the exit code as a shell reports it, None if unknown. Sizes are in bytes.
 
-    `ssh_said` is ssh's stderr, where that is what kept the command from being started or followed. The worker may tell that it
-    ended the command, for nobody followed it (`was_abandoned`) or its time was up (`was_late`); that its disk was full; and
-    that processes which the command left behind can still print. With `is_unexpected` the worker broke the protocol, and `why`
-    says how.
+    `ssh_said` is the stderr of ssh if a failure of ssh prevented the command from starting or from being followed. A worker
+    may report that it terminated the command because no client followed it (`was_abandoned`) or because it timed out
+    (`was_late`), that its disk was full, and that processes left behind by the command can still print (`is_outlived`).
+    `is_unexpected`: the worker broke the protocol; `why` says how.
     """
 
     member: Member
@@ -118,43 +118,43 @@ class Ending:
 
     @property
     def is_good(self) -> bool:
-        """Tell whether the command did what it should."""
+        """Whether the command succeeded."""
         return (self.code == 0 and not self.was_late) or self.outcome is Outcome.DETACHED
 
     def explain(self, workers: str) -> str:
-        """Return why it ended, in a line about these workers, which share the reason."""
+        """Return the reason, in one line about `workers`, which share it."""
         if self.is_unexpected:
             return f"unexpected answer from worker {workers}: {self.why}"
         return f"worker {workers}: {self.why or self.outcome}"
 
 
 class Audience(Protocol):
-    """Who is told what goes on."""
+    """Receives the output and the events of a run."""
 
     def output(self, member: Member, data: bytes, *, is_error: bool) -> None:
-        """Take what a command printed, in pieces as they come."""
+        """Receive output of a command, in pieces of any size."""
 
     def ended(self, ending: Ending) -> None:
-        """Take how it ended on one worker."""
+        """Receive the result of one worker."""
 
     def gathering(self, there: int, total: int) -> None:
-        """Take how many workers answer so far, while the command waits for all of them."""
+        """Receive how many workers are connected while the command waits for all of them."""
 
     def pressed(self) -> None:
-        """Take that Ctrl-C was pressed, which a terminal shows as `^C`."""
+        """Receive a Ctrl-C, which a terminal shows as `^C`."""
 
     def note(self, member: Member | None, text: str) -> None:
-        """Take what the user should know."""
+        """Receive a note for the user."""
 
 
 def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
-    """Return what the worker wrote down: `exit CODE SECONDS` or `signal NUMBER SECONDS`, and words about what else happened.
+    """Parse what the worker wrote: `exit CODE SECONDS` or `signal NUMBER SECONDS`, then remarks (`late`, `full`, …).
 
     Raises `UnexpectedAnswerError`.
     """
     match = _END.fullmatch(payload)
-    rest = match[4].decode().split() if match else []
-    if match is None or not _REMARKS.issuperset(rest) or len(set(rest)) < len(rest):
+    remarks = match[4].decode().split() if match else []
+    if match is None or not _REMARKS.issuperset(remarks) or len(set(remarks)) < len(remarks):
         raise UnexpectedAnswerError(f"no exit code: {shown(payload)}")
     was_signal = match[1] == b"signal"
     number = (
@@ -170,9 +170,9 @@ def parse_end(member: Member, payload: bytes, sizes: tuple[int, int]) -> Ending:
         duration=timedelta(seconds=float(match[3])),
         out_size=sizes[0],
         err_size=sizes[1],
-        why=next((why for word, why in _WHYS.items() if word in rest), ""),
-        was_abandoned="abandoned" in rest,
-        was_late="late" in rest,
-        disk_was_full="full" in rest,
-        is_outlived="outlived" in rest,
+        why=next((why for word, why in _WHYS.items() if word in remarks), ""),
+        was_abandoned="abandoned" in remarks,
+        was_late="late" in remarks,
+        disk_was_full="full" in remarks,
+        is_outlived="outlived" in remarks,
     )
