@@ -50,7 +50,7 @@ def test_delete_is_strict_and_all_or_nothing(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("delete", "demo", "other", "--yes") == (
         "",
         said(
-            f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows what there is"
+            f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
         ),
         3,
     )
@@ -73,8 +73,8 @@ def test_found_elsewhere_it_names_the_zone_and_touches_nothing(tpuctl: Console, 
     assert tpuctl("down", "demo", "--zone", "us-central1-a", "--yes") == (
         "",
         said(
-            "error: `demo` is not in us-central1-a, but there is us-central2-b/demo",
-            "  hint: if that is the one: `tpuctl down us-central2-b/demo`",
+            "error: `demo` is not in us-central1-a; found us-central2-b/demo",
+            "  hint: to delete that one, run `tpuctl down us-central2-b/demo`",
         ),
         8,
     )
@@ -99,7 +99,7 @@ def test_a_zone_that_cannot_be_asked_is_not_empty(tpuctl: Console, sandbox: Sand
     assert tpuctl("down", "demo") == (
         "",
         said(
-            "error: `demo` was not found, but europe-west4-a could not be asked: it may be there",
+            "error: `demo` was not found, but europe-west4-a did not answer and may have it",
             "  hint: try again later, or name the zone with `--zone`",
         ),
         1,
@@ -247,7 +247,7 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
         "",
         said(
             f"error: there are 2 resources `demo`: {ZONE}/demo, the queued resource {ZONE}/demo (WAITING_FOR_RESOURCES)",
-            "  hint: name the one you mean in full: "
+            "  hint: use a full name: "
             f"`tpuctl down {at}/nodes/demo` or `tpuctl down {at}/queuedResources/demo`",
         ),
         8,
@@ -297,7 +297,7 @@ def test_another_node_of_that_name_is_not_deleted(tpuctl: Console, sandbox: Sand
     code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
 
     assert (code, sandbox.changes()) == (8, [])
-    assert "error: `demo` is not the node that was looked at: somebody has made it anew\n" in stderr.getvalue()
+    assert "error: `demo` changed meanwhile: another client recreated the node\n" in stderr.getvalue()
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])

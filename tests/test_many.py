@@ -137,4 +137,4 @@ def test_one_that_is_deleted_meanwhile_does_not_end_the_others(
     out, err, code = tpuctl("wait", "a", "b")
 
     assert (out, code) == ("b\tREADY\n", 3)
-    assert errors(err) == [f"error: `a` in {ZONE} is being deleted (by someone else)"]
+    assert errors(err) == [f"error: `a` in {ZONE} is being deleted by another client"]

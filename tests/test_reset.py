@@ -71,7 +71,7 @@ def test_auto_stops_where_neither_is_possible_and_names_the_other_mode(
         "",
         said(
             "error: `demo` cannot be rebooted from inside: 2 of 2 workers do not answer ssh (0, 1)",
-            "  hint: `tpuctl reset demo --mode recreate` deletes it and makes it anew (its boot disk is lost)",
+            "  hint: `tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost)",
         ),
         8,
     )

@@ -70,7 +70,7 @@ def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sa
             {"state": "STARTING"},
             (
                 "it is STARTING",
-                "wait until it is READY: `tpuctl wait demo --for ready`; or send the request all the same: `--anyway`",
+                "wait until it is READY: `tpuctl wait demo --for ready`; or pass `--skip-validation`",
             ),
         ),
         (
@@ -78,7 +78,7 @@ def test_several_are_asked_before_any_is_waited_for(tpuctl: Console, sandbox: Sa
             {"state": "STOPPED", **SPOT},
             (
                 "it is a spot node, and those cannot be started again once stopped",
-                "make it anew: `tpuctl reset demo --mode recreate` (its boot disk is lost)",
+                "recreate it with `tpuctl reset demo --mode recreate` (its boot disk is lost)",
             ),
         ),
         (

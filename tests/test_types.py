@@ -65,7 +65,7 @@ def test_a_zone_that_does_not_answer_makes_the_list_incomplete(tpuctl: Console, 
     out, err, code = tpuctl("types", "v5litepod-16")
 
     assert ("us-central1-a" in out, "us-west4-a" in out, code) == (False, True, 1)
-    assert err.startswith("error: the list is incomplete: us-central1-a could not be asked\n")
+    assert err.startswith("error: the list is incomplete: us-central1-a did not answer\n")
 
 
 def test_a_zone_closed_to_the_project_is_not_allowed(tpuctl: Console) -> None:

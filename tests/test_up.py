@@ -62,9 +62,9 @@ def test_a_node_that_differs_is_left_alone(tpuctl: Console, sandbox: Sandbox) ->
         "",
         said(
             "demo: READY HEALTHY",
-            "error: `demo` exists and differs from what is asked for:",
+            "error: `demo` exists and differs from the requested spec:",
             "  accelerator_type: wanted `v4-8`, found `v4-16`",
-            "  hint: to use it as it is, leave out what differs; to delete and recreate it, add `--replace`",
+            "  hint: to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
         ),
         8,
     )
@@ -167,8 +167,8 @@ def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbo
     assert tpuctl(*look) == (
         "",
         said(
-            "error: `demo` is not there and was not made",
-            "  hint: nothing bills; `tpuctl up demo --type v4-8 --zone us-central2-b` makes it",
+            "error: `demo` does not exist and was not created",
+            "  hint: nothing is billed; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it",
         ),
         5,
     )
@@ -179,8 +179,8 @@ def test_a_deadline_of_nothing_is_one_look_and_an_answer(tpuctl: Console, sandbo
         said(
             "demo: CREATING",
             "error: `demo` is not usable by ssh: it is CREATING",
-            "  hint: nothing was undone; go on waiting with `tpuctl wait demo --for ssh --zone us-central2-b`, "
-            "or end it with `tpuctl down demo --zone us-central2-b`",
+            "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "
+            "or delete it with `tpuctl down demo --zone us-central2-b`",
         ),
         5,
     )

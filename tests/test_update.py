@@ -153,6 +153,6 @@ def test_an_update_that_takes_too_long_goes_on_in_the_cloud(clock: ManualClock) 
         update(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
 
     assert (str(caught.value), caught.value.hint) == (
-        "the update of `trainer` was accepted and is not done after 4s",
-        "it goes on in the cloud; look at `tpuctl status z/trainer`",
+        "the update of `trainer` has not finished after 4s",
+        "it continues in the cloud; check it with `tpuctl status z/trainer`",
     )

@@ -98,9 +98,9 @@ def test_several_nodes_are_waited_for_at_once_each_to_the_deadline(tpuctl: Conso
         "a: STARTING",
         "b: STARTING",
         "error: `a` is not ready after 5m: it is STARTING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait a --for ready`, or end it with `tpuctl down a`",
+        "  hint: no change was undone; continue with `tpuctl wait a --for ready`, or delete it with `tpuctl down a`",
         "error: `b` is not ready after 5m: it is STARTING",
-        "  hint: nothing was undone; go on waiting with `tpuctl wait b --for ready`, or end it with `tpuctl down b`",
+        "  hint: no change was undone; continue with `tpuctl wait b --for ready`, or delete it with `tpuctl down b`",
     ]
 
 
@@ -116,8 +116,8 @@ def test_a_node_that_goes_meanwhile_is_not_found(tpuctl: Console, sandbox: Sandb
     assert told(err) == [
         "REPAIRING",
         "gone",
-        "error: `demo` in us-central2-b was deleted (by someone else) at 2026-01-01T00:00:08Z",
-        "  hint: nothing was created in its place; run `tpuctl up demo` again if you still want it",
+        "error: `demo` in us-central2-b was deleted by another client at 2026-01-01T00:00:08Z",
+        "  hint: it was not created again; `tpuctl up demo` creates it",
     ]
 
 

@@ -135,7 +135,7 @@ def test_zones_that_answer_are_listed_and_the_others_named(against: Callable[...
         out, err, code = against(server, "list", "--zone", f"{ZONE},us-east1-d")
 
     assert (out.split("\t")[0], code) == ("trainer", 1)
-    assert "the list is incomplete: us-east1-d could not be asked" in err
+    assert "the list is incomplete: us-east1-d did not answer" in err
 
 
 @pytest.mark.parametrize("face", [{"TPUCTL_SANDBOX": "1"}])

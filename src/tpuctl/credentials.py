@@ -63,7 +63,7 @@ def account_of(credentials: Credentials, request: Any) -> str | None:
     """Return the e-mail address that calls are made as, where the credentials tell; those of users often do not.
 
     Those of the metadata server learn theirs with their first token, which is fetched by `request` (a
-    google.auth.transport.Request). Raises what google-auth raises where that fails.
+    google.auth.transport.Request). Raises what google-auth raises if that fails.
     """
     email = getattr(credentials, "service_account_email", None)
     if email == "default":
@@ -92,7 +92,7 @@ class GcloudCredentials(google.auth.credentials.Credentials):
 
 
 def is_on_google_cloud(environ: Mapping[str, str]) -> bool:
-    """Tell whether the metadata server answers, within half a second; `NO_GCE_CHECK=true` means no.
+    """Return whether the metadata server answers, within half a second; `NO_GCE_CHECK=true` means no.
 
     Source: google-auth, compute_engine/_metadata.py (the variables, and the header of the answer).
     """

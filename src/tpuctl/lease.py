@@ -190,12 +190,12 @@ def judge(found: Stored | None, owner: str) -> Standing:
 
 
 def is_expired(found: Stored) -> bool:
-    """Tell whether the holder of a record is no longer to be reckoned with."""
+    """Return whether the holder of a record is no longer to be reckoned with."""
     return found.age >= found.record.ttl if found.is_alive is None else not found.is_alive
 
 
 def may_take(standing: Standing, purpose: str, *, steal: bool) -> bool:
-    """Tell whether the node may be taken for a purpose; never from a holder that is acting."""
+    """Return whether the node may be taken for a purpose; never from a holder that is acting."""
     match standing:
         case Standing.FREE | Standing.OURS:
             return True

@@ -65,7 +65,7 @@ class ResetMode(StrEnum):
 def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     """Return how to reset a node. `auto` never destroys: it restarts where that is possible, else reboots.
 
-    Raises `ConflictError` where the wanted way is not possible, naming the others.
+    Raises `ConflictError` if the wanted way is not possible, naming the others.
     """
     name = node.name.node_id
     why_not = node.why_not_restartable()
@@ -117,14 +117,14 @@ _VERBS: dict[type, Verb] = {
     Restart: Verb.STOP,
     Reboot: Verb.REBOOT,
 }
-# Each step settles something: silence, a failure, a change, somebody else's repair, and then the states, one by one.
+# Each step settles something: silence, a failure, a change, another client's repair, and then the states, one by one.
 _MOST_STEPS = 12
 _WOUND_DOWN = {Goal.STOPPED: "STOPPED", Goal.PREEMPTED: "PREEMPTED"}
 
 
 def _afterwards(policy: Policy, seen: Seen, verb: Verb) -> Seen:
     """Return what would be seen once a step has worked."""
-    if verb is Verb.WAIT and (seen.silence or seen.failure or seen.held_by):
+    if verb is Verb.WAIT and (seen.outage or seen.failure or seen.held_by):
         return _settled(seen)
     if verb is Verb.WAIT and seen.pending:
         verb = seen.pending
@@ -145,8 +145,8 @@ def _afterwards(policy: Policy, seen: Seen, verb: Verb) -> Seen:
 
 def _settled(seen: Seen) -> Seen:
     """Return what is seen once the API answers again, a failure may be repeated, and nobody else repairs the node."""
-    if seen.silence:
-        return replace(seen, silence=None)
+    if seen.outage:
+        return replace(seen, outage=None)
     return replace(seen, failure=None) if seen.failure else replace(seen, held_by=None)
 
 

@@ -96,7 +96,7 @@ def budget(entries: Entries, *, refill: timedelta, now: datetime) -> Tried:
 
 
 def is_repair(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a line is about a repair that counts against a budget."""
+    """Return whether a line is about a repair that counts against a budget."""
     event = entry.get("event")
     return event in _REPAIRS and bool(entry.get("repair", event != "delete"))
 
@@ -140,7 +140,7 @@ class _Begun:
     node_id: str | None = None
 
     def ends_with(self, entry: Mapping[str, Any]) -> bool:
-        """Tell whether the next state ends this one well, for the same node."""
+        """Return whether the next state ends this one well, for the same node."""
         state, node_id = entry.get("state"), entry.get("id")
         is_same_node = None in {self.node_id, node_id} or self.node_id == node_id
         return is_same_node and (state == _READY if self.state == _CREATING else state is not None)

@@ -98,9 +98,9 @@ class Admission:
         self._accounts: _Recent[str | None] = _Recent(services.clock)
 
     def os_login(self, node: Node, key: SshKey) -> str | None:
-        """Let OS Login know the key, and return the login name that it gives; nothing where metadata decides.
+        """Let OS Login know the key, and return the login name that it gives; None if metadata decides.
 
-        Raises `OsLoginError` where a key is not enough, and what the service raises where it cannot be imported.
+        Raises `OsLoginError` if a key is not enough, and what the service raises where it cannot be imported.
         """
         if node.metadata.get(ENABLED, "true").strip().lower() != "true":
             return None
@@ -117,7 +117,7 @@ class Admission:
         )
 
     def needs_entry(self, node: Node, entry: str) -> bool:
-        """Tell whether our key is still to be put into the node's metadata.
+        """Return whether our key is still to be put into the node's metadata.
 
         Not where it is there, or in the project's, which the node heeds unless it blocks them, as gcloud does too.
         """

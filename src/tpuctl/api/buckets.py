@@ -99,7 +99,7 @@ class BucketsClient(Client):
     def grant(self, name: str, role: str, member: str, *, user_project: str | None = None) -> None:
         """Add one member to one role, keeping all else, whoever else changes the policy meanwhile.
 
-        What the member has without a condition is left as it is. Raises `ConflictError` where others always came first.
+        What the member has without a condition is left as it is. Raises `ConflictError` if others always came first.
         """
         for attempt in range(1, _GRANTS + 1):
             with about(_words(name), "storage.buckets.getIamPolicy"):
@@ -154,7 +154,7 @@ def _contents(data: Mapping[str, Any]) -> Contents:
 
 
 def _with_member(policy: Mapping[str, Any], role: str, member: str) -> dict[str, Any] | None:
-    """Return a policy with one member more; nothing where it has the role already, whatever the circumstances."""
+    """Return a policy with one member more; None if it has the role already, whatever the circumstances."""
     bindings = [dict(binding) for binding in policy.get("bindings") or ()]
     same = [binding for binding in bindings if binding.get("role") == role and not binding.get("condition")]
     if any(member in (binding.get("members") or ()) for binding in same):

@@ -87,7 +87,7 @@ class CatalogueClient(Client):
             self._caller,
             lambda zone: all_pages(self._caller, lambda token: build(project, zone, token), page, read),
             zones=zones,
-            locations=lambda: self._caller.zones.recall(project, lambda: self.locations(project)),
+            locations=lambda: self._caller.zones.get_or_load(project, lambda: self.locations(project)),
         )
 
     def _catalogue(

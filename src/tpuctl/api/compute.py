@@ -101,7 +101,7 @@ class ComputeClient(Client):
     def region_quotas(self, project: str, region: str) -> Mapping[str, RegionQuota]:
         """Return the quotas of a region by metric; needs compute.regions.get.
 
-        Raises `ServiceUnavailableError` where the API has left them out, as it does when it cannot get at them.
+        Raises `ServiceUnavailableError` if the API has left them out, as it does when it cannot get at them.
         """
         request = self._get(project, "regions", region, query={"fields": "quotas,quotaStatusWarning"})
         with about(f"the region `{region}` in {_words(project)}", "compute.regions.get"):
@@ -115,7 +115,7 @@ class ComputeClient(Client):
     def find_machine(self, project: str, name: str, *, zone: str | None = None) -> Machine:
         """Return the virtual machine of that name, whatever its zone where none is named; needs compute.instances.list.
 
-        Raises `ConflictError` where several zones have one, `NotFoundError` only where every zone that counts has answered.
+        Raises `ConflictError` if several zones have one, `NotFoundError` only where every zone that counts has answered.
         """
 
         def page(token: str | None) -> PlainRequest:
@@ -153,7 +153,7 @@ class ComputeClient(Client):
 
         That takes compute.networks.updatePolicy on the network as well [documentation of Compute Engine's methods].
 
-        Raises `AlreadyExistsError` where the name is taken, `TimedOutError` where it takes longer than three minutes.
+        Raises `AlreadyExistsError` if the name is taken, `TimedOutError` where it takes longer than three minutes.
         """
         # One id for all sendings: the service carries a repeated request out once [API field text of requestId].
         query = {"requestId": str(UUID(int=self._caller.random.getrandbits(128), version=4))}

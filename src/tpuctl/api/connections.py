@@ -293,7 +293,7 @@ class _Limit:
         self.duration, self._ends = duration, _CLOCK.monotonic() + duration
 
     def take(self, count: int, most: int) -> None:
-        """Count bytes that were received. Raises `GarbledAnswerError` where all exchanges together hold more than `most`."""
+        """Count bytes that were received. Raises `GarbledAnswerError` if all exchanges together hold more than `most`."""
         with _Limit._counting:
             self._held += count
             _Limit._held_by_all += count
@@ -309,7 +309,7 @@ class _Limit:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether no time is left."""
+        """Return whether no time is left."""
         return _CLOCK.monotonic() >= self._ends
 
     @property

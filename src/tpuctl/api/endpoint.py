@@ -47,7 +47,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """Tell whether it is on this machine; no credentials are used there."""
+        """Return whether it is on this machine; no credentials are used there."""
         return is_loopback(self.host)
 
     def url(self, path: str = "") -> str:
@@ -58,7 +58,7 @@ class Endpoint:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host name or address means this machine, without asking a name server."""
+    """Return whether a host name or address means this machine, without asking a name server."""
     if host == "localhost":
         return True
     try:
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def takes_token(url: str, named: Endpoint | None) -> bool:
-    """Tell whether a token may be sent to a URL: Google's own hosts, or the origin that the user named. Only by https."""
+    """Return whether a token may be sent to a URL: Google's own hosts, or the origin that the user named. Only by https."""
     try:
         parts, port = _split(url)
     except InvalidInputError:

@@ -98,7 +98,7 @@ class OsLoginClient(Client):
             self._caller.attempt(request, lambda _: None)
 
     def caller(self) -> str | None:
-        """Return the e-mail address of who calls, as Google's OpenID service tells it; nothing where it does not.
+        """Return the e-mail address of who calls, as Google's OpenID service tells it; None if it does not.
 
         That it tells it for every kind of token with the scope cloud-platform is unverified.
         """

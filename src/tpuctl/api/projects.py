@@ -96,7 +96,7 @@ class ProjectsClient(Client):
     def enable(self, project: str, service: str) -> None:
         """Enable a service; returns once that has ended. Needs serviceusage.services.enable.
 
-        Raises `TimedOutError` where it takes longer than three minutes.
+        Raises `TimedOutError` if it takes longer than three minutes.
         """
         url = self._url(f"v1/{_name(project)}/services/{quote(service, safe='')}:enable", service=_SERVICE_USAGE)
         what = f"the service `{service}` in {_words(project)}"
@@ -128,7 +128,7 @@ class ProjectsClient(Client):
         return tuple(limit for limits in metrics for limit in limits)
 
     def billing(self, project: str) -> bool:
-        """Tell whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
+        """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         request = self._get(f"v1/{_name(project)}/billingInfo", service="cloudbilling")
         with about(f"the billing of {_words(project)}", "resourcemanager.projects.get"):
             return self._caller.attempt(request, lambda data: bool(_BILLING.read(data).get("billingEnabled")))

@@ -29,7 +29,7 @@ _OTHER_CAUSES = {
 def about(what: str, permission: str | None) -> Iterator[None]:
     """Turn the failures of `api/` into tpuctl's exceptions; `what` is asked for in words, `permission` is what that takes.
 
-    It is nothing where the question takes none. Raises `NotFoundError` only where the API itself says that it does not exist.
+    It is nothing where the question takes none. Raises `NotFoundError` only if the API itself says that it does not exist.
     """
     try:
         yield

@@ -92,7 +92,7 @@ class StorageClient(Client):
         """Replace the object and return its new generation.
 
         `generation` is that of the version to be replaced, 0 where there must be none, nothing for whatever is there.
-        Raises `PreconditionFailedError` where something else is there. A write whose answer was lost is looked up: a
+        Raises `PreconditionFailedError` if something else is there. A write whose answer was lost is looked up: a
         newer version with this very content is taken for ours, so contents must not repeat between writers.
         """
         request = self._insert(bucket, name, content, generation)
@@ -120,7 +120,7 @@ class StorageClient(Client):
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
         """Delete the object in that generation, or in whichever it is. What is gone already is fine.
 
-        Raises `PreconditionFailedError` where another version is there.
+        Raises `PreconditionFailedError` if another version is there.
         """
         request = self._objects.delete(bucket=bucket, object=name, ifGenerationMatch=_text(generation))
         with _translated(bucket, name, "storage.objects.delete"):
@@ -172,7 +172,7 @@ class StorageClient(Client):
         return request
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
-        """Return generation and age; nothing where object or bucket are absent."""
+        """Return generation and age; None if object or bucket are absent."""
         request = self._objects.get(bucket=bucket, object=name)
         try:
             return self._caller.exchange(request, self._read_head)
@@ -193,7 +193,7 @@ class StorageClient(Client):
         return generation, max(now - written, timedelta())
 
     def _content(self, bucket: str, name: str, generation: int) -> bytes | None:
-        """Return the bytes of one version; nothing where it was replaced or deleted meanwhile."""
+        """Return the bytes of one version; None if it was replaced or deleted meanwhile."""
         request = self._objects.get_media(bucket=bucket, object=name, generation=str(generation))
         try:
             return self._caller.exchange(request, lambda _, content: content)
@@ -217,7 +217,7 @@ class StorageClient(Client):
 
 
 def _may_repeat(failure: TransportError | RefusedError) -> bool:
-    """Tell whether to look and send a write again: it may have been carried out, or came too soon after another."""
+    """Return whether to look and send a write again: it may have been carried out, or came too soon after another."""
     is_too_soon = isinstance(failure, RefusedError) and failure.refusal.code == 429
     return is_too_soon or is_uncertain(failure)
 
@@ -245,7 +245,7 @@ def _translate(failure: TransportError | RefusedError, bucket: str, name: str, p
 
 
 def _precondition_failed(bucket: str, name: str) -> PreconditionFailedError:
-    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by somebody else meanwhile", hint="try again")
+    return PreconditionFailedError(f"`gs://{bucket}/{name}` was changed by another client meanwhile", hint="try again")
 
 
 def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:

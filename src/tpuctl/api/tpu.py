@@ -127,7 +127,7 @@ class TpuClient(CatalogueClient):
         return self._changes.update(name, changes)
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Set the metadata to what `change` makes of it, which is called again when somebody else was quicker."""
+        """Set the metadata to what `change` makes of it, which is called again when another client was quicker."""
         return self._changes.change_metadata(name, change)
 
     def preview_create(self, name: NodeName, spec: NodeSpec) -> RequestPreview:
@@ -222,7 +222,7 @@ class TpuClient(CatalogueClient):
             raise error from failure
 
     def _look(self, name: NodeName) -> Node | None:
-        """Return a node, or nothing where it is absent. Raises the failures of `api/`."""
+        """Return a node, or None if it is absent. Raises the failures of `api/`."""
         try:
             with node_of(name):
                 return self._caller.attempt(self._requests.get_node(name), _only(str(name), Node.from_api))

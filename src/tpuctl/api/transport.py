@@ -66,7 +66,7 @@ class Proxy:
         return cls.parse(url, no_proxy=no_proxy) if url else None
 
     def applies_to(self, host: str) -> bool:
-        """Tell whether a host is reached through it. This machine and the metadata server never are."""
+        """Return whether a host is reached through it. This machine and the metadata server never are."""
         host = host.lower()
         if is_loopback(host) or host in _NEVER_BY_PROXY:
             return False

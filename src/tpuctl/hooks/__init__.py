@@ -178,12 +178,12 @@ class Hooks:
 
     @property
     def are_waiting(self) -> bool:
-        """Tell whether a hook waits for another to end."""
+        """Return whether a hook waits for another to end."""
         return bool(self._waiting)
 
     @property
     def are_running(self) -> bool:
-        """Tell whether a hook runs or waits, as far as the last `poll` saw."""
+        """Return whether a hook runs or waits, as far as the last `poll` saw."""
         return bool(self._running)
 
     def _go_on(self) -> None:
@@ -265,7 +265,7 @@ class Hooks:
 
 
 def holds_event(descriptor: int, environ: Mapping[str, str]) -> bool:
-    """Tell whether a descriptor is the stdin that a hook was started with: an event for the hook, no input of `tpuctl`."""
+    """Return whether a descriptor is the stdin that a hook was started with: an event for the hook, no input of `tpuctl`."""
     try:
         return environ.get(STDIN_VARIABLE) == _identity(descriptor)
     except OSError:
@@ -325,7 +325,7 @@ def _stdin_with(data: bytes) -> int:
 
 
 def _stderr() -> int | None:
-    """Return our stderr, or nothing where it was closed when we began (`2>&-`)."""
+    """Return our stderr, or None if it was closed when we began (`2>&-`)."""
     try:
         return sys.__stderr__.fileno() if sys.__stderr__ else None
     except (OSError, ValueError):

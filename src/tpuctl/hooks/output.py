@@ -56,7 +56,7 @@ class HookOutput:
         self._thread: threading.Thread | None = None
 
     def open(self, node: str) -> int:
-        """Return a descriptor for the output of a hook. Raises `OSError` where there is no room for a file."""
+        """Return a descriptor for the output of a hook. Raises `OSError` if there is no room for a file."""
         with tempfile.TemporaryFile(buffering=0) as file:
             device = os.dup(file.fileno())
         with self._lock:

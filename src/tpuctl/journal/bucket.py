@@ -41,10 +41,10 @@ class _Stored(Protocol):
 
 
 class Objects(Protocol):
-    """What is needed of Cloud Storage. Raises `PreconditionFailedError` where another generation is there."""
+    """What is needed of Cloud Storage. Raises `PreconditionFailedError` if another generation is there."""
 
     def read(self, bucket: str, name: str) -> _Stored | None:
-        """Return the object, or nothing where there is none."""
+        """Return the object, or None if there is none."""
 
     def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
         """Replace that generation of the object (0: there must be none) and return the new one."""

@@ -15,7 +15,7 @@ _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def is_lasting(environ: Mapping[str, str], *, filesystem: str | None = None, in_container: bool = False) -> bool:
-    """Tell whether what is written outlasts this process's machine, as far as can be told. Pure.
+    """Return whether what is written outlasts this process's machine, as far as can be told. Pure.
 
     `filesystem` is the type of the one that holds the folder. A container's own layer (overlay) goes with the container;
     a volume of a pod may last or not, so a pod counts as one that does not.
@@ -26,12 +26,12 @@ def is_lasting(environ: Mapping[str, str], *, filesystem: str | None = None, in_
 
 
 def is_in_container() -> bool:
-    """Tell whether Docker or Podman started us."""
+    """Return whether Docker or Podman started us."""
     return any(Path(marker).exists() for marker in _MARKERS)
 
 
 def filesystem_of(folder: Path) -> str | None:
-    """Return the type of the file system that holds a folder, or will hold it; nothing where it cannot be told."""
+    """Return the type of the file system that holds a folder, or will hold it; None if it cannot be told."""
     table = mount_table()
     return None if table is None else mounted_at(table, folder.resolve())
 

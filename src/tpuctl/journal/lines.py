@@ -84,12 +84,12 @@ def joined(older: bytes, newer: bytes) -> bytes:
 
 
 def _spec_line(lines: Sequence[bytes]) -> bytes:
-    """Return the last line that holds a spec, or nothing."""
+    """Return the last line that holds a spec, or None."""
     return next((line for line in reversed(lines) if b'"spec"' in line and _has_spec(line)), b"")
 
 
 def _has_spec(line: bytes) -> bool:
-    """Tell whether a line holds a spec, also one that only another version of tpuctl can read."""
+    """Return whether a line holds a spec, also one that only another version of tpuctl can read."""
     try:
         entry = parse_json(line)
     except ShapeError:

@@ -63,7 +63,7 @@ class LocalStore:
         return joined(older, newer)
 
     def check(self, name: NodeName | None) -> None:
-        """Raise `UnreadableJournalError` where a node's file, or with no name one of the folders, cannot be read."""
+        """Raise `UnreadableJournalError` if a node's file, or with no name one of the folders, cannot be read."""
         place = self._path(name) if name else self._folder
         try:
             if name:

@@ -59,7 +59,7 @@ class Journal:
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
         """Write one line; a durable one is on the disk, or in the bucket, when this returns.
 
-        Raises `JournalError` where that is not possible: then nothing may be destroyed.
+        Raises `JournalError` if that is not possible: then nothing may be destroyed.
         """
         self._store.append(name, encode(event, at, by=self._writer, data=data), durable=durable)
         if event == "usable" and (self._learned_at is None or at - self._learned_at > _LEARN_AGAIN):
@@ -85,7 +85,7 @@ class Journal:
         return entries
 
     def check(self, name: NodeName | None = None) -> None:
-        """Raise `UnreadableJournalError` where what a node left here, or with no name any of them, cannot be read.
+        """Raise `UnreadableJournalError` if what a node left here, or with no name any of them, cannot be read.
 
         A bucket raises what the service answers when it is read.
         """
@@ -119,7 +119,7 @@ class Journal:
         return self._usual[asked]
 
     def is_lasting(self, environ: Mapping[str, str]) -> bool:
-        """Tell whether what is written here outlasts this machine, as far as can be told; a bucket does."""
+        """Return whether what is written here outlasts this machine, as far as can be told; a bucket does."""
         if self._folder is None:
             return True
         return is_lasting(environ, filesystem=filesystem_of(self._folder), in_container=is_in_container())

@@ -44,7 +44,7 @@ class Store(Protocol):
         """Add a line. A durable one is safe when this returns; `JournalError` where that is not possible."""
 
     def read(self, name: NodeName, *, rotated: bool) -> bytes:
-        """Return the lines, oldest first, with or without those that were put aside; nothing where there are none."""
+        """Return the lines, oldest first, with or without those that were put aside; None if there are none."""
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have lines, sorted."""

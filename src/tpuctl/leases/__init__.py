@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity", "Lease", "LeaseError", "LeasePolicy", "Leases", "Store"]
 
-# So often somebody else may be quicker before we give up.
+# So often another client may be quicker before we give up.
 _ATTEMPTS = 5
 # In real time: the run may have been interrupted, and the user waits for its end.
 _LETTING_GO = timedelta(seconds=5)
@@ -51,11 +51,11 @@ class Store(Protocol):
     def write(self, name: NodeName, record: Record, *, expected: str | None) -> str:
         """Replace version `expected` (None: there must be none) and return the new version.
 
-        Raises `PreconditionFailedError` where another is there.
+        Raises `PreconditionFailedError` if another is there.
         """
 
     def remove(self, name: NodeName, *, expected: str) -> None:
-        """Remove version `expected`. Raises `PreconditionFailedError` where another is there; none is fine."""
+        """Remove version `expected`. Raises `PreconditionFailedError` if another is there; none is fine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Leases:
         self._held: dict[NodeName, _Held] = {}
 
     def holder(self, name: NodeName) -> Lease | None:
-        """Return who else has the node, or took it away; nothing where it is free or ours."""
+        """Return who else has the node, or took it away; None if it is free or ours."""
         found = self._store.read(name)
         standing = judge(found, self._identity.owner)
         return None if found is None or standing in {Standing.FREE, Standing.OURS} else seen(found)
@@ -86,7 +86,7 @@ class Leases:
     def acquire(
         self, name: NodeName, purpose: str, *, steal: bool = False, tell: Callable[[str], None] | None = None
     ) -> Lease | None:
-        """Take the node; nothing where it is ours now, else who has it or took it away.
+        """Take the node; None if it is ours now, else who has it or took it away.
 
         With `steal` it is taken from anybody; one who is acting is waited for as in `end`.
         """

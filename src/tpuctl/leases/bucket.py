@@ -31,7 +31,7 @@ class Objects(Protocol):
     """What is needed of Cloud Storage; generation 0 is that of an object that does not exist."""
 
     def read(self, bucket: str, name: str) -> Version | None:
-        """Return the newest version, or nothing where there certainly is none."""
+        """Return the newest version, or None if there certainly is none."""
 
     def write(self, bucket: str, name: str, content: bytes, *, generation: int | None) -> int:
         """Replace a generation; `PreconditionFailedError` where another is there."""

@@ -142,7 +142,7 @@ class LocalStore:
 
 
 def _is_locked(file: Path) -> bool:
-    """Tell whether the process lives whose file this is; removes the file of one that does not."""
+    """Return whether the process lives whose file this is; removes the file of one that does not."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

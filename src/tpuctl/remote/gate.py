@@ -42,7 +42,7 @@ _OLD = frozenset({"V1", "V1_ALPHA1"})
 def check_state(node: Node) -> str | None:
     """Return a warning where ssh is worth the try but may fail, and nothing where all is well.
 
-    Raises `ConflictError` where ssh would only time out: a state without running workers, or a TPU Node of the old
+    Raises `ConflictError` if ssh would only time out: a state without running workers, or a TPU Node of the old
     architecture, whose workers belong to the service [gcloud 528 source].
     """
     name = node.name.node_id

@@ -124,7 +124,7 @@ _PROBE_END = re.compile(r"^tpuctl-probe exit=([0-9]{1,3})\r?$", re.MULTILINE | r
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker told. `failed` is why the user's probe did not pass; nothing where it did, or where there was none.
+    """What a worker told. `failed` is why the user's probe did not pass; None if it did, or where there was none.
 
     `detail` names what of the startup still runs, or failed.
     """
@@ -150,12 +150,12 @@ def script(probe: str | None, timeout: timedelta) -> str:
 
 
 def has_begun(output: str) -> bool:
-    """Tell whether the script was started at all."""
+    """Return whether the script was started at all."""
     return _BEGIN.search(output) is not None
 
 
 def parse(output: str, *, probe: str | None, timeout: timedelta) -> Report | None:
-    """Return what the script told in the midst of whatever else was printed, or nothing where it did not.
+    """Return what the script told in the midst of whatever else was printed, or None if it did not.
 
     Of a probe that has no end in the output, the time was up.
     """

@@ -75,17 +75,17 @@ class SshWorkers:
         self._admitted: set[str] = set()
 
     def can_be_asked(self, node: Node | None = None) -> bool:
-        """Tell whether ssh can be used from here, to reach a node where one is named."""
+        """Return whether ssh can be used from here, to reach a node where one is named."""
         return self.obstacle(node) is None
 
     def obstacle(self, node: Node | None = None) -> str | None:
-        """Return why ssh cannot be used from here, or nothing where it can; of a node, whether it has an address to go to."""
+        """Return why ssh cannot be used from here, or None if it can; of a node, whether it has an address to go to."""
         if shutil.which("ssh") is None:
             return "there is no `ssh` on this machine"
         return self._settings.obstacle() or self._settings.reach.obstacle(node)
 
     def obstacle_of_new(self, name: NodeName, spec: NodeSpec) -> str | None:
-        """Return why the workers of a node that is to be made cannot be reached from here, or nothing where they can."""
+        """Return why the workers of a node that is to be made cannot be reached from here, or None if they can."""
         network = network_named(spec.network or "", name.project)
         return self._settings.reach.obstacle_in(network, name.project, has_external=not spec.internal_ips)
 
@@ -94,7 +94,7 @@ class SshWorkers:
         self._admitted.add(node.id)
 
     def was_admitted_now(self, node: Node) -> bool:
-        """Tell whether this run put our key on a node."""
+        """Return whether this run put our key on a node."""
         return node.id in self._admitted
 
     def key(self) -> SshKey:
@@ -104,7 +104,7 @@ class SshWorkers:
         return self._key
 
     def key_entry(self, node: Node | None = None) -> str | None:
-        """Return the line of `ssh-keys` metadata that lets us in; nothing where there is no ssh, or a node lets us in without.
+        """Return the line of `ssh-keys` metadata that lets us in; None if there is no ssh, or a node lets us in without.
 
         Where a node uses OS Login our key is imported there. Raises what that raises.
         """
@@ -125,7 +125,7 @@ class SshWorkers:
     def connection(self, node: Node, worker: int, *, makes_key: bool = True) -> Connection:
         """Return how to reach one worker. Without `makes_key` the key is only named, whether it is there or not.
 
-        Raises `NoWayError` where it has no address for the way that was chosen, and what `Reach.tunnel` raises.
+        Raises `NoWayError` if it has no address for the way that was chosen, and what `Reach.tunnel` raises.
         """
         alias = host_alias(node.id or node.name.node_id, worker)
         reach = self._settings.reach
