@@ -138,13 +138,13 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             ("list", "--project", "p", "--endpoint", "http://tpu.example.com"),
             (
                 "the endpoint `http://tpu.example.com` cannot be used: "
-                "plain http is only for this machine (localhost, 127.0.0.0/8, ::1)"
+                "plain http is only allowed for this machine (localhost, 127.0.0.0/8, ::1)"
             ),
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (
             ("list", "--project", "p", "--endpoint", "garbage"),
-            "the endpoint `garbage` cannot be used: it is one bare word, and no URL",
+            "the endpoint `garbage` cannot be used: it is a single word, not a URL",
             "write it like `https://HOST` or `http://localhost:PORT`",
         ),
         (

@@ -236,7 +236,7 @@ def test_what_is_secret_in_a_url(url: str, shown: str) -> None:
         (("list", "--no-sandbox", "--endpoint", f"https://h.example/?key={SECRET}"),
          "the endpoint `https://h.example/?<hidden>` cannot be used: it has a query or a fragment"),
         (("list", "--no-sandbox", "--endpoint", f"https://ada:{SECRET}/@h.example"),
-         "the endpoint `https://<hidden>@h.example` cannot be used: host or port cannot be read"),
+         "the endpoint `https://<hidden>@h.example` cannot be used: its host or port is invalid"),
     ],
     ids=["metadata", "from-file", "env", "env-like-a-name", "extra", "masked-metadata", "masked-env", "query", "userinfo"],
 )  # fmt: skip
@@ -250,7 +250,7 @@ def test_an_error_does_not_repeat_what_may_be_secret(planted: Console, arguments
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        (f"http://ada:{SECRET}/@proxy", "the proxy's URL cannot be read"),
+        (f"http://ada:{SECRET}/@proxy", "the URL of the proxy is invalid"),
         (f"socks5://ada:{SECRET}@proxy", "a proxy of kind `socks5` cannot be used"),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_zone_that_cannot_be_reached_is_not_an_empty_one(tpuctl: Console, sand
     )
     at_once = said(
         "error: UNAVAILABLE: The location us-central2-b is unreachable.",
-        "  hint: the service has a fault of its own; try again in a few minutes",
+        "  hint: the service has an internal error; try again in a few minutes",
     )
     assert [tpuctl(*UP, flag) for flag in ("--no-wait", "--dry-run")] == [("", at_once, 1)] * 2
     assert sandbox.changes() == []

@@ -205,7 +205,7 @@ def test_a_token_that_the_network_keeps_away_is_no_matter_of_access(tmp_path: Pa
     error, clock = failure_of(loaded({}, key_file(tmp_path / "key", private_key)))
 
     assert type(error) is ServiceUnavailableError
-    assert "no access token could be fetched" in error.message
+    assert "cannot fetch an access token" in error.message
     assert clock.monotonic().total_seconds() > 0
 
 
