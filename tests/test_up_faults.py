@@ -315,8 +315,8 @@ def test_a_journal_that_cannot_be_written_lets_nothing_be_destroyed(tpuctl: Cons
     assert (out, code, sandbox.changes()) == ("", 1, [])
     path = sandbox.world.path.parent / "journal" / "sandbox" / ZONE / "demo.jsonl"
     assert told(err) == [
-        f"warning: the journal cannot be read: {path}: Not a directory",
+        f"warning: cannot read the journal: {path}: Not a directory",
         "PREEMPTED: the service took it back",
-        f"error: the journal cannot be written: {path}: Not a directory",
-        "  hint: nothing was changed in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+        f"error: cannot write the journal: {path}: Not a directory",
+        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
     ]

@@ -1,6 +1,6 @@
-"""What past lines of the journal teach: how long states last, when a node was usable, which repairs it has had. Pure.
+"""Analyse journal entries: durations of states, times in which a node was usable, used repairs. Pure.
 
-An entry is one line of a node's journal: `at`, `event`, `by`, and the event's own data.
+An entry is one line of a node's journal: `at`, `event`, `by`, and the data of the event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Entries = Sequence[Mapping[str, Any]]  # JSON
 
 _CREATING, _READY = "CREATING", "READY"
-# What a node passes through. How long any other state lasts tells nothing about the next node.
+# Transient states. The duration of any other state predicts nothing about other nodes.
 _PASSING = frozenset({"STARTING", "STOPPING", "RESTARTING", "REPAIRING"})
 _ACTIONS = frozenset({"create", "delete", "stop", "start", "restart", "reboot"})
 _USABLE = frozenset({"usable", "recovered"})
@@ -31,21 +31,21 @@ _REPAIRS = {"reboot": "reboots", "restart": "restarts", "delete": "recreates"}
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time during which something held; `end` is nothing while it still holds."""
+    """A span of time. `end` is None while it has not ended."""
 
     start: datetime
     end: datetime | None = None
 
     def within(self, since: datetime, now: datetime) -> timedelta:
-        """Return how much of it lies between two times."""
+        """Return how much of the span lies between two times."""
         return max(min(self.end or now, now) - max(self.start, since), timedelta())
 
 
 def durations(nodes: Iterable[Entries], *, limit: int | None = None) -> dict[str, tuple[timedelta, ...]]:
-    """Return, for each state that a node passes through, how long it lasted, sorted; at most the `limit` most recent times.
+    """Return the sorted durations of each transient state; at most the `limit` most recent ones.
 
-    CREATING counts from the request, or from when it was first seen, until READY is first seen; STARTING, STOPPING,
-    RESTARTING and REPAIRING until the next state. Only what one writer saw from beginning to end counts.
+    CREATING lasts from the request, or from its first observation, until READY is first observed; STARTING, STOPPING,
+    RESTARTING and REPAIRING last until the next state. A state counts if one writer observed it from beginning to end.
     """
     found: dict[str, list[Span]] = {}
     for entries in nodes:
@@ -56,7 +56,7 @@ def durations(nodes: Iterable[Entries], *, limit: int | None = None) -> dict[str
 
 
 def of_type(entries: Entries, accelerator_type: str) -> list[Mapping[str, Any]]:
-    """Return the entries from the times when a node was, by its spec, of that accelerator type."""
+    """Return the entries of the times in which the node had this accelerator type, by its spec."""
     kept, matches = [], False
     for entry in entries:
         if spec := entry.get("spec"):
@@ -67,7 +67,7 @@ def of_type(entries: Entries, accelerator_type: str) -> list[Mapping[str, Any]]:
 
 
 def usable_spans(entries: Entries) -> list[Span]:
-    """Return when the node was usable: from a line that says so until one that says otherwise."""
+    """Return the spans in which the node was usable, according to its entries."""
     spans: list[Span] = []
     since: datetime | None = None
     for at, entry in _dated(entries):
@@ -80,7 +80,7 @@ def usable_spans(entries: Entries) -> list[Span]:
 
 
 def budget(entries: Entries, *, refill: timedelta, now: datetime) -> Tried:
-    """Return the repairs since the node was last usable for `refill` in a row.
+    """Return the repairs since the node was last usable for `refill` without interruption.
 
     A delete counts as a recreation only with `repair: true`; a reboot and a restart count unless `repair` is false.
     """
@@ -96,7 +96,7 @@ def budget(entries: Entries, *, refill: timedelta, now: datetime) -> Tried:
 
 
 def is_repair(entry: Mapping[str, Any]) -> bool:
-    """Return whether a line is about a repair that counts against a budget."""
+    """Return whether an entry is a repair that counts against a budget."""
     event = entry.get("event")
     return event in _REPAIRS and bool(entry.get("repair", event != "delete"))
 

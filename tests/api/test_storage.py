@@ -154,7 +154,7 @@ def test_a_missing_bucket_is_no_missing_object(storage: StorageClient) -> None:
         with pytest.raises(NotFoundError, match="there is no bucket `gs://missing`") as caught:
             call()
         assert caught.value.hint == (
-            "make it with `gcloud storage buckets create gs://missing --location=REGION`, or check the name"
+            "create it with `gcloud storage buckets create gs://missing --location=REGION`, or check the name"
         )
 
 
@@ -170,7 +170,7 @@ def test_a_refusal_names_the_permission(storage: StorageClient, sandbox: Sandbox
         with pytest.raises(AccessError, match=f"`{permission}` is not allowed on `gs://theirs`") as caught:
             call()
         assert caught.value.hint == (
-            "grant `roles/storage.objectUser` on the bucket to the identity that calls are made as"
+            "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
         )
 
 

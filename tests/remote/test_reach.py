@@ -161,7 +161,7 @@ def test_where_this_machine_is_comes_from_its_metadata_server(tmp_path: Path) ->
         ({"health": "HEALTHY"}, None),
         ({"health": "UNHEALTHY_MAINTENANCE"}, "is READY, but it is under maintenance"),
         ({"health": "TIMEOUT"}, "is READY, but it does not respond to the service"),
-        ({"health": "UNHEALTHY_TENSORFLOW"}, "is READY, but its software for machine learning is unhealthy"),
+        ({"health": "UNHEALTHY_TENSORFLOW"}, "is READY, but its machine learning software is unhealthy"),
         ({"state": "REPAIRING"}, "is REPAIRING: the service repairs it, and ssh may fail"),
         ({"state": "UNKNOWN"}, "is UNKNOWN: a repair of it failed, and ssh may fail"),
         ({"state": "NEW"}, "is NEW: this version of tpuctl does not know that state, and ssh may fail"),
