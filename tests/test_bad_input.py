@@ -229,7 +229,7 @@ def test_missing_credentials_name_the_login(bare: Console) -> None:
     out, err, code = bare("list", "--project", "p")
 
     assert (out, code) == ("", 4)
-    assert err.startswith("error: no credentials were found; looked at GOOGLE_APPLICATION_CREDENTIALS, `")
+    assert err.startswith("error: no credentials found in GOOGLE_APPLICATION_CREDENTIALS, `")
     assert "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS" in err
 
 

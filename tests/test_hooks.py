@@ -237,7 +237,7 @@ def test_news_that_piles_up_behind_a_hook_that_hangs_is_left_out_and_told(tmp_pa
         run(event(text=str(number)))
 
     assert [(failure.exit_code, failure.reason) for failure in run.poll()] == [
-        (None, "was left out, because 16 hooks are already waiting")
+        (None, "was skipped, because 16 hooks are already waiting")
     ] * 2
     go.touch()
     assert run.wait() == ()

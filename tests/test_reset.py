@@ -171,7 +171,7 @@ def test_without_a_journal_nothing_is_touched(tpuctl: Console, sandbox: Sandbox,
     assert (out, code, sandbox.changes()) == ("", 1, [])
     warned, _, failed = err.rpartition("error: cannot write the journal: ")
     # Only to make it anew must be known what it was to run.
-    assert warned.partition(": /")[0] == ("warning: the journal cannot be read" if mode == "recreate" else "")
+    assert warned.partition(": /")[0] == ("warning: cannot read the journal" if mode == "recreate" else "")
     assert failed.splitlines()[1:] == [
         "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
     ]

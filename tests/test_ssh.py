@@ -188,7 +188,7 @@ def test_options_of_ssh_and_the_worker_are_passed_on(
         (
             ("stopped", "--", "ls"),
             "`stopped` is STOPPED: ssh cannot reach it",
-            "`tpuctl up stopped` brings it up",
+            "`tpuctl up stopped` starts it",
             8,
         ),
         (

@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_credentials_is_refused_at_once(tmp_path: Path, na
         file.truncate(10 << 30)
     (tmp_path / "deep").write_text("[" * 100_000)
 
-    with pytest.raises(CredentialsError, match=f"of GOOGLE_APPLICATION_CREDENTIALS cannot be used: {why}$"):
+    with pytest.raises(CredentialsError, match=f"^cannot use the credentials.* of GOOGLE_APPLICATION_CREDENTIALS: {why}$"):
         loaded({"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / name)}, tmp_path / "absent")
 
 

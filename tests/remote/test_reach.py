@@ -162,8 +162,8 @@ def test_where_this_machine_is_comes_from_its_metadata_server(tmp_path: Path) ->
         ({"health": "UNHEALTHY_MAINTENANCE"}, "is READY, but it is under maintenance"),
         ({"health": "TIMEOUT"}, "is READY, but it does not respond to the service"),
         ({"health": "UNHEALTHY_TENSORFLOW"}, "is READY, but its machine learning software is unhealthy"),
-        ({"state": "REPAIRING"}, "is REPAIRING: the service repairs it, and ssh may fail"),
-        ({"state": "UNKNOWN"}, "is UNKNOWN: a repair of it failed, and ssh may fail"),
+        ({"state": "REPAIRING"}, "is REPAIRING: the service is repairing it, and ssh may fail"),
+        ({"state": "UNKNOWN"}, "is UNKNOWN: its repair failed, and ssh may fail"),
         ({"state": "NEW"}, "is NEW: this version of tpuctl does not know that state, and ssh may fail"),
     ],
 )
@@ -179,13 +179,13 @@ def test_ssh_is_tried_with_a_warning_where_it_may_fail(fields: dict[str, str], e
     [
         ({"state": "CREATING"}, "tpuctl wait trainer"),
         ({"state": "STARTING"}, "tpuctl wait trainer"),
-        ({"state": "STOPPED"}, "`tpuctl up trainer` brings it up"),
+        ({"state": "STOPPED"}, "`tpuctl up trainer` starts it"),
         ({"state": "STOPPING"}, "waits until it has stopped"),
-        ({"state": "DELETING"}, "makes it anew"),
-        ({"state": "PREEMPTED"}, "took it back"),
-        ({"state": "TERMINATED"}, "makes it anew"),
+        ({"state": "DELETING"}, "recreates it"),
+        ({"state": "PREEMPTED"}, "preempted it"),
+        ({"state": "TERMINATED"}, "recreates it"),
         ({"state": "HIDDEN"}, "tpuctl status trainer"),
-        ({"apiVersion": "V1"}, "ssh to the virtual machine that uses it"),
+        ({"apiVersion": "V1"}, "log in to the virtual machine that uses it"),
     ],
 )
 def test_a_node_without_ssh_is_refused_with_what_helps(fields: dict[str, str], words: str) -> None:
